@@ -1,0 +1,231 @@
+package layout
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func workspace(t *testing.T) (root string, packages []Package) {
+	t.Helper()
+	root, err := Root(".")
+	require.NoError(t, err)
+	// The workspace is the subject, whatever the caller's GOWORK says.
+	t.Setenv("GOWORK", filepath.Join(root, "go.work"))
+	packages, err = Load(root)
+	require.NoError(t, err)
+	require.NotEmpty(t, packages)
+	return root, packages
+}
+
+func TestImportsFlowOneWay(t *testing.T) {
+	_, packages := workspace(t)
+	for _, v := range Check(packages, Rules) {
+		t.Error(v)
+	}
+}
+
+func TestModulesBringNothingUnwanted(t *testing.T) {
+	root, _ := workspace(t)
+	for i := range ModuleRules {
+		for _, dir := range ModuleRules[i].From {
+			requires, err := Requires(filepath.Join(root, dir))
+			require.NoError(t, err)
+			for _, v := range Check([]Package{{Path: dir, Imports: requires}}, ModuleRules[i:i+1]) {
+				t.Errorf("go.mod: %s", v)
+			}
+		}
+	}
+}
+
+// Time is an argument of a pure function: a decision that reads the clock cannot
+// be replayed.
+func TestPurePackagesNeverReadTheClock(t *testing.T) {
+	_, packages := workspace(t)
+	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+	for _, p := range packages {
+		if !matches(append([]string{render}, pure...), p.Path, p.Path) {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			for _, use := range uses(t, filepath.Join(p.Dir, file), "time", clock) {
+				t.Errorf("%s: a pure package takes the time as an argument", use)
+			}
+		}
+	}
+}
+
+// A test that sleeps is slow on a good day and red on a busy one. In a bubble of
+// testing/synctest, sleeping is how virtual time moves, and the step of a loop
+// with a condition (for ; !done(); time.Sleep(step)) is how one waits for it.
+func TestNoTestSleepsForReal(t *testing.T) {
+	spared := map[string]string{
+		"apps/agent/internal/runtime/process/crash_test.go":    "kills a process at a random moment, which is no condition to wait for",
+		"apps/agent/internal/runtime/kubernetes/scale_test.go": "measures what an idle region costs, and counts calls until they are quiet",
+		"apps/controlplane/internal/rollout/house_test.go":     "an agent in virtual time: what uses it runs in bubbles, of other files",
+		"apps/kubelab/internal/nodeagent/loop_test.go":         "shows that nothing happens, for as long as two probes take",
+		"apps/windlass/internal/dev/main_test.go":              "stands in for an instance: a child process that waits to be stopped",
+	}
+	_, packages := workspace(t)
+	for _, p := range packages {
+		for _, file := range p.TestFiles {
+			path := filepath.Join(p.Dir, file)
+			if spared[p.Path+"/"+file] != "" || imports(t, path, "testing/synctest") {
+				continue
+			}
+			for _, use := range uses(t, path, "time", []string{"Sleep"}) {
+				t.Errorf("%s: wait for the condition, or run in a bubble of testing/synctest", use)
+			}
+		}
+	}
+}
+
+// A main that decides something is code that no test can call.
+func TestMainIsUnder30Lines(t *testing.T) {
+	_, packages := workspace(t)
+	for _, p := range packages {
+		for _, file := range p.GoFiles {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+			if err != nil || f.Name.Name != "main" {
+				continue
+			}
+			for _, decl := range f.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok && fn.Name.Name == "main" && fn.Recv == nil {
+					lines := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line
+					require.Less(t, lines, 30, "%s/%s: move the work into a package", p.Path, file)
+				}
+			}
+		}
+	}
+}
+
+// The rules are only worth something if each can fail. These imports are made up;
+// every rule must appear.
+func TestEveryRuleBites(t *testing.T) {
+	const cp, agent = "apps/controlplane/internal/", "apps/agent/internal/"
+	made := map[string][]string{
+		"proto/gen/windlass/v1":             {"pkg/ident"},
+		"db":                                {"proto/gen/windlass/v1"},
+		"pkg/ident":                         {"db"},
+		"apps/agent":                        {"apps/controlplane", "db"},
+		"apps/windlass/internal/dev":        {"apps/controlplane/internal/api", "database/sql", "github.com/restatedev/sdk-go", "apps/kubelab"},
+		"apps/kubelab/internal/nodeagent":   {"apps/agent"},
+		cp + "plan":                         {"math/rand/v2", "net/http", cp + "topology"},
+		cp + "model":                        {cp + "rollup"},
+		cp + "rollup":                       {cp + "plan"},
+		cp + "changefeed":                   {cp + "rollup"},
+		cp + "topology":                     {cp + "api"},
+		cp + "api":                          {cp + "store", cp + "dispatch"},
+		cp + "store/mysql":                  {cp + "ingest"},
+		cp + "dispatch":                     {"k8s.io/client-go/kubernetes", "pkg/localstack"},
+		agent + "runtime":                   {agent + "session"},
+		agent + "runtime/process":           {agent + "runtime/simulated"},
+		agent + "runtime/kubernetes/render": {"k8s.io/client-go/kubernetes"},
+		agent + "inbox":                     {agent + "runtime"},
+		agent + "reconcile":                 {agent + "session"},
+		agent + "report":                    {agent + "inbox"},
+	}
+	var packages []Package
+	for path, imports := range made {
+		packages = append(packages, Package{Path: path, Imports: imports})
+	}
+	bit := map[string]bool{}
+	for _, v := range Check(packages, Rules) {
+		bit[v.Rule.Name] = true
+	}
+	names := map[string]bool{}
+	for _, rule := range Rules {
+		require.False(t, names[rule.Name], "two rules are called %q", rule.Name)
+		names[rule.Name] = true
+		require.NotEmpty(t, rule.Why, rule.Name)
+		require.True(t, bit[rule.Name], "nothing made up here breaks %q", rule.Name)
+	}
+	for i := range ModuleRules {
+		path := ModuleRules[i].From[0]
+		bad := strings.TrimSuffix(ModuleRules[i].Deny[0], "/...")
+		require.Len(t, Check([]Package{{Path: path, Imports: []string{bad}}}, ModuleRules[i:i+1]), 1, ModuleRules[i].Name)
+	}
+}
+
+func TestRulesSpareWhatIsAllowed(t *testing.T) {
+	const cp = "apps/controlplane/internal/"
+	for path, imports := range map[string][]string{
+		"apps/controlplane":          {cp + "store/mysql", cp + "api", "database/sql", "github.com/restatedev/sdk-go", "db"},
+		"apps/windlass/internal/dev": {"apps/controlplane", "apps/agent", "apps/windlass/internal/cli", "pkg/localstack/mariadb"},
+		cp + "api/auth":              {cp + "api", cp + "model", cp + "plan", "connectrpc.com/connect"},
+		cp + "plan":                  {cp + "model", cp + "rollup", "proto/gen/windlass/v1", "time"},
+		"apps/agent/internal/runtime/kubernetes/render": {"k8s.io/client-go/applyconfigurations/apps/v1", "k8s.io/api/apps/v1"},
+		"apps/agent/internal/runtime/process/shim":      {"apps/agent/internal/runtime/process", "os/exec"},
+		"apps/kubelab/internal/nodeagent":               {"apps/modelserver", "k8s.io/client-go/kubernetes"},
+		"pkg/localstack/stacktest":                      {"pkg/localstack/mariadb", "database/sql"},
+	} {
+		require.Empty(t, Check([]Package{{Path: path, Imports: imports}}, Rules), path)
+	}
+}
+
+func TestRulesLookBelowAndIntoTests(t *testing.T) {
+	below := Package{Path: "apps/controlplane/internal/plan", Imports: []string{"pkg/ident"}, Deps: []string{"pkg/ident", "net/http"}}
+	found := Check([]Package{below}, Rules)
+	require.Len(t, found, 1)
+	require.True(t, found[0].Through)
+	require.Contains(t, found[0].String(), "through others, net/http")
+
+	test := Package{Path: "pkg/ident", TestImports: []string{"apps/agent"}}
+	found = Check([]Package{test}, Rules)
+	require.Len(t, found, 1)
+	require.True(t, found[0].Test)
+}
+
+// uses lists where a file selects one of names from the package imported as path,
+// other than in the step of a loop that has a condition.
+func uses(t *testing.T, file, path string, names []string) []string {
+	t.Helper()
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	name := importName(f, path)
+	var found []string
+	steps := map[ast.Node]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if loop, ok := n.(*ast.ForStmt); ok && loop.Cond != nil && loop.Post != nil {
+			steps[loop.Post] = true
+		}
+		if steps[n] {
+			return false
+		}
+		if sel, ok := n.(*ast.SelectorExpr); ok && name != "" && slices.Contains(names, sel.Sel.Name) {
+			if id, ok := sel.X.(*ast.Ident); ok && id.Name == name {
+				found = append(found, fset.Position(sel.Pos()).String()+": "+name+"."+sel.Sel.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func imports(t *testing.T, file, path string) bool {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+	require.NoError(t, err)
+	return importName(f, path) != ""
+}
+
+// importName is what the file calls the package, empty when it does not import it.
+func importName(f *ast.File, path string) string {
+	for _, spec := range f.Imports {
+		if strings.Trim(spec.Path.Value, `"`) == path {
+			if spec.Name != nil {
+				return spec.Name.Name
+			}
+			return path[strings.LastIndex(path, "/")+1:]
+		}
+	}
+	return ""
+}
