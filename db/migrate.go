@@ -1,0 +1,126 @@
+// Package db holds the schema: forward-only migrations, one DDL statement each,
+// embedded in the binary, and the queries that sqlc turns into package gen.
+//
+// DDL commits by itself in MySQL, so a migrator that is killed between a
+// statement and the note that it ran leaves a schema one step ahead of its
+// version. Every migration can therefore be run twice, and the next Migrate
+// finishes what the killed one began.
+package db
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/pressly/goose/v3"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// ErrNewerSchema: the database was migrated by a later version of the program.
+var ErrNewerSchema = errors.New("the database's schema is newer than this program")
+
+// migrateTimeout bounds Migrate when ctx has no deadline: the wait for another
+// process's migration, plus our own.
+const migrateTimeout = 5 * time.Minute
+
+// Migrate brings the schema to this program's version. Any number of processes
+// may call it at once: one works, the others wait for it and find nothing to do.
+// It refuses a schema that it does not know with ErrNewerSchema, and changes
+// nothing then. It uses two connections of db at a time.
+func Migrate(ctx context.Context, db *sql.DB) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, migrateTimeout)
+		defer cancel()
+	}
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	p, err := goose.NewProvider(goose.DialectMySQL, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p) }); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+func up(ctx context.Context, c *sql.Conn, p *goose.Provider) error {
+	for _, q := range versionTable {
+		if _, err := c.ExecContext(ctx, q); err != nil {
+			return fmt.Errorf("prepare the table of versions: %w", err)
+		}
+	}
+	at, known, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	if at > known {
+		return fmt.Errorf("%w: it is at version %d, this program knows %d; run a newer version of the program", ErrNewerSchema, at, known)
+	}
+	_, err = p.Up(ctx)
+	return err
+}
+
+// versionTable is what goose keeps its notes in, with version 0 in it. Goose
+// would make it by itself, but in two steps and outside of its lock: a process
+// that looks, or dies, between them finds a table that it cannot use.
+var versionTable = []string{
+	`CREATE TABLE IF NOT EXISTS goose_db_version (
+    id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+    version_id BIGINT NOT NULL,
+    is_applied BOOLEAN NOT NULL,
+    tstamp     DATETIME NULL DEFAULT CURRENT_TIMESTAMP,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB`,
+	`INSERT INTO goose_db_version (version_id, is_applied)
+SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM goose_db_version WHERE version_id = 0)`,
+}
+
+// lockSlice is how long one attempt to lock waits, in seconds: below any
+// sensible read timeout of a connection.
+const lockSlice = 2
+
+// lockName has a hash of the schema's, because named locks span the server.
+const lockName = "CONCAT('windlass.', MD5(DATABASE()))"
+
+// locked runs fn while it holds a named lock of the server on a connection. The
+// lock goes with the connection, so a killed migrator blocks nobody.
+func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() {
+		if closed := c.Close(); !errors.Is(closed, sql.ErrConnDone) { // discarded
+			err = errors.Join(err, closed)
+		}
+	}()
+	for {
+		var got sql.NullInt64
+		if err := c.QueryRowContext(ctx, "SELECT GET_LOCK("+lockName+", ?)", lockSlice).Scan(&got); err != nil {
+			return fmt.Errorf("lock the schema: %w", err)
+		}
+		if got.Int64 == 1 {
+			break
+		}
+	}
+	defer func() {
+		// The lock must not go back to the pool with its connection.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*lockSlice*time.Second)
+		defer cancel()
+		if _, unlock := c.ExecContext(end, "DO RELEASE_LOCK("+lockName+")"); unlock != nil {
+			_ = c.Raw(func(any) error { return driver.ErrBadConn })
+		}
+	}()
+	return fn(c)
+}

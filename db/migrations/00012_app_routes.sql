@@ -1,0 +1,14 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- An app's entry in a region. Its targets are the weights of the topology rows; only
+-- the counter and the hosts (a JSON array) are its own.
+CREATE TABLE IF NOT EXISTS app_routes (
+    app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    hosts        BLOB NOT NULL,
+    generation   BIGINT NOT NULL,
+    updated_at   BIGINT NOT NULL,
+    PRIMARY KEY (app_id, region),
+    KEY routes_by_region (region)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;

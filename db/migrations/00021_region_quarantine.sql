@@ -1,0 +1,12 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- Workloads that a region runs and nobody asked for.
+CREATE TABLE IF NOT EXISTS region_quarantine (
+    region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    workload_key VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    generation   BIGINT NOT NULL,
+    instances    INT NOT NULL,
+    since        BIGINT NOT NULL,
+    approved_at  BIGINT NOT NULL,
+    PRIMARY KEY (region, workload_key)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;

@@ -1,0 +1,11 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- The control plane's processes and where each is called by the others. last_seen is
+-- on this database's clock; a row that is not renewed is forgotten.
+CREATE TABLE IF NOT EXISTS peers (
+    id         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    address    VARCHAR(255) NOT NULL,
+    started_at BIGINT NOT NULL,
+    last_seen  BIGINT NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;

@@ -1,0 +1,23 @@
+-- name: InsertAPIKey :exec
+INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: GetAPIKey :one
+SELECT * FROM api_keys WHERE workspace_id = ? AND id = ?;
+
+-- name: GetAPIKeyByHash :one
+-- The one read that cannot name the workspace: it is what tells it.
+SELECT * FROM api_keys WHERE hash = ?;
+
+-- name: ListAPIKeys :many
+SELECT * FROM api_keys
+WHERE workspace_id = ? AND name > sqlc.arg(after)
+ORDER BY name LIMIT ?;
+
+-- name: RevokeAPIKey :execrows
+-- The first revocation stands.
+UPDATE api_keys SET revoked_at = IF(revoked_at = 0, CAST(sqlc.arg(at) AS SIGNED), revoked_at)
+WHERE workspace_id = ? AND id = ?;
+
+-- name: DeleteAPIKeysOfWorkspace :exec
+DELETE FROM api_keys WHERE workspace_id = ?;

@@ -1,0 +1,57 @@
+-- name: InsertApp :exec
+INSERT INTO apps (
+    id, workspace_id, project_id, environment_id, name, description, status, message,
+    live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step,
+    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: GetApp :one
+SELECT * FROM apps WHERE workspace_id = ? AND id = ?;
+
+-- name: GetAppByName :one
+SELECT * FROM apps
+WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0;
+
+-- name: LockApp :one
+-- First in the lock order of every transaction that changes an app.
+SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
+
+-- name: LockAppOfAny :one
+-- For the workflow, whose key is the app's id alone.
+SELECT * FROM apps WHERE id = ? FOR UPDATE;
+
+-- name: UpdateApp :execrows
+-- step is not among the columns: only StepApp moves it.
+UPDATE apps
+SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
+    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
+    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1
+WHERE workspace_id = ? AND id = ? AND resource_version = ?;
+
+-- name: StepApp :execrows
+-- The fence against a stalled replica's late step.
+UPDATE apps SET step = step + 1 WHERE id = ? AND step = ?;
+
+-- name: ListApps :many
+SELECT * FROM apps
+WHERE workspace_id = sqlc.arg(workspace_id) AND deleted_at = 0
+  AND (name > sqlc.arg(after_name) OR (name = sqlc.arg(after_name) AND id > sqlc.arg(after_id)))
+ORDER BY name, id LIMIT ?;
+
+-- name: ListAppsOfEnvironment :many
+SELECT * FROM apps
+WHERE workspace_id = sqlc.arg(workspace_id) AND environment_id = sqlc.arg(environment_id) AND deleted_at = 0
+  AND (name > sqlc.arg(after_name) OR (name = sqlc.arg(after_name) AND id > sqlc.arg(after_id)))
+ORDER BY name, id LIMIT ?;
+
+-- name: GetApps :many
+SELECT * FROM apps WHERE id IN (sqlc.slice(ids));
+
+-- name: CountAppsOfWorkspace :one
+SELECT COUNT(*) FROM apps WHERE workspace_id = ? AND deleted_at = 0;
+
+-- name: CountAppsOfProject :one
+SELECT COUNT(*) FROM apps WHERE workspace_id = ? AND project_id = ? AND deleted_at = 0;
+
+-- name: CountAppsOfEnvironment :one
+SELECT COUNT(*) FROM apps WHERE workspace_id = ? AND environment_id = ? AND deleted_at = 0;

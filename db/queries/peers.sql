@@ -1,0 +1,28 @@
+-- Seen is on the database's clock: the processes' own need not agree.
+
+-- name: PutPeer :exec
+INSERT INTO peers (id, address, started_at, last_seen)
+VALUES (?, ?, ?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED))
+ON DUPLICATE KEY UPDATE address = VALUES(address), last_seen = VALUES(last_seen);
+
+-- name: ListPeers :many
+SELECT * FROM peers
+WHERE last_seen >= CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(sqlc.arg(within) AS SIGNED)
+ORDER BY id;
+
+-- name: DeletePeer :exec
+DELETE FROM peers WHERE id = ?;
+
+-- name: DeletePeers :execrows
+DELETE FROM peers
+WHERE last_seen < CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(sqlc.arg(within) AS SIGNED);
+
+-- name: PutStream :exec
+INSERT INTO region_streams (region, peer_id) VALUES (?, ?)
+ON DUPLICATE KEY UPDATE peer_id = VALUES(peer_id);
+
+-- name: GetStream :one
+SELECT peer_id FROM region_streams WHERE region = ?;
+
+-- name: DeleteStream :exec
+DELETE FROM region_streams WHERE region = ?;

@@ -1,0 +1,57 @@
+-- name: InsertRegion :exec
+INSERT INTO regions (
+    id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence,
+    lease_expires_at, agent_version, agent_runtime, agent_features, received_revision,
+    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: GetRegion :one
+SELECT * FROM regions WHERE id = ?;
+
+-- name: LockRegion :one
+SELECT * FROM regions WHERE id = ? FOR UPDATE;
+
+-- name: GetRegions :many
+SELECT * FROM regions WHERE id IN (sqlc.slice(ids)) ORDER BY id;
+
+-- name: GetRegionByName :one
+-- What the workspace owns hides what it was granted under the same name.
+SELECT r.* FROM regions r
+WHERE r.name = sqlc.arg(name) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r.workspace_id = '' AND EXISTS (
+    SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id))))
+ORDER BY r.workspace_id DESC LIMIT 1;
+
+-- name: ListPlatformRegions :many
+SELECT * FROM regions WHERE workspace_id = '' AND name > sqlc.arg(after) ORDER BY name LIMIT ?;
+
+-- name: ListRegions :many
+SELECT r.* FROM regions r
+WHERE r.name > sqlc.arg(after) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r.workspace_id = '' AND EXISTS (
+    SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id)
+) AND NOT EXISTS (
+    SELECT 1 FROM regions o WHERE o.workspace_id = sqlc.arg(workspace_id) AND o.name = r.name)))
+ORDER BY r.name LIMIT ?;
+
+-- name: AllRegions :many
+SELECT * FROM regions WHERE id > sqlc.arg(after) ORDER BY id LIMIT ?;
+
+-- name: UpdateRegion :execrows
+UPDATE regions
+SET labels = ?, credential_not_before = ?, message = ?, updated_at = ?, resource_version = resource_version + 1
+WHERE id = ? AND resource_version = ?;
+
+-- name: DeleteRegion :execrows
+DELETE FROM regions WHERE id = ?;
+
+-- name: InsertGrant :exec
+INSERT INTO region_grants (region, workspace_id, created_at) VALUES (?, ?, ?)
+ON DUPLICATE KEY UPDATE created_at = created_at;
+
+-- name: DeleteGrant :execrows
+DELETE FROM region_grants WHERE region = ? AND workspace_id = ?;
+
+-- name: DeleteGrantsOfRegion :exec
+DELETE FROM region_grants WHERE region = ?;
+
+-- name: RegionWorkspaces :many
+SELECT workspace_id FROM region_grants WHERE region = ? ORDER BY workspace_id;

@@ -1,0 +1,20 @@
+-- name: InsertRollout :exec
+INSERT INTO rollouts (
+    id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status,
+    reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts,
+    created_at, deadline, finished_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: GetRollout :one
+SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
+
+-- name: UpdateRollout :execrows
+UPDATE rollouts
+SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,
+    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?
+WHERE workspace_id = ? AND id = ?;
+
+-- name: ListRollouts :many
+SELECT * FROM rollouts
+WHERE workspace_id = ? AND app_id = ? AND id < sqlc.arg(before)
+ORDER BY id DESC LIMIT ?;

@@ -1,0 +1,10 @@
+-- name: ListRoutesOfApps :many
+SELECT * FROM app_routes WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY region, app_id;
+
+-- name: RoutesOfRegion :many
+SELECT * FROM app_routes WHERE region = ? ORDER BY app_id;
+
+-- name: RoutesOfRegionByKey :many
+SELECT * FROM app_routes
+WHERE region = ? AND app_id IN (sqlc.slice(app_ids))
+ORDER BY app_id;

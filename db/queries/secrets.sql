@@ -1,0 +1,61 @@
+-- name: InsertSecret :exec
+-- The first version of a name. A second writer of it hits the primary key.
+INSERT INTO secrets (environment_id, name, workspace_id, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: GetSecretFloor :one
+SELECT version FROM secret_floors WHERE environment_id = ?;
+
+-- name: RaiseSecretFloor :exec
+INSERT INTO secret_floors (environment_id, version)
+SELECT s.environment_id, s.version FROM secrets s
+WHERE s.workspace_id = ? AND s.environment_id = ? AND s.name = ?
+ON DUPLICATE KEY UPDATE version = GREATEST(secret_floors.version, VALUES(version));
+
+-- name: DeleteSecretFloor :exec
+DELETE FROM secret_floors WHERE environment_id = ?;
+
+-- name: AdvanceSecret :execrows
+-- The next version; no row means that it is not the latest plus one.
+UPDATE secrets SET version = sqlc.arg(version), updated_at = sqlc.arg(updated_at)
+WHERE workspace_id = sqlc.arg(workspace_id) AND environment_id = sqlc.arg(environment_id)
+  AND name = sqlc.arg(name) AND version = sqlc.arg(version) - 1;
+
+-- name: InsertSecretVersion :exec
+INSERT INTO secret_versions (environment_id, name, version, ciphertext, created_at)
+VALUES (?, ?, ?, ?, ?);
+
+-- name: GetSecret :one
+SELECT s.*, v.ciphertext FROM secrets s
+JOIN secret_versions v
+  ON v.environment_id = s.environment_id AND v.name = s.name AND v.version = s.version
+WHERE s.workspace_id = ? AND s.environment_id = ? AND s.name = ?;
+
+-- name: GetSecretVersion :one
+SELECT s.workspace_id, s.environment_id, s.name, v.version, s.created_at, v.created_at AS updated_at, v.ciphertext
+FROM secrets s
+JOIN secret_versions v ON v.environment_id = s.environment_id AND v.name = s.name
+WHERE s.workspace_id = ? AND s.environment_id = ? AND s.name = ? AND v.version = ?;
+
+-- name: ListSecrets :many
+SELECT * FROM secrets
+WHERE workspace_id = ? AND environment_id = ? AND name > sqlc.arg(after)
+ORDER BY name LIMIT ?;
+
+-- name: LatestSecretVersions :many
+-- May return pairs that nobody asked for when several environments are given; the
+-- caller picks its own.
+SELECT environment_id, name, version FROM secrets
+WHERE environment_id IN (sqlc.slice(environment_ids)) AND name IN (sqlc.slice(names));
+
+-- name: DeleteSecret :execrows
+DELETE FROM secrets WHERE workspace_id = ? AND environment_id = ? AND name = ?;
+
+-- name: DeleteSecretVersions :exec
+DELETE FROM secret_versions WHERE environment_id = ? AND name = ?;
+
+-- name: DeleteSecretsOfEnvironment :exec
+DELETE FROM secrets WHERE environment_id = ?;
+
+-- name: DeleteSecretVersionsOfEnvironment :exec
+DELETE FROM secret_versions WHERE environment_id = ?;

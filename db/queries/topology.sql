@@ -1,0 +1,49 @@
+-- name: LockTopologyOfApp :many
+-- Second in the lock order, sorted.
+SELECT * FROM deployment_topology WHERE app_id = ? ORDER BY deployment_id, region FOR UPDATE;
+
+-- name: ListTopologyOfApps :many
+SELECT * FROM deployment_topology
+WHERE app_id IN (sqlc.slice(app_ids))
+ORDER BY deployment_id, region;
+
+-- name: ListTopologyOfEnvironment :many
+-- 4 is stopped, here and below.
+SELECT t.* FROM deployment_topology t
+JOIN apps a ON a.id = t.app_id
+WHERE a.environment_id = ? AND t.status <> 4
+ORDER BY t.app_id, t.deployment_id, t.region;
+
+-- name: CountTopologyOfRegion :one
+SELECT COUNT(*) FROM deployment_topology WHERE region = ? AND status <> 4;
+
+-- name: CountTopology :many
+-- For the gauges: read from the index by region alone.
+SELECT region, status, COUNT(*) AS row_count FROM deployment_topology
+WHERE status <> 4 GROUP BY region, status;
+
+-- name: AppsInRegion :many
+SELECT DISTINCT app_id FROM deployment_topology WHERE region = ? AND status <> 4 ORDER BY app_id;
+
+-- name: TopologyOfRegion :many
+SELECT * FROM deployment_topology WHERE region = ? ORDER BY deployment_id;
+
+-- name: TopologyOfRegionByKey :many
+SELECT * FROM deployment_topology
+WHERE region = ? AND deployment_id IN (sqlc.slice(deployment_ids))
+ORDER BY deployment_id;
+
+-- name: TargetsOfRegion :many
+SELECT app_id, deployment_id, weight FROM deployment_topology
+WHERE region = ? AND weight > 0 AND status <> 4
+ORDER BY app_id, deployment_id;
+
+-- name: TargetsOfApps :many
+SELECT app_id, deployment_id, weight FROM deployment_topology
+WHERE region = ? AND app_id IN (sqlc.slice(app_ids)) AND weight > 0 AND status <> 4
+ORDER BY app_id, deployment_id;
+
+-- name: LockStoppedTopology :many
+SELECT deployment_id, region FROM deployment_topology
+WHERE status = 4 AND updated_at < sqlc.arg(stopped_before)
+ORDER BY updated_at LIMIT ? FOR UPDATE;

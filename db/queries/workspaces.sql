@@ -1,0 +1,21 @@
+-- name: InsertWorkspace :exec
+INSERT INTO workspaces (id, name, created_at, updated_at, resource_version)
+VALUES (?, ?, ?, ?, ?);
+
+-- name: GetWorkspace :one
+SELECT * FROM workspaces WHERE id = ?;
+
+-- name: GetWorkspaceByName :one
+SELECT * FROM workspaces WHERE name = ?;
+
+-- name: ListWorkspaces :many
+SELECT * FROM workspaces WHERE name > sqlc.arg(after) ORDER BY name LIMIT ?;
+
+-- name: UpdateWorkspace :execrows
+-- Compare-and-set on resource_version; no row means that it changed or is gone.
+UPDATE workspaces
+SET name = ?, updated_at = ?, resource_version = resource_version + 1
+WHERE id = ? AND resource_version = ?;
+
+-- name: DeleteWorkspace :execrows
+DELETE FROM workspaces WHERE id = ?;
