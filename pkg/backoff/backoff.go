@@ -1,0 +1,139 @@
+// Package backoff spaces out attempts, so that a thing that is down is not also
+// trampled, and so that many who failed together do not come back together.
+//
+// The delay before each attempt is drawn from the whole range between a fixed
+// floor and a ceiling that doubles (full jitter). Adding a little noise to a
+// doubling delay would leave a crowd in lockstep: a thousand agents that lost one
+// control plane would return in waves. The floor keeps an unlucky draw from
+// becoming a hot loop.
+//
+//	attempt      0        1        2       ...
+//	range     [m, 2m)  [m, 4m)  [m, 8m)   ... [m, Max)      m = Min
+package backoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Defaults of a Policy: short enough that a blip goes unnoticed, long enough
+// that a thousand peers of a restarted server come as tens a second.
+const (
+	DefaultShortest = 200 * time.Millisecond
+	DefaultLongest  = 30 * time.Second
+)
+
+// Policy bounds delays. The zero value means DefaultShortest to DefaultLongest.
+type Policy struct {
+	// Min is the shortest delay ever, and half of the first range's end.
+	// 0: DefaultShortest.
+	Min time.Duration
+	// Max is the end of every later range. 0: DefaultLongest; below Min: Min.
+	Max time.Duration
+}
+
+// Delay to wait after attempt number attempt failed; the first is 0 and a
+// negative one counts as 0. rnd returns numbers in [0, 1); nil means the
+// runtime's own. The result is in [Min, Max] and, for one value of rnd, never
+// falls as attempt grows.
+func (p Policy) Delay(attempt int, rnd func() float64) time.Duration {
+	if rnd == nil {
+		rnd = rand.Float64
+	}
+	floor, ceiling := p.bounds(attempt)
+	return floor + time.Duration(rnd()*float64(ceiling-floor))
+}
+
+func (p Policy) bounds(attempt int) (floor, ceiling time.Duration) {
+	floor, limit := p.Min, p.Max
+	if floor <= 0 {
+		floor = DefaultShortest
+	}
+	if limit <= 0 {
+		limit = DefaultLongest
+	}
+	limit = max(limit, floor)
+
+	ceiling = floor
+	for range max(attempt, 0) + 1 {
+		if ceiling > limit/2 { // doubling would pass the limit, or overflow
+			return floor, limit
+		}
+		ceiling *= 2
+	}
+	return floor, ceiling
+}
+
+// Retry runs op until it succeeds, fails with a Permanent error, or ctx ends.
+//
+// Between attempts it waits as the policy says. When the error (or one it wraps)
+// has a method RetryAfter() time.Duration, the wait is that long plus the
+// policy's delay: the other side chose when, the jitter keeps its callers apart.
+//
+// The error is op's permanent one; or, when ctx ended, one that wraps both the
+// context's error and op's latest.
+func Retry(ctx context.Context, p Policy, op func(context.Context) error) error {
+	var last error
+	for attempt := 0; ; attempt++ {
+		if ctx.Err() != nil {
+			return ended(ctx, attempt, last)
+		}
+		err := op(ctx)
+		if err == nil {
+			return nil
+		}
+		if _, stop := errors.AsType[*permanentError](err); stop {
+			return err
+		}
+		last = err
+		if Sleep(ctx, after(err)+p.Delay(attempt, nil)) != nil {
+			return ended(ctx, attempt+1, last)
+		}
+	}
+}
+
+// Sleep waits for d, or returns the context's error as soon as ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// Permanent marks an error that another attempt would not cure: Retry returns
+// it. The mark holds when the error is wrapped, and for every Retry around this
+// one; the error reads as before. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+
+func (e *permanentError) Unwrap() error { return e.err }
+
+func after(err error) time.Duration {
+	var told interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &told) {
+		return 0
+	}
+	return max(told.RetryAfter(), 0)
+}
+
+func ended(ctx context.Context, attempts int, last error) error {
+	if last == nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w after %d attempts: %w", ctx.Err(), attempts, last)
+}

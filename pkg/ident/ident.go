@@ -1,0 +1,74 @@
+// Package ident makes and checks the two kinds of names that Windlass has: ids,
+// which programs choose and nobody reads, and names, which people choose.
+//
+// An id is a prefix that tells its kind, an underscore and a UUIDv7 in 32 lower
+// case hex digits: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f". UUIDv7 begins with
+// the milliseconds since 1970, so ids of one prefix sort by time as plain ASCII:
+// rows land next to each other in a primary key, and a list ordered by id is a
+// list ordered by creation.
+package ident
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// NameLength is the most bytes that a name has: a name becomes a DNS label.
+const NameLength = 63
+
+// hexLength is a UUID without its dashes.
+const hexLength = 32
+
+// New returns a fresh id, "prefix_" and 32 hex digits. Ids made by one process
+// are strictly ascending.
+func New(prefix string) string {
+	// NewV7 fails only when the system has no randomness left to give, and
+	// crypto/rand ends the process before it reports that.
+	u := uuid.Must(uuid.NewV7())
+	return prefix + "_" + hex.EncodeToString(u[:])
+}
+
+// Before returns what sorts before every id of the prefix that was made at or
+// after the time, to the millisecond, and after every earlier one.
+func Before(prefix string, at time.Time) string {
+	return fmt.Sprintf("%s_%012x", prefix, max(at.UnixMilli(), 0))
+}
+
+// Valid reports whether id is one that New(prefix) could have returned: exactly
+// one spelling of each id is accepted, so that comparing strings compares ids.
+func Valid(prefix, id string) bool {
+	digits, ok := strings.CutPrefix(id, prefix+"_")
+	if !ok || len(digits) != hexLength {
+		return false
+	}
+	for _, c := range []byte(digits) {
+		if !isDigit(c) && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	// The 13th digit is the version, the 17th begins with the variant bits 10.
+	return digits[12] == '7' && strings.IndexByte("89ab", digits[16]) >= 0
+}
+
+// ValidName reports whether s may name a thing: 1 to 63 lower case letters,
+// digits and dashes, beginning with a letter and not ending with a dash. That is
+// [a-z]([-a-z0-9]{0,61}[a-z0-9])?, a DNS label.
+func ValidName(s string) bool {
+	if s == "" || len(s) > NameLength || !isLetter(s[0]) || s[len(s)-1] == '-' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if !isLetter(c) && !isDigit(c) && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' }
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -1,0 +1,24 @@
+// Command kubelabpath prints where kubelab's program is, and builds it first when
+// this machine has none of this checkout's sources yet: minutes, once.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	path, err := kubelab.Ensure(ctx, func(line string) { fmt.Fprintln(os.Stderr, line) })
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kubelabpath:", err)
+		os.Exit(1)
+	}
+	fmt.Println(path)
+}

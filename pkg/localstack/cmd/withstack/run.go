@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
+)
+
+// codeFailed is withstack's own failure, as env(1) and timeout(1) have it.
+const codeFailed = 125
+
+// stopDeadline holds both servers' grace.
+const stopDeadline = 30 * time.Second
+
+func run(args []string) (code int, err error) {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return codeFailed, errors.New("usage: withstack [--] command [args...]")
+	}
+	program, err := exec.LookPath(args[0])
+	if err != nil {
+		return codeFailed, err
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+
+	dir, err := os.MkdirTemp("", "withstack-")
+	if err != nil {
+		return codeFailed, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	db, rs, err := startStack(dir, signals)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
+		defer cancel()
+		var g errgroup.Group
+		if db != nil {
+			g.Go(func() error { return db.Stop(ctx) })
+		}
+		if rs != nil {
+			g.Go(func() error { return rs.Stop(ctx) })
+		}
+		if err = errors.Join(err, g.Wait()); err != nil && code == 0 {
+			code = codeFailed
+		}
+	}()
+	if err != nil {
+		return codeFailed, err
+	}
+
+	cmd := exec.Command(program, args[1:]...)
+	cmd.Args[0] = args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(),
+		stacktest.EnvMySQL+"="+db.DSN(""),
+		stacktest.EnvRestateIngress+"="+rs.IngressURL(),
+		stacktest.EnvRestateAdmin+"="+rs.AdminURL())
+	return supervise(cmd, signals, db.Done(), rs.Done())
+}
+
+// startStack starts both at once; a signal gives up.
+func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *restate.Server, err error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	started := make(chan struct{})
+	defer close(started)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(fmt.Errorf("%s", s))
+		case <-started:
+		}
+	}()
+	progress := func(line string) { fmt.Fprintln(os.Stderr, "withstack:", line) }
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		db, err = mariadb.Start(ctx, mariadb.Config{
+			Dir: filepath.Join(dir, "mariadb"), Durability: mariadb.Relaxed, DieWithParent: true, Progress: progress,
+		})
+		return err
+	})
+	g.Go(func() (err error) {
+		rs, err = restate.Start(ctx, restate.Config{
+			Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true, Progress: progress,
+		})
+		return err
+	})
+	err = g.Wait()
+	return db, rs, err
+}
+
+// supervise runs the command, hands signals on to it, and returns its exit code:
+// 128 + the signal's number when one ended it, as shells have it. A server that
+// ends under the command is an error, because the command's own failure would
+// not say so.
+func supervise(cmd *exec.Cmd, signals <-chan os.Signal, db, rs <-chan struct{}) (int, error) {
+	// At a terminal the command stays in the foreground group, so that it may
+	// read from it; the terminal then gives it Ctrl-C itself.
+	foreground := isTerminal(os.Stdin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !foreground}
+	if err := cmd.Start(); err != nil {
+		return codeFailed, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var lost error
+	for {
+		select {
+		case s := <-signals:
+			if s != syscall.SIGINT || !foreground {
+				_ = cmd.Process.Signal(s)
+			}
+		case <-db:
+			lost, db = errors.Join(lost, errors.New("MariaDB ended while the command ran")), nil
+		case <-rs:
+			lost, rs = errors.Join(lost, errors.New("Restate ended while the command ran")), nil
+		case err := <-done:
+			return exitCode(err), lost
+		}
+	}
+}
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case !errors.As(err, &exit):
+		return codeFailed
+	}
+	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return exit.ExitCode()
+}
+
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,210 @@
+package kubelab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// EnvProgram names a binary of kubelab to use as it is.
+const EnvProgram = "WINDLASS_KUBELAB"
+
+const (
+	// buildDeadline: ten CPU minutes on an empty build cache, shared with others.
+	buildDeadline = time.Hour
+	// keep is how long an unused binary stays: some hundred megabytes each, and
+	// switching between branches uses a few in turn.
+	keep = 7 * 24 * time.Hour
+
+	programName = "kubelab"
+)
+
+// Ensure returns the path of the program: that of WINDLASS_KUBELAB, else the one
+// beside this executable, else a build of the checkout around, which it makes when
+// there is none yet. progress receives lines for a person; nil is fine. Callers in
+// several processes take turns.
+func Ensure(ctx context.Context, progress func(string)) (string, error) {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	if path := os.Getenv(EnvProgram); path != "" {
+		abs, err := filepath.Abs(path)
+		if err == nil {
+			err = executable(abs)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s names no program: %w", EnvProgram, err)
+		}
+		return abs, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		if beside := filepath.Join(filepath.Dir(self), programName); executable(beside) == nil {
+			return beside, nil
+		}
+	}
+	root, err := findSources()
+	if err != nil {
+		return "", fmt.Errorf("%w to build kubelab from: set %s to its binary, or put it beside this program", err, EnvProgram)
+	}
+	path, err := ensureBuilt(ctx, root, progress)
+	if err != nil {
+		return "", fmt.Errorf("build kubelab: %w", err)
+	}
+	return path, nil
+}
+
+func ensureBuilt(ctx context.Context, root string, progress func(string)) (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	hash, err := hashSources(root)
+	if err != nil {
+		return "", err
+	}
+	all := filepath.Join(cache, "windlass", "kubelab")
+	path := filepath.Join(all, hash, programName)
+	if built(path) {
+		return path, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, buildDeadline, fmt.Errorf("gave up after %s", buildDeadline))
+	defer cancel()
+	// One lock for all versions: two builds at once would take twice as long.
+	lock, err := flock.Acquire(ctx, filepath.Join(all, "lock"), func() {
+		progress("another process is building kubelab; waiting for it")
+	})
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Unlock() }()
+	if built(path) {
+		return path, nil
+	}
+	if err := build(ctx, root, path, progress); err != nil {
+		return "", err
+	}
+	removeOld(all, hash)
+	return path, nil
+}
+
+// built says whether path is there, and notes that it is in use.
+func built(path string) bool {
+	if executable(path) != nil {
+		return false
+	}
+	now := time.Now()
+	_ = os.Chtimes(path, now, now)
+	return true
+}
+
+// build the program into path, in one step: the linker writes elsewhere.
+func build(ctx context.Context, root, path string, progress func(string)) error {
+	progress("building kubelab, a Kubernetes in one binary; the first time takes some ten minutes")
+	began := time.Now()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	defer func() { _ = os.Remove(tmp) }()
+	version, err := kubernetesVersion(root)
+	if err != nil {
+		return err
+	}
+	// Without symbols it is a third smaller. The version is what Kubernetes' own
+	// build sets; without it the API server claims to be v0.0.0.
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", tmp,
+		"-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion="+version, "./cmd/kubelab")
+	cmd.Dir = filepath.Join(root, filepath.FromSlash(module))
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	cmd.WaitDelay = 5 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, exec.ErrNotFound) {
+			return fmt.Errorf("%w: install Go, or set %s to a binary", err, EnvProgram)
+		}
+		return fmt.Errorf("go build in %s: %w: %s", cmd.Dir, err, lastOf(out.String()))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	progress("built kubelab in " + time.Since(began).Round(time.Second).String())
+	return nil
+}
+
+var requiredKubernetes = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)`)
+
+// kubernetesVersion that the program's module requires.
+func kubernetesVersion(root string) (string, error) {
+	path := filepath.Join(root, filepath.FromSlash(module), "go.mod")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	match := requiredKubernetes.FindSubmatch(content)
+	if match == nil {
+		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", path)
+	}
+	return string(match[1]), nil
+}
+
+// removeOld removes builds that nobody has used for long. One that runs loses
+// its name only.
+func removeOld(all, current string) {
+	entries, err := os.ReadDir(all)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == current {
+			continue
+		}
+		dir := filepath.Join(all, e.Name())
+		st, err := os.Stat(filepath.Join(dir, programName))
+		if err == nil && time.Since(st.ModTime()) < keep {
+			continue
+		}
+		_ = os.RemoveAll(dir)
+	}
+}
+
+func executable(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
+		return fmt.Errorf("%s is not executable", path)
+	}
+	return nil
+}
+
+// cacheDir is XDG's on every system, as for the other programs of a local stack.
+func cacheDir() (string, error) {
+	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".cache"), nil
+}
+
+// lastOf what the compiler printed: some lines, enough to act on.
+func lastOf(out string) string {
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}

@@ -1,0 +1,235 @@
+// Package kubelab runs a real Kubernetes control plane with simulated nodes, the
+// program apps/kubelab, as a child process.
+//
+// The program is not imported: it carries Kubernetes itself, whose modules are
+// outside this workspace on purpose. It is found, or built into the user's cache
+// under the hash of its sources, so that a checkout always runs the kubelab that
+// belongs to it. What was started is ready when the program says so, by a file
+// that it writes last.
+package kubelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	// startDeadline: five seconds on two idle cores; tests start several at once.
+	startDeadline = 5 * time.Minute
+	// stopGrace is longer than the program's own deadlines for its components, so
+	// that a kill means that it hangs.
+	stopGrace = 45 * time.Second
+	poll      = 25 * time.Millisecond
+)
+
+// Config of a lab. A zero value means what the program's flag means without it.
+type Config struct {
+	// DataDir is the private directory, made when missing; required.
+	DataDir string
+	// CIDR of the pods' addresses, within 127.0.0.0/8. Labs that run at the same
+	// time need different ones; empty: 127.64.0.0/16.
+	CIDR string
+	// Groups of nodes, in the form of the flag --group, such as
+	// "name=h100,nodes=4,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3".
+	// None: four nodes of eight H100.
+	Groups []string
+	// APIPort of 127.0.0.1; 0: that of the last run on the directory, or a free one.
+	APIPort int
+	// NodeGrace is how long a node may be silent before it is NotReady, EvictAfter
+	// how long pods stay on it then, CrashBackoff the first delay before a crashed
+	// container is started again.
+	NodeGrace, EvictAfter, CrashBackoff time.Duration
+	// DieWithParent: see proc.Spec. The lab's own children always die with it.
+	DieWithParent bool
+	// Log may be nil.
+	Log *slog.Logger
+	// Progress receives lines for a person; may be nil.
+	Progress func(string)
+}
+
+// Lab is a running kubelab.
+type Lab struct {
+	// Kubeconfig is the path of the administrator's kubeconfig.
+	Kubeconfig string
+
+	proc *proc.Process
+	dir  string
+}
+
+// Start a lab on the directory, after stopping one that a killed parent left
+// there. It returns when pods can be created, and builds the program first when
+// that is needed, which takes minutes the first time.
+func Start(ctx context.Context, cfg Config) (*Lab, error) {
+	lab, err := start(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start kubelab: %w", err)
+	}
+	return lab, nil
+}
+
+func start(ctx context.Context, cfg Config) (*Lab, error) {
+	if cfg.DataDir == "" {
+		return nil, errors.New("DataDir is empty")
+	}
+	dir, err := filepath.Abs(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	program, err := Ensure(ctx, cfg.Progress)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := StopStray(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	if pid != 0 {
+		log.InfoContext(ctx, "stopped a kubelab that an earlier run left behind", "pid", pid)
+	}
+	lab := &Lab{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
+	began := time.Now()
+	if err := lab.start(ctx, program, cfg); err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "kubelab is ready", "pid", lab.PID(), "kubeconfig", lab.Kubeconfig,
+		"took", time.Since(began).Round(time.Millisecond))
+	return lab, nil
+}
+
+func (l *Lab) start(ctx context.Context, program string, cfg Config) error {
+	// A file of an earlier run would make this one ready at once.
+	if err := os.Remove(l.readyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var logStart int64
+	if st, err := os.Stat(l.LogFile()); err == nil && st.Size() <= proc.LogLimit {
+		logStart = st.Size()
+	}
+	var err error
+	l.proc, err = proc.Start(proc.Spec{
+		Name: "kubelab", Path: program, Args: l.args(cfg), Dir: l.dir,
+		RecordFile: RecordFile(l.dir), LogFile: l.LogFile(), DieWithParent: cfg.DieWithParent,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
+	defer cancel()
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(l.readyFile()); err == nil {
+			return nil
+		}
+		select {
+		case <-l.proc.Done():
+			return fmt.Errorf("it ended (%w): %s (log: %s)", l.ended(), lastLine(l.LogFile(), logStart), l.LogFile())
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%w (log: %s)", context.Cause(ctx), l.LogFile()), l.Stop(context.WithoutCancel(ctx)))
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *Lab) args(cfg Config) []string {
+	args := []string{
+		"up", "--data-dir=" + filepath.Join(l.dir, "cluster"),
+		"--kubeconfig=" + l.Kubeconfig, "--ready-file=" + l.readyFile(),
+	}
+	if cfg.CIDR != "" {
+		args = append(args, "--cidr="+cfg.CIDR)
+	}
+	for _, g := range cfg.Groups {
+		args = append(args, "--group="+g)
+	}
+	if cfg.APIPort != 0 {
+		args = append(args, "--api-port="+strconv.Itoa(cfg.APIPort))
+	}
+	for flag, d := range map[string]time.Duration{
+		"--node-grace=": cfg.NodeGrace, "--evict-after=": cfg.EvictAfter, "--crash-backoff=": cfg.CrashBackoff,
+	} {
+		if d != 0 {
+			args = append(args, flag+d.String())
+		}
+	}
+	return args
+}
+
+func (l *Lab) readyFile() string { return filepath.Join(l.dir, "ready") }
+
+// ended is how the program ended, never nil.
+func (l *Lab) ended() error {
+	if err := l.proc.Wait(); err != nil {
+		return err
+	}
+	return errors.New("exit status 0")
+}
+
+// PID of the program.
+func (l *Lab) PID() int { return l.proc.PID() }
+
+// LogFile of the program. The logs of its components lie in cluster/log beside it.
+func (l *Lab) LogFile() string { return filepath.Join(l.dir, "kubelab.log") }
+
+// Done is closed when the program has ended; Wait says how.
+func (l *Lab) Done() <-chan struct{} { return l.proc.Done() }
+
+// Wait blocks until the program has ended; nil for exit status 0.
+func (l *Lab) Wait() error { return l.proc.Wait() }
+
+// Stop ends the lab, and kills it when that takes too long or ctx ends. What the
+// cluster holds is there again at the next Start on the directory.
+func (l *Lab) Stop(ctx context.Context) error {
+	if err := l.proc.Stop(ctx, stopGrace); err != nil {
+		return fmt.Errorf("stop kubelab: %w", err)
+	}
+	return nil
+}
+
+// Kill ends the lab as a power failure would, and waits until its process is gone.
+func (l *Lab) Kill() error {
+	// A context that has ended leaves no grace.
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := l.proc.Stop(ctx, 0); err != nil {
+		return fmt.Errorf("kill kubelab: %w", err)
+	}
+	return nil
+}
+
+// RecordFile is where the lab of a directory is written down; see proc.Find.
+func RecordFile(dir string) string { return filepath.Join(dir, "kubelab.json") }
+
+// StopStray stops the lab that a killed parent left running on a directory, and
+// returns its pid, or 0 if there was none.
+func StopStray(ctx context.Context, dir string) (int, error) {
+	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
+	if err != nil {
+		return 0, fmt.Errorf("stop the kubelab left on %s: %w", dir, err)
+	}
+	return pid, nil
+}
+
+// lastLine of a log since offset: the program's error.
+func lastLine(path string, offset int64) string {
+	b, err := os.ReadFile(path)
+	if err != nil || int64(len(b)) <= offset {
+		return "no output"
+	}
+	lines := strings.Split(strings.TrimSpace(string(b[offset:])), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

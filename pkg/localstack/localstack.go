@@ -1,0 +1,115 @@
+// Package localstack runs the servers that Windlass stands on (MariaDB and
+// Restate) and the Kubernetes that a region may have as private child processes on
+// a developer's machine: for `windlass dev`, and for tests that want the real thing.
+//
+//	mariadb, restate   Ensure finds or installs the program, Start runs one
+//	kubelab            the same for a Kubernetes, built from this repository
+//	stacktest          a database, a Restate, for a test
+//	cmd/withstack      runs any command with both at hand
+//	proc               child processes that a later run can find again
+//	flock              a lock between processes
+//
+// What keeps it honest:
+//
+//   - Nothing is half there. Whatever takes time (an npm install, a new data
+//     directory) is made under a temporary name and renamed into place at its
+//     end, so a kill -9 leaves either nothing or all of it.
+//   - Nothing is started twice on one directory. Each server writes down its
+//     pid and the time it started before anybody relies on it; the next Start
+//     on that directory stops such a stray first. A pid alone is never trusted.
+//   - Ready means that the server answered the protocol it is for.
+package localstack
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// FreePort returns a TCP port of 127.0.0.1 that nothing listens on. It is not
+// reserved: who binds it late must be ready to lose it and ask again.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Ports hands out ports of 127.0.0.1, no port twice. The zero value is ready to
+// use; it is not safe for concurrent use.
+type Ports struct {
+	// Claims is a folder in which programs that start servers say which ports they
+	// are about to use; empty: nobody is told. Between the look at a port and its
+	// server's listening pass seconds, in which a second program would find it
+	// free. A claim lasts as long as the process.
+	Claims string
+
+	given map[int]bool
+}
+
+// claim takes a port that nobody uses or is about to.
+func (p *Ports) claim(port int) bool {
+	if p.given[port] {
+		return false
+	}
+	if p.Claims == "" {
+		return PortFree(port)
+	}
+	lock, err := flock.Try(filepath.Join(p.Claims, strconv.Itoa(port)))
+	switch {
+	case errors.Is(err, flock.ErrHeld):
+		return false
+	case err != nil:
+		// Without a place for claims, the look at the port has to do.
+		return PortFree(port)
+	case !PortFree(port):
+		_ = lock.Unlock()
+		return false
+	}
+	return true
+}
+
+// Take returns the wanted port when it is free and was not given out before;
+// else, or when want is 0, another free one. taken says that the wanted port
+// could not be had.
+func (p *Ports) Take(want int) (port int, taken bool, err error) {
+	if want < 0 || want > 65535 {
+		return 0, false, fmt.Errorf("port %d: must be 0 to 65535", want)
+	}
+	if p.given == nil {
+		p.given = map[int]bool{}
+	}
+	if want != 0 && p.claim(want) {
+		p.given[want] = true
+		return want, false, nil
+	}
+	// The kernel may offer a port that was given out but is not bound yet; a
+	// hundred such answers in a row mean that something else is wrong.
+	for range 100 {
+		port, err := FreePort()
+		if err != nil {
+			return 0, false, err
+		}
+		if p.claim(port) {
+			p.given[port] = true
+			return port, want != 0, nil
+		}
+	}
+	return 0, false, fmt.Errorf("find a free port: the system offers only ports that are already spoken for")
+}
+
+// PortFree reports whether a listener can be opened on 127.0.0.1:port. It looks
+// by binding, not by dialling: a server that is up but stuck holds its port too.
+func PortFree(port int) bool {
+	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}

@@ -1,0 +1,54 @@
+package localstack_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+)
+
+func listen(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestAWantedPortIsKeptWhenFreeAndReplacedWhenTaken(t *testing.T) {
+	var ports localstack.Ports
+	free, err := localstack.FreePort()
+	require.NoError(t, err)
+
+	got, taken, err := ports.Take(free)
+	require.NoError(t, err)
+	require.False(t, taken)
+	require.Equal(t, free, got)
+
+	got, taken, err = ports.Take(free)
+	require.NoError(t, err)
+	require.True(t, taken, "no port is handed out twice, though nothing listens on it yet")
+	require.NotEqual(t, free, got)
+
+	busy := listen(t)
+	got, taken, err = ports.Take(busy)
+	require.NoError(t, err)
+	require.True(t, taken)
+	require.NotEqual(t, busy, got)
+	require.True(t, localstack.PortFree(got))
+
+	got, taken, err = ports.Take(0)
+	require.NoError(t, err)
+	require.False(t, taken, "any port was wanted, and any was had")
+	require.NotZero(t, got)
+}
+
+func TestAPortOutOfRangeIsNamed(t *testing.T) {
+	for _, want := range []int{-1, 65536} {
+		var ports localstack.Ports
+		_, _, err := ports.Take(want)
+		require.ErrorContains(t, err, "must be 0 to 65535")
+	}
+}

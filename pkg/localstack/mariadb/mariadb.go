@@ -1,0 +1,355 @@
+// Package mariadb runs a private MariaDB server as a child process.
+//
+// The server listens on 127.0.0.1 and on a socket inside its own directory, and
+// lets in one account with a random password, so another user of the machine
+// cannot reach it. A directory belongs to one server at a time: Start stops
+// what a killed parent left running there, and InnoDB's own file lock refuses a
+// second server even if that record were lost.
+package mariadb
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+// Durability says what a commit survives.
+type Durability int
+
+const (
+	// Durable: a committed transaction survives a power failure.
+	Durable Durability = iota
+	// Relaxed: it survives kill -9 of the server, not of the machine. For tests:
+	// a new database with its tables is many times faster to make.
+	Relaxed
+)
+
+func (d Durability) logFileSize() string {
+	if d == Relaxed {
+		return "16M" // written in full when the directory is made
+	}
+	return "64M"
+}
+
+// logFileSize grows with the buffer pool: what the log has no room for is written
+// to the tables at once, a page for each row.
+func (c Config) logFileSize() string {
+	if c.BufferPoolMiB <= defaultBufferPoolMiB {
+		return c.Durability.logFileSize()
+	}
+	return strconv.Itoa(c.BufferPoolMiB/2) + "M"
+}
+
+const defaultBufferPoolMiB = 128
+
+const (
+	// startDeadline covers crash recovery of a dev-sized database on a busy disk.
+	startDeadline = 2 * time.Minute
+	// stopGrace: a shutdown flushes the buffer pool, which is small.
+	stopGrace = 20 * time.Second
+	// portAttempts: a free port may be lost to another process before the server
+	// binds it; losing it three times in a row is not chance.
+	portAttempts = 3
+)
+
+// Config of a server.
+type Config struct {
+	// Dir is the private directory, made when missing; required.
+	Dir string
+	// Port of 127.0.0.1; 0 picks a free one. A wanted port that is taken is an
+	// error: see localstack.Ports to pick another.
+	Port int
+	// Durability is Durable when not set.
+	Durability Durability
+	// BufferPoolMiB of memory for rows and indexes; 0: 128, which is plenty for
+	// development and far too little for millions of rows.
+	BufferPoolMiB int
+	// DieWithParent: see proc.Spec.
+	DieWithParent bool
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Progress receives lines for a person; may be nil.
+	Progress func(string)
+}
+
+// Server is a running MariaDB.
+type Server struct {
+	proc     *proc.Process
+	dir      string
+	port     int
+	password string
+}
+
+// Start installs MariaDB if need be, prepares the directory and runs a server on
+// it. It returns once the server answers queries.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("start MariaDB: Dir is empty")
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("start MariaDB: %w", err)
+	}
+	progress := cfg.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	paths, err := Ensure(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := StopStray(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("start MariaDB: %w", err)
+	}
+	if pid != 0 {
+		log.InfoContext(ctx, "stopped a MariaDB that an earlier run left behind", "pid", pid)
+	}
+	if cfg.Port != 0 && !localstack.PortFree(cfg.Port) {
+		return nil, fmt.Errorf("start MariaDB: port %d is taken by another process", cfg.Port)
+	}
+	password, err := prepare(ctx, paths, dir, cfg.Durability, progress)
+	if err != nil {
+		return nil, fmt.Errorf("start MariaDB: %w", err)
+	}
+
+	for attempt := 1; ; attempt++ {
+		port := cfg.Port
+		if port == 0 {
+			if port, err = localstack.FreePort(); err != nil {
+				return nil, fmt.Errorf("start MariaDB: %w", err)
+			}
+		}
+		s := &Server{dir: dir, port: port, password: password}
+		err := s.start(ctx, paths, cfg)
+		if err == nil {
+			log.InfoContext(ctx, "MariaDB is ready", "pid", s.PID(), "port", port, "version", paths.Version)
+			return s, nil
+		}
+		lost := cfg.Port == 0 && attempt < portAttempts && strings.Contains(err.Error(), "Address already in use")
+		if !lost || ctx.Err() != nil {
+			return nil, fmt.Errorf("start MariaDB: %w", err)
+		}
+	}
+}
+
+func (s *Server) start(ctx context.Context, paths Paths, cfg Config) error {
+	st, err := os.Stat(s.logFile())
+	var logStart int64
+	if err == nil && st.Size() <= proc.LogLimit {
+		logStart = st.Size()
+	}
+	s.proc, err = proc.Start(proc.Spec{
+		Name: "MariaDB", Path: paths.Server, Args: s.args(paths, cfg),
+		RecordFile: RecordFile(s.dir), LogFile: s.logFile(),
+		DieWithParent: cfg.DieWithParent,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
+	defer cancel()
+	db, err := s.Open("")
+	if err != nil {
+		return errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+	}
+	defer func() { _ = db.Close() }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		pctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := db.PingContext(pctx)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.proc.Done():
+			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.ended(), lastError(s.logFile(), logStart), s.logFile())
+		case <-ctx.Done():
+			stopped := s.Stop(context.WithoutCancel(ctx))
+			return errors.Join(fmt.Errorf("%w: %w (log: %s)", context.Cause(ctx), err, s.logFile()), stopped)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) ended() error {
+	if err := s.proc.Wait(); err != nil {
+		return err
+	}
+	return errors.New("exit status 0")
+}
+
+func (s *Server) args(paths Paths, cfg Config) []string {
+	args := []string{
+		"--no-defaults",
+		"--basedir=" + paths.BaseDir,
+		"--datadir=" + filepath.Join(s.dir, "data"),
+		"--tmpdir=" + filepath.Join(s.dir, "tmp"),
+		"--pid-file=mariadbd.pid",
+		// Relative to the data directory: the name of a socket may have 107 bytes
+		// at most, and a developer's folders are deep.
+		"--socket=mariadbd.sock",
+		"--port=" + strconv.Itoa(s.port),
+		"--bind-address=127.0.0.1",
+		"--init-file=" + filepath.Join(s.dir, "init.sql"),
+		"--skip-name-resolve",
+		"--character-set-server=utf8mb4",
+		"--collation-server=utf8mb4_bin",
+		"--transaction-isolation=READ-COMMITTED",
+		"--max-connections=500",
+		"--max-allowed-packet=64M",
+		"--skip-log-bin",
+		"--innodb-buffer-pool-size=" + strconv.Itoa(cmp.Or(cfg.BufferPoolMiB, defaultBufferPoolMiB)) + "M",
+		"--innodb-log-file-size=" + cfg.logFileSize(),
+		"--key-buffer-size=1M",
+		"--aria-pagecache-buffer-size=8M",
+	}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	if cfg.Durability == Relaxed {
+		// 2 hands each commit to the kernel without waiting for the disk.
+		return append(args, "--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync",
+			"--innodb-doublewrite=0", "--sync-frm=0")
+	}
+	return append(args, "--innodb-flush-log-at-trx-commit=1")
+}
+
+// RecordFile is where the server of a directory is written down; see proc.Find.
+func RecordFile(dir string) string { return filepath.Join(dir, "mariadbd.json") }
+
+// StopStray stops the server that a killed parent left running on a directory,
+// and returns its pid, or 0 if there was none.
+func StopStray(ctx context.Context, dir string) (int, error) {
+	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
+	if err != nil {
+		return 0, fmt.Errorf("stop the MariaDB left on %s: %w", dir, err)
+	}
+	return pid, nil
+}
+
+// Ping asks the server of a directory, which this process need not have started,
+// whether it answers on the port.
+func Ping(ctx context.Context, dir string, port int) error {
+	password, err := os.ReadFile(filepath.Join(dir, "password"))
+	if err != nil {
+		return fmt.Errorf("ping MariaDB: %w", err)
+	}
+	s := &Server{dir: dir, port: port, password: strings.TrimSpace(string(password))}
+	db, err := s.Open("")
+	if err != nil {
+		return fmt.Errorf("ping MariaDB: %w", err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("ping MariaDB: %w", err)
+	}
+	return nil
+}
+
+// DSN for github.com/go-sql-driver/mysql, with clientFoundRows=true; database
+// may be empty.
+func (s *Server) DSN(database string) string { return s.config(database).FormatDSN() }
+
+// Open a pool on a database; empty for none. The caller closes it.
+func (s *Server) Open(database string) (*sql.DB, error) {
+	c, err := mysql.NewConnector(s.config(database))
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(c), nil
+}
+
+func (s *Server) config(database string) *mysql.Config {
+	c := mysql.NewConfig()
+	c.User, c.Passwd = account, s.password
+	c.Net, c.Addr = "tcp", "127.0.0.1:"+strconv.Itoa(s.port)
+	c.DBName = database
+	c.ClientFoundRows = true
+	c.Logger = &mysql.NopLogger{} // what it would print is returned as errors too
+	return c
+}
+
+// CreateDatabase makes a database if there is none of this name.
+func (s *Server) CreateDatabase(ctx context.Context, name string) error {
+	db, err := s.Open("")
+	if err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS `"+strings.ReplaceAll(name, "`", "``")+"`"); err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// PID of the server.
+func (s *Server) PID() int { return s.proc.PID() }
+
+// Port of 127.0.0.1 that it listens on.
+func (s *Server) Port() int { return s.port }
+
+// LogFile of the server.
+func (s *Server) LogFile() string { return s.logFile() }
+
+func (s *Server) logFile() string { return filepath.Join(s.dir, "mariadbd.log") }
+
+// Done is closed when the server has ended; Wait says how.
+func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
+
+// Wait blocks until the server has ended; nil for exit status 0.
+func (s *Server) Wait() error { return s.proc.Wait() }
+
+// Stop shuts the server down, and kills it when that takes too long or ctx ends.
+func (s *Server) Stop(ctx context.Context) error {
+	if err := s.proc.Stop(ctx, stopGrace); err != nil {
+		return fmt.Errorf("stop MariaDB: %w", err)
+	}
+	return nil
+}
+
+// lastError returns the last error that the server logged since offset, or its
+// last line.
+func lastError(path string, offset int64) string {
+	b, err := os.ReadFile(path)
+	if err != nil || int64(len(b)) < offset {
+		return "no log"
+	}
+	last, found := "no output", ""
+	for line := range strings.Lines(string(b[offset:])) {
+		line = strings.TrimSpace(line)
+		if _, after, ok := strings.Cut(line, "[ERROR] "); ok && !strings.Contains(after, "Aborting") {
+			// The first says why, what follows says what came of it; but the one
+			// about the address is what a caller looks for.
+			if found == "" || strings.Contains(after, "Address already in use") {
+				found = after
+			}
+		}
+		if line != "" {
+			last = line
+		}
+	}
+	if found != "" {
+		return found
+	}
+	return last
+}

@@ -1,0 +1,322 @@
+// Package restate runs a private Restate server as a child process.
+//
+// A directory belongs to one server at a time: Start stops what a killed parent
+// left running there, and RocksDB's own file lock refuses a second server even
+// if that record were lost.
+package restate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	// DefaultPartitions suit two cores; the number is fixed when a directory is
+	// first used.
+	DefaultPartitions = 4
+	// startDeadline: 5 s on an idle machine, recovery of a large log more.
+	startDeadline = 2 * time.Minute
+	// stopGrace is longer than the server's own shutdown-timeout, so that a kill
+	// means that it hangs.
+	stopGrace       = 15 * time.Second
+	shutdownTimeout = "10s"
+	// portAttempts: see the same in package mariadb.
+	portAttempts = 3
+)
+
+// Config of a server.
+type Config struct {
+	// Dir is the private directory, made when missing; required.
+	Dir string
+	// IngressPort, AdminPort and NodePort of 127.0.0.1; 0 picks a free one. A
+	// wanted port that is taken is an error: see localstack.Ports.
+	IngressPort, AdminPort, NodePort int
+	// Partitions; 0 means DefaultPartitions. Ignored on a directory in use.
+	Partitions int
+	// Relaxed does not wait for the disk: what is acknowledged survives kill -9 of
+	// the server, not of the machine. For tests.
+	Relaxed bool
+	// DieWithParent: see proc.Spec.
+	DieWithParent bool
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Progress receives lines for a person; may be nil.
+	Progress func(string)
+}
+
+// Server is a running Restate.
+type Server struct {
+	proc                 *proc.Process
+	dir                  string
+	ingress, admin, node int
+}
+
+// Start installs Restate if need be and runs a server on the directory. It
+// returns once both admin API and ingress serve.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("start Restate: Dir is empty")
+	}
+	if cfg.Partitions < 0 || cfg.Partitions > 1024 {
+		return nil, fmt.Errorf("start Restate: Partitions is %d: must be 1 to 1024", cfg.Partitions)
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("start Restate: %w", err)
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	program, err := Ensure(ctx, cfg.Progress)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := StopStray(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("start Restate: %w", err)
+	}
+	if pid != 0 {
+		log.InfoContext(ctx, "stopped a Restate that an earlier run left behind", "pid", pid)
+	}
+
+	free := cfg.IngressPort == 0 || cfg.AdminPort == 0 || cfg.NodePort == 0
+	for attempt := 1; ; attempt++ {
+		s := &Server{dir: dir}
+		if err := s.takePorts(cfg); err != nil {
+			return nil, fmt.Errorf("start Restate: %w", err)
+		}
+		err := s.start(ctx, program, cfg)
+		if err == nil {
+			log.InfoContext(ctx, "Restate is ready", "pid", s.PID(), "ingress", s.IngressURL(), "admin", s.AdminURL())
+			return s, nil
+		}
+		lost := free && attempt < portAttempts && strings.Contains(strings.ToLower(err.Error()), "address already in use")
+		if !lost || ctx.Err() != nil {
+			return nil, fmt.Errorf("start Restate: %w", err)
+		}
+	}
+}
+
+func (s *Server) takePorts(cfg Config) error {
+	var ports localstack.Ports
+	for _, p := range []struct {
+		name string
+		want int
+		got  *int
+	}{
+		{"ingress", cfg.IngressPort, &s.ingress},
+		{"admin", cfg.AdminPort, &s.admin},
+		{"node", cfg.NodePort, &s.node},
+	} {
+		port, taken, err := ports.Take(p.want)
+		if err != nil {
+			return fmt.Errorf("%s port: %w", p.name, err)
+		}
+		if taken {
+			return fmt.Errorf("%s port %d is taken by another process", p.name, p.want)
+		}
+		*p.got = port
+	}
+	return nil
+}
+
+func (s *Server) start(ctx context.Context, program string, cfg Config) error {
+	var logStart int64
+	if st, err := os.Stat(s.LogFile()); err == nil && st.Size() <= proc.LogLimit {
+		logStart = st.Size()
+	}
+	// The server leaves its temporary folders behind, so it gets a place of its
+	// own for them, which nothing can need from one run to the next.
+	tmp := filepath.Join(s.dir, "tmp")
+	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700))
+	if err != nil {
+		return err
+	}
+	s.proc, err = proc.Start(proc.Spec{
+		Name: "Restate", Path: program,
+		Args: []string{
+			"--no-logo", "--base-dir", filepath.Join(s.dir, "data"),
+			"--node-name", "windlass", "--cluster-name", "windlass",
+		},
+		Env: append(append(environ(), "TMPDIR="+tmp), s.settings(cfg)...), Dir: s.dir,
+		RecordFile: RecordFile(s.dir), LogFile: s.LogFile(),
+		DieWithParent: cfg.DieWithParent,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if Ping(ctx, s.IngressURL(), s.AdminURL()) == nil {
+			return nil
+		}
+		select {
+		case <-s.proc.Done():
+			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.ended(), lastError(s.LogFile(), logStart), s.LogFile())
+		case <-ctx.Done():
+			cause := context.Cause(ctx)
+			return errors.Join(fmt.Errorf("%w (log: %s)", cause, s.LogFile()), s.Stop(context.WithoutCancel(ctx)))
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) ended() error {
+	if err := s.proc.Wait(); err != nil {
+		return err
+	}
+	return errors.New("exit status 0")
+}
+
+// settings of a server that shares a laptop: its defaults are for a machine of
+// its own, and would take some 5 GiB.
+func (s *Server) settings(cfg Config) []string {
+	partitions := cfg.Partitions
+	if partitions == 0 {
+		partitions = DefaultPartitions
+	}
+	local := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+	env := []string{
+		"DO_NOT_TRACK=1",
+		"RESTATE_DISABLE_TELEMETRY=true",
+		"RESTATE_LISTEN_MODE=tcp",
+		"RESTATE_BIND_ADDRESS=" + local(s.node),
+		"RESTATE_ADVERTISED_ADDRESS=http://" + local(s.node) + "/",
+		"RESTATE_INGRESS__BIND_ADDRESS=" + local(s.ingress),
+		"RESTATE_INGRESS__ADVERTISED_ADDRESS=" + s.IngressURL() + "/",
+		"RESTATE_ADMIN__BIND_ADDRESS=" + local(s.admin),
+		"RESTATE_ADMIN__ADVERTISED_ADDRESS=" + s.AdminURL() + "/",
+		"RESTATE_DEFAULT_NUM_PARTITIONS=" + strconv.Itoa(partitions),
+		"RESTATE_SHUTDOWN_TIMEOUT=" + shutdownTimeout,
+		"RESTATE_LOG_FORMAT=compact",
+		"RESTATE_LOG_DISABLE_ANSI_CODES=true",
+		"RESTATE_ROCKSDB_TOTAL_MEMORY_SIZE=256 MiB",
+		"RESTATE_ADMIN__QUERY_ENGINE__MEMORY_SIZE=128 MiB",
+		"RESTATE_BIFROST__RECORD_CACHE_MEMORY_SIZE=32 MiB",
+		"RESTATE_WORKER__INVOKER__MEMORY_LIMIT=256 MiB",
+		"RESTATE_WORKER__DATA_SERVICE_MEMORY_LIMIT=64 MiB",
+	}
+	if cfg.Relaxed {
+		env = append(env, "RESTATE_LOG_SERVER__ROCKSDB_DISABLE_WAL_FSYNC=true")
+	}
+	return env
+}
+
+// environ is the environment without settings for another Restate, such as that
+// of a developer's own cluster.
+func environ() []string {
+	var out []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "RESTATE_") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// Ping asks a server, which this process need not have started, whether both its
+// ingress and its admin API serve.
+func Ping(ctx context.Context, ingressURL, adminURL string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, url := range []string{adminURL + "/health", ingressURL + "/restate/health"} {
+		if err := get(ctx, client, url); err != nil {
+			return fmt.Errorf("ping Restate: %w", err)
+		}
+	}
+	return nil
+}
+
+func get(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+// IngressURL is where services are invoked, without a slash at its end.
+func (s *Server) IngressURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.ingress) }
+
+// AdminURL is where services are registered, without a slash at its end.
+func (s *Server) AdminURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.admin) }
+
+// Ports are those in use.
+func (s *Server) Ports() (ingress, admin, node int) { return s.ingress, s.admin, s.node }
+
+// PID of the server.
+func (s *Server) PID() int { return s.proc.PID() }
+
+// LogFile of the server.
+func (s *Server) LogFile() string { return filepath.Join(s.dir, "restate.log") }
+
+// Done is closed when the server has ended; Wait says how.
+func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
+
+// Wait blocks until the server has ended; nil for exit status 0.
+func (s *Server) Wait() error { return s.proc.Wait() }
+
+// Stop shuts the server down, and kills it when that takes too long or ctx ends.
+func (s *Server) Stop(ctx context.Context) error {
+	if err := s.proc.Stop(ctx, stopGrace); err != nil {
+		return fmt.Errorf("stop Restate: %w", err)
+	}
+	return nil
+}
+
+// RecordFile is where the server of a directory is written down; see proc.Find.
+func RecordFile(dir string) string { return filepath.Join(dir, "restate.json") }
+
+// StopStray stops the server that a killed parent left running on a directory,
+// and returns its pid, or 0 if there was none.
+func StopStray(ctx context.Context, dir string) (int, error) {
+	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
+	if err != nil {
+		return 0, fmt.Errorf("stop the Restate left on %s: %w", dir, err)
+	}
+	return pid, nil
+}
+
+// lastError returns the first error that the server logged since offset, else
+// its last line.
+func lastError(path string, offset int64) string {
+	b, err := os.ReadFile(path)
+	if err != nil || int64(len(b)) < offset {
+		return "no log"
+	}
+	last := "no output"
+	for line := range strings.Lines(string(b[offset:])) {
+		line = strings.TrimSpace(line)
+		if _, after, ok := strings.Cut(line, " ERROR "); ok {
+			return strings.TrimSpace(after)
+		}
+		if line != "" {
+			last = line
+		}
+	}
+	return last
+}

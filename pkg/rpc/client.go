@@ -1,0 +1,188 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// ClientConfig of the clients of one program.
+type ClientConfig struct {
+	// Token is sent as bearer token with every call; it is asked for each time,
+	// so that it can rotate. nil or "": none is sent.
+	Token func() string
+	// UserAgent names the program and its version ("windlass/1.2.3").
+	UserAgent string
+	// Tracer makes a span per call and Propagator sends it along; nil: none.
+	Tracer     trace.TracerProvider
+	Propagator propagation.TextMapPropagator
+	// Timeout of a unary call whose context has no deadline. 0: DefaultTimeout.
+	// Streams have none.
+	Timeout time.Duration
+	// ReadMaxBytes bounds a decoded message. 0: DefaultReadMaxBytes.
+	ReadMaxBytes int
+	// Gzip compresses larger requests: for bulk over distance. Responses are
+	// compressed either way.
+	Gzip bool
+}
+
+// ClientOptions are for every client constructor of a program.
+func ClientOptions(cfg ClientConfig) []connect.ClientOption {
+	interceptors := append(tracing(cfg.Tracer, cfg.Propagator), &caller{
+		token: cfg.Token, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
+	})
+	options := []connect.ClientOption{
+		connect.WithInterceptors(interceptors...),
+		connect.WithReadMaxBytes(orDefault(cfg.ReadMaxBytes, DefaultReadMaxBytes)),
+		connect.WithCompressMinBytes(compressMinBytes),
+	}
+	if cfg.Gzip {
+		options = append(options, connect.WithSendGzip())
+	}
+	return options
+}
+
+// caller says who calls and bounds unary calls.
+type caller struct {
+	token     func() string
+	userAgent string
+	timeout   time.Duration
+}
+
+func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		if _, ok := ctx.Deadline(); !ok {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.timeout)
+			defer cancel()
+		}
+		c.sign(req.Header())
+		res, err := next(ctx, req)
+		return res, reset(ctx, err)
+	}
+}
+
+func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		c.sign(conn.RequestHeader())
+		return &clientConn{StreamingClientConn: conn, ctx: ctx}
+	}
+}
+
+// clientConn is a stream whose errors mean what they say.
+type clientConn struct {
+	connect.StreamingClientConn
+	ctx context.Context
+}
+
+func (c *clientConn) Send(msg any) error    { return reset(c.ctx, c.StreamingClientConn.Send(msg)) }
+func (c *clientConn) Receive(msg any) error { return reset(c.ctx, c.StreamingClientConn.Receive(msg)) }
+
+// reset corrects what Connect makes of a connection that the other end reset: a
+// call that was cancelled, though nobody cancelled it. The server died, and the
+// call may be made again.
+func reset(ctx context.Context, err error) error {
+	var coded *connect.Error
+	if ctx.Err() == nil && errors.As(err, &coded) && coded.Code() == connect.CodeCanceled && !connect.IsWireError(err) {
+		return connect.NewError(connect.CodeUnavailable, coded.Unwrap())
+	}
+	return err
+}
+
+func (c *caller) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+func (c *caller) sign(header http.Header) {
+	if c.userAgent != "" {
+		header.Set("User-Agent", c.userAgent)
+	}
+	if c.token == nil {
+		return
+	}
+	if token := c.token(); token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+}
+
+// HTTPClientConfig of the connections under the clients.
+type HTTPClientConfig struct {
+	// TLS for https URLs; nil: the system's roots.
+	TLS *tls.Config
+	// DialTimeout bounds connecting and, apart from it, the TLS handshake.
+	// 0: 10 s.
+	DialTimeout time.Duration
+	// HeaderTimeout is how long a server may take to begin its answer. It does
+	// not bound streams that have begun. 0: 60 s, above the longest unary call.
+	HeaderTimeout time.Duration
+	// HTTP1 speaks HTTP/1.1 to http URLs, for what stands in between and knows no
+	// HTTP/2: one connection per call then. https URLs negotiate.
+	HTTP1 bool
+}
+
+// NewHTTPClient returns a client that multiplexes calls and streams over few
+// HTTP/2 connections: without TLS to http URLs (h2c), negotiated for https. Dead
+// connections are found by ping. It follows no redirect: a call's credential
+// goes where it was meant to go.
+func NewHTTPClient(cfg HTTPClientConfig) *http.Client {
+	plain := newTransport(cfg)
+	plain.Protocols = new(http.Protocols)
+	if cfg.HTTP1 {
+		plain.Protocols.SetHTTP1(true)
+		plain.Proxy = http.ProxyFromEnvironment
+	} else {
+		// With both, net/http would choose HTTP/1.1. No proxy speaks h2c.
+		plain.Protocols.SetUnencryptedHTTP2(true)
+	}
+	secure := newTransport(cfg)
+	secure.Protocols = new(http.Protocols)
+	secure.Protocols.SetHTTP1(true)
+	secure.Protocols.SetHTTP2(true)
+	secure.Proxy = http.ProxyFromEnvironment
+	return &http.Client{
+		Transport:     byScheme{plain: plain, secure: secure},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func newTransport(cfg HTTPClientConfig) *http.Transport {
+	dial := orDefault(cfg.DialTimeout, 10*time.Second)
+	return &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: dial}).DialContext,
+		TLSClientConfig:       cfg.TLS.Clone(), // the transport adds its protocols
+		TLSHandshakeTimeout:   dial,
+		ResponseHeaderTimeout: orDefault(cfg.HeaderTimeout, time.Minute),
+		// Below the server's IdleTimeout: who closes first must not be the one
+		// who did not know that a request is on its way.
+		IdleConnTimeout:     90 * time.Second,
+		MaxIdleConnsPerHost: 16,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout:  pingAfter,
+			PingTimeout:      pingTimeout,
+			WriteByteTimeout: writeTimeout,
+		},
+	}
+}
+
+type byScheme struct{ plain, secure *http.Transport }
+
+func (t byScheme) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme == "https" {
+		return t.secure.RoundTrip(req)
+	}
+	return t.plain.RoundTrip(req)
+}
+
+// CloseIdleConnections is found by http.Client's method of that name.
+func (t byScheme) CloseIdleConnections() {
+	t.plain.CloseIdleConnections()
+	t.secure.CloseIdleConnections()
+}

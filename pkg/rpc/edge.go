@@ -1,0 +1,158 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"connectrpc.com/connect"
+	"go.opentelemetry.io/otel/trace"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// edge counts, bounds and recovers every call and translates its error.
+type edge struct {
+	log           *slog.Logger
+	metrics       *metrics
+	timeout       time.Duration
+	isUnavailable func(error) bool
+}
+
+func (e *edge) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
+		procedure := req.Spec().Procedure
+		start := time.Now()
+		ctx, cancel := unaryContext(ctx, e.timeout)
+		defer cancel()
+		defer func() {
+			if err = e.translate(ctx, procedure, err, recover()); err != nil {
+				res = nil
+			}
+			e.metrics.unary(procedure, err, time.Since(start))
+		}()
+		return next(ctx, req)
+	}
+}
+
+func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		procedure := conn.Spec().Procedure
+		e.metrics.streamOpened(procedure)
+		defer func() {
+			err = e.translate(ctx, procedure, err, recover())
+			e.metrics.streamClosed(procedure, err)
+		}()
+		return next(ctx, conn)
+	}
+}
+
+func (e *edge) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// unaryContext gives a unary call its deadline and takes it out of the server's
+// orderly stop: only the end of grace ends it, and, as always, its caller's going
+// away.
+func unaryContext(request context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancelCause := context.WithCancelCause(context.WithoutCancel(request))
+	unlink := context.AfterFunc(request, func() {
+		// The deadline is ours below, too, and must end as one.
+		if errors.Is(request.Err(), context.Canceled) && !errors.Is(context.Cause(request), errStopping) {
+			cancelCause(context.Cause(request))
+		}
+	})
+	uncut := func() bool { return true }
+	if cut, ok := request.Value(cutKey{}).(context.Context); ok {
+		uncut = context.AfterFunc(cut, func() { cancelCause(errStopping) })
+	}
+	deadline, ok := request.Deadline()
+	if !ok {
+		deadline = time.Now().Add(timeout)
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	return ctx, func() {
+		unlink()
+		uncut()
+		cancel()
+		cancelCause(nil)
+	}
+}
+
+// translate turns what a handler did into what its caller may see.
+func (e *edge) translate(ctx context.Context, procedure string, err error, panicked any) error {
+	switch {
+	case panicked == http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
+		panic(panicked)
+	case panicked != nil:
+		return e.hide(ctx, procedure, fmt.Errorf("panic: %v", panicked), "stack", string(debug.Stack()))
+	case err == nil || connect.IsNotModifiedError(err):
+		return err
+	}
+
+	if invalid, ok := errors.AsType[*protovalidate.ValidationError](err); ok {
+		return validationError(invalid)
+	}
+	var coded *connect.Error
+	if errors.As(err, &coded) && meant(coded) {
+		if DetailOf(coded) != nil {
+			return coded
+		}
+		return attach(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
+	}
+
+	// Whatever failed after the context ended, failed because of it.
+	switch {
+	case ctx.Err() == nil && e.isUnavailable(err):
+		e.log.WarnContext(ctx, "a part is out of reach", "procedure", procedure, "error", err)
+		return ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+			Fix:    "Call again in a moment.",
+		}, "a part of the control plane is out of reach")
+	case ctx.Err() == nil:
+		return e.hide(ctx, procedure, err)
+	case errors.Is(context.Cause(ctx), errStopping):
+		return Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: call again")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ErrorWith(connect.CodeDeadlineExceeded, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+			Fix:    "Call again with a longer deadline.",
+		}, "the deadline passed before the answer was there")
+	default:
+		return connect.NewError(connect.CodeCanceled, ctx.Err())
+	}
+}
+
+// meant reports whether a coded error was made for our caller: not one that
+// another server sent us, and none of a code that only says that something went
+// wrong, unless it came with a detail.
+func meant(err *connect.Error) bool {
+	var (
+		badRule *protovalidate.CompilationError
+		badEval *protovalidate.RuntimeError
+	)
+	if connect.IsWireError(err) || errors.As(err, &badRule) || errors.As(err, &badEval) {
+		return false
+	}
+	switch err.Code() {
+	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss, connect.CodeCanceled, connect.CodeDeadlineExceeded:
+		return DetailOf(err) != nil
+	default:
+		return true
+	}
+}
+
+// hide logs the cause and returns the error that leads to it.
+func (e *edge) hide(ctx context.Context, procedure string, cause error, more ...any) error {
+	e.log.ErrorContext(ctx, "call failed", append([]any{"procedure", procedure, "error", cause}, more...)...)
+	detail := &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL}
+	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+		detail.Fix = fmt.Sprintf("Look for trace %s in the server's log.", span.TraceID())
+	}
+	return ErrorWith(connect.CodeInternal, detail, "internal error")
+}

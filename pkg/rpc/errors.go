@@ -1,0 +1,104 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+
+	"buf.build/go/protovalidate"
+	"connectrpc.com/connect"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Error is what a handler returns for anything that the caller can act on. field
+// is the path in the request ("spec.resources.cpu_millicores") or empty; message
+// is one sentence that the caller reads as it is.
+func Error(code connect.Code, reason windlassv1.ErrorReason, field, message string) *connect.Error {
+	return ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Field: field}, message)
+}
+
+// ErrorWith is Error for a detail that also says how to mend it.
+func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string) *connect.Error {
+	return attach(connect.NewError(code, errors.New(message)), detail)
+}
+
+func attach(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
+	// A message of this package's own schema always packs.
+	if packed, packErr := connect.NewErrorDetail(detail); packErr == nil {
+		err.AddDetail(packed)
+	}
+	return err
+}
+
+// DetailOf returns the ErrorDetail that err carries, or nil.
+func DetailOf(err error) *windlassv1.ErrorDetail {
+	var coded *connect.Error
+	if !errors.As(err, &coded) || coded == nil {
+		return nil
+	}
+	for _, d := range coded.Details() {
+		if value, err := d.Value(); err == nil {
+			if detail, ok := value.(*windlassv1.ErrorDetail); ok {
+				return detail
+			}
+		}
+	}
+	return nil
+}
+
+// ReasonOf returns what a program switches on: the reason that err carries, or
+// the one that its code implies when it carries none (a body that could not be
+// decoded, a server that could not be reached). UNSPECIFIED for nil and for
+// errors that are not of an RPC.
+func ReasonOf(err error) windlassv1.ErrorReason {
+	if detail := DetailOf(err); detail != nil {
+		return detail.GetReason()
+	}
+	var coded *connect.Error
+	if !errors.As(err, &coded) || coded == nil {
+		return windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED
+	}
+	return reasonOfCode(coded.Code())
+}
+
+func reasonOfCode(code connect.Code) windlassv1.ErrorReason {
+	switch code {
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return windlassv1.ErrorReason_ERROR_REASON_VALIDATION
+	case connect.CodeUnauthenticated:
+		return windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED
+	case connect.CodePermissionDenied:
+		return windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
+	case connect.CodeNotFound:
+		return windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND
+	case connect.CodeAlreadyExists:
+		return windlassv1.ErrorReason_ERROR_REASON_ALREADY_EXISTS
+	case connect.CodeAborted:
+		return windlassv1.ErrorReason_ERROR_REASON_CONFLICT
+	case connect.CodeResourceExhausted:
+		return windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded:
+		return windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE
+	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
+		return windlassv1.ErrorReason_ERROR_REASON_INTERNAL
+	case connect.CodeCanceled, connect.CodeFailedPrecondition, connect.CodeUnimplemented:
+		return windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED
+	default:
+		return windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED
+	}
+}
+
+// validationError tells the first broken rule, by the path of its field, and how
+// many more there are.
+func validationError(err *protovalidate.ValidationError) *connect.Error {
+	if len(err.Violations) == 0 {
+		return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "", "the request is invalid")
+	}
+	first := err.Violations[0]
+	message := first.String()
+	if more := len(err.Violations) - 1; more > 0 {
+		message = fmt.Sprintf("%s (and %d more)", message, more)
+	}
+	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		protovalidate.FieldPathString(first.Proto.GetField()), message)
+}

@@ -1,0 +1,84 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the handlers. nil counts nothing.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	streams  *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	if registerer == nil {
+		return nil
+	}
+	return &metrics{
+		requests: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rpc_server_requests_total",
+			Help: "Calls that ended, unary and streams, by procedure and code.",
+		}, []string{"procedure", "code"})),
+		duration: register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "rpc_server_request_duration_seconds",
+			Help: "Time in the handlers of unary calls, by procedure and code.",
+			// From an answer out of memory to the default deadline.
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"procedure", "code"})),
+		streams: register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rpc_server_streams",
+			Help: "Streams that are open now, by procedure.",
+		}, []string{"procedure"})),
+	}
+}
+
+// register returns the collector that is there already when this one is a
+// duplicate: two sets of handlers of one program count together.
+func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
+	err := registerer.Register(collector)
+	if duplicate, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if existing, ok := duplicate.ExistingCollector.(C); ok {
+			return existing
+		}
+	}
+	if err != nil {
+		// Another collector has our name: no configuration causes or cures that.
+		panic(fmt.Errorf("rpc: register metrics: %w", err))
+	}
+	return collector
+}
+
+func (m *metrics) unary(procedure string, err error, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.requests.WithLabelValues(procedure, codeName(err)).Inc()
+	m.duration.WithLabelValues(procedure, codeName(err)).Observe(took.Seconds())
+}
+
+func (m *metrics) streamOpened(procedure string) {
+	if m != nil {
+		m.streams.WithLabelValues(procedure).Inc()
+	}
+}
+
+func (m *metrics) streamClosed(procedure string, err error) {
+	if m == nil {
+		return
+	}
+	m.streams.WithLabelValues(procedure).Dec()
+	m.requests.WithLabelValues(procedure, codeName(err)).Inc()
+}
+
+func codeName(err error) string {
+	if err == nil || connect.IsNotModifiedError(err) {
+		return "ok"
+	}
+	return connect.CodeOf(err).String()
+}

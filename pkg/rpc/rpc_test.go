@@ -1,0 +1,127 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// api answers with what its test gives it.
+type api struct {
+	windlassv1connect.UnimplementedProjectServiceHandler
+	windlassv1connect.UnimplementedAppServiceHandler
+	get   func(ctx context.Context, project string) (*windlassv1.GetProjectResponse, error)
+	watch func(ctx context.Context, send func() error) error
+}
+
+func (a *api) GetProject(ctx context.Context, req *windlassv1.GetProjectRequest) (*windlassv1.GetProjectResponse, error) {
+	if a.get == nil {
+		return &windlassv1.GetProjectResponse{}, nil
+	}
+	return a.get(ctx, req.GetProject())
+}
+
+func (a *api) ListProjects(context.Context, *windlassv1.ListProjectsRequest) (*windlassv1.ListProjectsResponse, error) {
+	return &windlassv1.ListProjectsResponse{}, nil
+}
+
+func (a *api) WatchApp(ctx context.Context, _ *windlassv1.WatchAppRequest, stream *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+	return a.watch(ctx, func() error { return stream.Send(&windlassv1.WatchAppResponse{}) })
+}
+
+// fixture is one real server on a loopback socket.
+type fixture struct {
+	*api
+	url  string
+	http *http.Client
+	log  *buffer
+	// stop ends the server's context and returns what Serve returned.
+	stop func() error
+}
+
+type settings struct {
+	Config
+	ServerConfig
+	// grace of a stop that matters; else the test's end cuts what is left.
+	grace time.Duration
+}
+
+func setup(t *testing.T, s settings) *fixture {
+	t.Helper()
+	f := &fixture{api: &api{}, log: &buffer{}}
+	s.Config.Log = slog.New(slog.NewTextHandler(f.log, nil))
+	mux := http.NewServeMux()
+	mux.Handle(windlassv1connect.NewProjectServiceHandler(f.api, HandlerOptions(s.Config)...))
+	mux.Handle(windlassv1connect.NewAppServiceHandler(f.api, HandlerOptions(s.Config)...))
+	s.Handler = mux
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, NewServer(s.ServerConfig), listener, s.grace) }()
+	f.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-served
+	})
+	scheme := "http://"
+	if s.TLS != nil {
+		scheme = "https://"
+	}
+	f.url = scheme + listener.Addr().String()
+	f.http = NewHTTPClient(HTTPClientConfig{})
+	t.Cleanup(func() {
+		f.http.CloseIdleConnections()
+		_ = f.stop()
+	})
+	return f
+}
+
+func (f *fixture) projects(options ...connect.ClientOption) windlassv1connect.ProjectServiceClient {
+	return windlassv1connect.NewProjectServiceClient(f.http, f.url, options...)
+}
+
+func (f *fixture) apps(options ...connect.ClientOption) windlassv1connect.AppServiceClient {
+	return windlassv1connect.NewAppServiceClient(f.http, f.url, options...)
+}
+
+var echo = &windlassv1.GetProjectRequest{Project: "echo"}
+
+func requireError(t *testing.T, err error, code connect.Code, reason windlassv1.ErrorReason, field string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, code, connect.CodeOf(err), err.Error())
+	detail := DetailOf(err)
+	require.NotNil(t, detail, err.Error())
+	require.Equal(t, reason, detail.GetReason())
+	require.Equal(t, reason, ReasonOf(err))
+	require.Equal(t, field, detail.GetField())
+}
+
+// buffer is a log that a server writes while its test reads.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

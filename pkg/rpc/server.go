@@ -1,0 +1,138 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// DefaultMaxBodyBytes is twice a message, so that a message that is too large is
+// refused by its RPC, which says so, and not cut on its way there.
+const DefaultMaxBodyBytes = 2 * DefaultReadMaxBytes
+
+// ServerConfig of an HTTP server for RPCs and what is served beside them.
+type ServerConfig struct {
+	Handler http.Handler
+	// TLS; nil: none, for behind a load balancer and on one machine.
+	TLS *tls.Config
+	// MaxBodyBytes of one request as it is sent. 0: DefaultMaxBodyBytes.
+	MaxBodyBytes int64
+	// BodyTimeout is how long a request's body may take to arrive. 0: 30 s.
+	BodyTimeout time.Duration
+	// Log gets broken handshakes and the like; nil: nobody.
+	Log *slog.Logger
+}
+
+// NewServer returns a server for HTTP/1.1 and HTTP/2, the latter with and
+// without TLS, for Serve. It bounds headers, bodies and idle connections, never
+// the length of an answer: streams live for hours.
+func NewServer(cfg ServerConfig) *http.Server {
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler: boundBodies(cfg.Handler,
+			orDefault(cfg.MaxBodyBytes, DefaultMaxBodyBytes), orDefault(cfg.BodyTimeout, 30*time.Second)),
+		TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
+		Protocols:         protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		// Calls by GET carry their message in the URL; larger ones use POST.
+		MaxHeaderBytes: 64 << 10,
+		HTTP2: &http.HTTP2Config{
+			// One connection may be a whole dashboard's or a test fleet's.
+			MaxConcurrentStreams: 1000,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+			WriteByteTimeout:     writeTimeout,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// boundBodies keeps a sender from holding a handler by sending much or slowly.
+// http.Server.ReadTimeout would do the latter, but on HTTP/1.1 it also ends an
+// answer that is still being streamed.
+func boundBodies(next http.Handler, limit int64, timeout time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			control := http.NewResponseController(w)
+			// A writer that has no deadlines is a test's.
+			_ = control.SetReadDeadline(time.Now().Add(timeout))
+			body := &boundBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
+				_ = control.SetReadDeadline(time.Time{})
+			})}
+			r.Body = http.MaxBytesReader(w, body, limit)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type boundBody struct {
+	io.ReadCloser
+	arrived func()
+}
+
+func (b *boundBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.arrived()
+	}
+	return n, err
+}
+
+// errStopping is the cause of the context of requests when the server stops.
+var errStopping = errors.New("the server is stopping")
+
+// cutKey finds, in a request's context, the context that ends when grace does.
+type cutKey struct{}
+
+// Serve serves on listener, which it closes, until ctx ends. Then it takes no new
+// connection and ends the context of every request: streams return. Unary calls
+// through HandlerOptions do not see that and go on, for at most grace; then they
+// are cut, which is an error. A clean stop returns nil.
+//
+// The server serves once.
+func Serve(ctx context.Context, server *http.Server, listener net.Listener, grace time.Duration) error {
+	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
+	defer cutNow()
+	base, stopStreams := context.WithCancelCause(context.WithValue(cut, cutKey{}, cut))
+	defer stopStreams(nil)
+	server.BaseContext = func(net.Listener) context.Context { return base }
+
+	served := make(chan error, 1)
+	go func() {
+		if server.TLSConfig != nil {
+			served <- server.ServeTLS(listener, "", "")
+		} else {
+			served <- server.Serve(listener)
+		}
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+
+	stopStreams(errStopping)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := server.Shutdown(drain)
+	if err == nil {
+		return nil
+	}
+	cutNow()
+	return fmt.Errorf("stop serving on %s: calls were cut after %v: %w", listener.Addr(), grace, errors.Join(err, server.Close()))
+}

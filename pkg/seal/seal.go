@@ -1,0 +1,106 @@
+// Package seal encrypts small values at rest with a keyset kept in a file. It is
+// Tink's AEAD (AES-256-GCM) and keyset, so keys can be rotated: old ones stay in
+// the set to open, the primary seals.
+package seal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/tink-crypto/tink-go/v2/aead"
+	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
+	"github.com/tink-crypto/tink-go/v2/keyset"
+	"github.com/tink-crypto/tink-go/v2/tink"
+)
+
+// Box seals and opens. It is safe for concurrent use.
+type Box struct{ aead tink.AEAD }
+
+// Seal encrypts plain and binds it to context, which Open must be given again:
+// a ciphertext that was moved to another place does not open there.
+func (b *Box) Seal(plain []byte, context string) ([]byte, error) {
+	out, err := b.aead.Encrypt(plain, []byte(context))
+	if err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	return out, nil
+}
+
+// Open decrypts what Seal made for the same context.
+func (b *Box) Open(sealed []byte, context string) ([]byte, error) {
+	out, err := b.aead.Decrypt(sealed, []byte(context))
+	if err != nil {
+		return nil, errors.New("open sealed value: wrong key, wrong context or damaged")
+	}
+	return out, nil
+}
+
+// Generate returns a new keyset with one key, as Tink's JSON.
+func Generate() ([]byte, error) {
+	handle, err := keyset.NewHandle(aead.AES256GCMKeyTemplate())
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	var buf bytes.Buffer
+	if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(&buf)); err != nil {
+		return nil, fmt.Errorf("write keyset: %w", err)
+	}
+	return buf.Bytes(), nil
+}
+
+// New reads a keyset in Tink's JSON.
+func New(data []byte) (*Box, error) {
+	handle, err := insecurecleartextkeyset.Read(keyset.NewJSONReader(bytes.NewReader(data)))
+	if err != nil {
+		return nil, fmt.Errorf("read keyset: %w", err)
+	}
+	primitive, err := aead.New(handle)
+	if err != nil {
+		return nil, fmt.Errorf("use keyset: %w", err)
+	}
+	return &Box{aead: primitive}, nil
+}
+
+// Load reads the keyset of a file.
+func Load(path string) (*Box, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	box, err := New(data)
+	if err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	return box, nil
+}
+
+// LoadOrCreate is Load, and makes the file (mode 0600) when there is none. Of
+// several that start at once, one makes it and all use that one.
+func LoadOrCreate(path string) (*Box, error) {
+	box, err := Load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return box, err
+	}
+	data, err := Generate()
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*")
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // linked by its real name, or of no use
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	// Link fails when the name exists, where Rename would replace another's key.
+	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	return Load(path)
+}

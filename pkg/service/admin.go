@@ -1,0 +1,103 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// adminDrain lets a scrape that is under way finish.
+const adminDrain = 2 * time.Second
+
+// AdminConfig of the server that operators and probes use. It listens apart from
+// the API so that it can stay private, and so that no flood of API calls keeps
+// probes and scrapes from being answered.
+type AdminConfig struct {
+	// Listen is host:port. Port 0 picks a free one, which the log tells.
+	Listen string
+	// Listener is used instead of Listen when it is set.
+	Listener net.Listener
+	// Registry is served at /metrics; nil: no such page.
+	Registry prometheus.Gatherer
+	// Health is served at /healthz and /readyz; nil: always healthy.
+	Health *Health
+	// Pprof serves /debug/pprof. It shows memory and stacks: private listeners
+	// only.
+	Pprof bool
+	// Log gets the address; nil: nobody.
+	Log *slog.Logger
+}
+
+// AdminServer is the component that serves /metrics, /healthz, /readyz and, when
+// asked, /debug/pprof.
+func AdminServer(cfg AdminConfig) Component {
+	return Component{Name: "admin", Run: func(ctx context.Context) error {
+		listener := cfg.Listener
+		if listener == nil {
+			var err error
+			var listen net.ListenConfig
+			if listener, err = listen.Listen(ctx, "tcp", cfg.Listen); err != nil {
+				return fmt.Errorf("listen for metrics and health on %q: %w", cfg.Listen, err)
+			}
+		}
+		if cfg.Log != nil {
+			cfg.Log.Info("serving metrics and health", "address", listener.Addr().String())
+		}
+		server := &http.Server{
+			Handler:           adminMux(cfg),
+			ReadHeaderTimeout: 5 * time.Second,
+			IdleTimeout:       time.Minute,
+			// A CPU profile streams for as long as it was asked to: no
+			// WriteTimeout. Requests end with ctx instead.
+			BaseContext: func(net.Listener) context.Context { return ctx },
+		}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		select {
+		case err := <-served:
+			return fmt.Errorf("serve metrics and health: %w", err)
+		case <-ctx.Done():
+		}
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), adminDrain)
+		defer cancel()
+		if err := server.Shutdown(drain); errors.Is(err, context.DeadlineExceeded) {
+			return server.Close()
+		} else if err != nil {
+			return fmt.Errorf("stop metrics and health: %w", err)
+		}
+		return nil
+	}}
+}
+
+func adminMux(cfg AdminConfig) *http.ServeMux {
+	health := cfg.Health
+	if health == nil {
+		health = &Health{}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /healthz", health.LiveHandler())
+	mux.Handle("GET /readyz", health.ReadyHandler())
+	if cfg.Registry != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
+			EnableOpenMetrics: true,
+			// One scrape at a time is the rule; a few more mean a slow reader.
+			MaxRequestsInFlight: 4,
+		}))
+	}
+	if cfg.Pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}

@@ -1,0 +1,164 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// DefaultCheckTimeout is below the ten seconds that Kubernetes and most load
+// balancers leave between probes, and above what a healthy database ever needs.
+const DefaultCheckTimeout = 2 * time.Second
+
+// Health answers the two questions that those who run a program ask: does the
+// process live (restart it when not), and can it do its work (send it none when
+// not). The first reads no dependency: restarting us does not mend a database.
+//
+// The zero value has no checks and is ready. Safe for concurrent use.
+type Health struct {
+	// Timeout of each check; 0 means DefaultCheckTimeout. Set before use.
+	Timeout time.Duration
+
+	mu     sync.Mutex
+	checks map[string]*check
+	role   string
+}
+
+// check runs one at a time: a dependency that hangs and ignores its context
+// costs one goroutine, not one per probe.
+type check struct {
+	run  func(context.Context) error
+	slot chan struct{}
+}
+
+// Add registers a readiness check under a name; a second one of that name
+// replaces the first. The check's error is shown to whoever may read /readyz, so
+// it carries no secret.
+func (h *Health) Add(name string, run func(ctx context.Context) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.checks == nil {
+		h.checks = map[string]*check{}
+	}
+	h.checks[name] = &check{run: run, slot: make(chan struct{}, 1)}
+}
+
+// SetRole says what the program is at present where several share a task: "active",
+// "stand-by". It is told with every report, and decides nothing.
+func (h *Health) SetRole(role string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.role = role
+}
+
+// Result of one check.
+type Result struct {
+	OK bool `json:"ok"`
+	// Error is empty when OK.
+	Error string `json:"error,omitempty"`
+	// Millis is how long the answer took.
+	Millis int64 `json:"ms"`
+}
+
+// Report of all checks.
+type Report struct {
+	// Status is "ok" or "failing".
+	Status string `json:"status"`
+	// Role as SetRole said; empty where there is none.
+	Role   string            `json:"role,omitempty"`
+	Checks map[string]Result `json:"checks,omitempty"`
+}
+
+// Check runs every check at once and reports within Timeout.
+func (h *Health) Check(ctx context.Context) Report {
+	h.mu.Lock()
+	checks, role := maps.Clone(h.checks), h.role
+	h.mu.Unlock()
+	timeout := h.Timeout
+	if timeout <= 0 {
+		timeout = DefaultCheckTimeout
+	}
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	report := Report{Status: "ok", Role: role, Checks: make(map[string]Result, len(checks))}
+	for name, c := range checks {
+		wg.Go(func() {
+			start := time.Now()
+			err := c.within(ctx, timeout)
+			result := Result{OK: err == nil, Millis: time.Since(start).Milliseconds()}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				result.Error = err.Error()
+				report.Status = "failing"
+			}
+			report.Checks[name] = result
+		})
+	}
+	wg.Wait()
+	return report
+}
+
+func (c *check) within(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	defer cancel()
+
+	select {
+	case c.slot <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("an earlier check is still waiting: %w", context.Cause(ctx))
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-c.slot }()
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("the check panicked: %v", p)
+			}
+		}()
+		done <- c.run(ctx)
+	}()
+	select {
+	case err := <-done:
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// LiveHandler answers 200 as long as the process can answer at all.
+func (h *Health) LiveHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		role := h.role
+		h.mu.Unlock()
+		writeReport(w, Report{Status: "ok", Role: role})
+	})
+}
+
+// ReadyHandler runs the checks and answers a Report in JSON: 200 when all
+// passed, 503 when one failed.
+func (h *Health) ReadyHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		writeReport(w, h.Check(r.Context()))
+	})
+}
+
+func writeReport(w http.ResponseWriter, report Report) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if report.Status != "ok" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	// The error is the prober's broken connection; it knows.
+	_ = json.NewEncoder(w).Encode(report)
+}

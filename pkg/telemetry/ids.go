@@ -1,0 +1,49 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+type spanIDKey struct{}
+
+// ownID is given once: the spans under that span inherit its context.
+type ownID struct {
+	id    trace.SpanID
+	given atomic.Bool
+}
+
+// WithSpanID gives the first span that is started from ctx, and has a parent or
+// not, the id. It is for work that outlives processes: its span is known by id
+// to its children long before anybody can tell when it ended, and is written
+// once, at its end, by whoever sees that.
+func WithSpanID(ctx context.Context, id trace.SpanID) context.Context {
+	return context.WithValue(ctx, spanIDKey{}, &ownID{id: id})
+}
+
+// ids draws random ids, but for spans that bring their own.
+type ids struct{}
+
+func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	var id trace.TraceID
+	for !id.IsValid() {
+		binary.BigEndian.PutUint64(id[:8], rand.Uint64())
+		binary.BigEndian.PutUint64(id[8:], rand.Uint64())
+	}
+	return id, g.NewSpanID(ctx, id)
+}
+
+func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	if own, ok := ctx.Value(spanIDKey{}).(*ownID); ok && own.id.IsValid() && own.given.CompareAndSwap(false, true) {
+		return own.id
+	}
+	var id trace.SpanID
+	for !id.IsValid() {
+		binary.BigEndian.PutUint64(id[:], rand.Uint64())
+	}
+	return id
+}

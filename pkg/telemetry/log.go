@@ -1,0 +1,117 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"unicode"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Redacted stands where a secret would have been logged.
+const Redacted = "[redacted]"
+
+// NewLogger logs to w. format is "text" or "json", level one of "debug", "info",
+// "warn" and "error"; empty means text and info.
+//
+// A line that is logged with a context under a span carries trace_id and span_id.
+// An attribute whose name says that it is a secret is logged as Redacted: see
+// the test for what counts. It is the net, not the rule: a value inside a struct
+// or a message is out of its sight.
+func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var least slog.Level
+	if level != "" {
+		if err := least.UnmarshalText([]byte(level)); err != nil {
+			return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
+		}
+	}
+	options := &slog.HandlerOptions{Level: least, ReplaceAttr: redact}
+	var handler slog.Handler
+	switch format {
+	case "text", "":
+		handler = slog.NewTextHandler(w, options)
+	case "json":
+		handler = slog.NewJSONHandler(w, options)
+	default:
+		return nil, fmt.Errorf("log format %q: use text or json", format)
+	}
+	return slog.New(traceHandler{handler}), nil
+}
+
+// redact blanks secrets by the attribute's name or that of a group around it.
+func redact(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindGroup {
+		return a // its members come by themselves
+	}
+	if secretName(a.Key) || slices.ContainsFunc(groups, secretName) {
+		a.Value = slog.StringValue(Redacted)
+	}
+	return a
+}
+
+var (
+	secretWords = []string{
+		"authorization", "cookie", "credential", "credentials", "dsn", "passphrase", "passwd", "password",
+		"passwords", "pwd", "secret", "secrets", "token", "apikey",
+	}
+	// secretKeys are secret only with "key" as the word that follows.
+	secretKeys = []string{"api", "private", "encryption", "signing"}
+	// harmlessEnds make a name speak about a secret rather than hold it.
+	harmlessEnds = []string{"id", "name", "names", "count", "version"}
+)
+
+func secretName(name string) bool {
+	words := split(name)
+	if len(words) == 0 || slices.Contains(harmlessEnds, words[len(words)-1]) {
+		return false
+	}
+	for i, w := range words {
+		if slices.Contains(secretWords, w) {
+			return true
+		}
+		if i > 0 && (w == "key" || w == "keys") && slices.Contains(secretKeys, words[i-1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// split gives the lower case words of snake_case, kebab-case, dotted and
+// camelCase names.
+func split(name string) []string {
+	var spaced strings.Builder
+	lower := false
+	for _, r := range name {
+		if unicode.IsUpper(r) && lower {
+			spaced.WriteByte(' ')
+		}
+		lower = unicode.IsLower(r)
+		spaced.WriteRune(unicode.ToLower(r))
+	}
+	return strings.FieldsFunc(spaced.String(), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
+}
+
+// traceHandler adds the ids of the context's span.
+type traceHandler struct{ slog.Handler }
+
+func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return traceHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h traceHandler) WithGroup(name string) slog.Handler {
+	return traceHandler{h.Handler.WithGroup(name)}
+}
