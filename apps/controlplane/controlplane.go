@@ -1,0 +1,254 @@
+// Package controlplane is the program that holds the truth: it serves users and
+// agents, and runs the apps' workflows. This package is its only wiring: core.go
+// joins the parts, this file puts a database, Restate and a listener under them.
+//
+// Any number of replicas may run on one database. Each serves everything; none
+// leads. What one of them forgets by dying, the database remembers.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+)
+
+// Version of the build, set by the linker.
+var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+
+// Database flags, shared by all commands.
+type databaseFlags struct {
+	MySQLDSN     string `name:"mysql-dsn" help:"MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
+	MySQLReadDSN string `name:"mysql-read-dsn" help:"A replica for lists; empty: none." env:"WINDLASS_MYSQL_READ_DSN"`
+}
+
+type serveFlags struct {
+	databaseFlags
+	Listen           string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
+	KeyFile          string        `help:"Keyset that seals secrets and credentials; made if there is none." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	RestateIngress   string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
+	RestateAdmin     string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
+	RestateListen    string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
+	RestateAdvertise string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
+	PeerListen       string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
+	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
+	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
+	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
+	MetricsListen    string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof            bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+}
+
+type cli struct {
+	LogFormat string `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
+	LogLevel  string `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
+	Version   kong.VersionFlag
+
+	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
+	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
+	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
+}
+
+// stopGrace is what the parts have to stop in.
+const stopGrace = 20 * time.Second
+
+// Main runs the program with the command line's arguments until ctx ends.
+func Main(ctx context.Context, args []string) error {
+	var flags cli
+	parser, err := kong.New(&flags, kong.Name("windlass-controlplane"), kong.Vars{"version": Version},
+		kong.Description("The Windlass control plane."))
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		return fmt.Errorf("%w (try --help)", err)
+	}
+	log, err := telemetry.NewLogger(os.Stderr, flags.LogFormat, flags.LogLevel)
+	if err != nil {
+		return err
+	}
+	switch command.Command() {
+	case "migrate":
+		db, err := mysql.Open(ctx, mysql.Config{DSN: flags.Migrate.MySQLDSN})
+		if err != nil {
+			return err
+		}
+		log.InfoContext(ctx, "the schema is up to date")
+		return db.Close()
+	case "bootstrap":
+		return bootstrapCommand(ctx, flags.Bootstrap)
+	}
+	return serve(ctx, flags.Serve, log)
+}
+
+// openPatience is how long a database that is just starting is waited for.
+const openPatience = 2 * time.Minute
+
+func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
+	registry := telemetry.NewRegistry()
+	tracer, flush, err := telemetry.NewTracer(ctx, telemetry.TracerConfig{
+		ServiceName: "controlplane", Version: Version, Endpoint: f.OTLPEndpoint, File: f.TraceFile, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, flush(bounded))
+	}()
+	box, err := seal.LoadOrCreate(f.KeyFile)
+	if err != nil {
+		return err
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", f.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for the API on %q: %w", f.Listen, err)
+	}
+	// Closed by the server, unless we fail before it.
+	defer listener.Close()
+	peerListener, peerAddress, err := listenForPeers(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer peerListener.Close()
+
+	db, err := openDatabase(ctx, f, registry, log)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+
+	c, err := newCore(parts{
+		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
+		newDriver: func(step rollout.Step) (driver, error) {
+			return restate.New(restate.Config{
+				Step: step, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
+				Listen: f.RestateListen, Advertise: f.RestateAdvertise,
+				Log: log,
+			})
+		},
+		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
+		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention,
+		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
+	})
+	if err != nil {
+		return err
+	}
+	var health service.Health
+	health.Add("database", db.Ping)
+	health.Add("restate", reachable(f.RestateAdmin+"/health"))
+
+	// Streams are sent away first, so that agents come back elsewhere, or here
+	// when we are back, spread over a while.
+	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, MaxBodyBytes: 2 * maxReportBytes, Log: log})
+	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, c.dispatch.Drain)
+		defer stop()
+		return rpc.Serve(ctx, server, listener, drainGrace)
+	}}
+	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, Log: log})
+	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
+		return rpc.Serve(ctx, peerServer, peerListener, drainGrace)
+	}}
+	components := slices.Concat(c.components, []service.Component{api, peering})
+	if f.MetricsListen != "" {
+		components = append(components, service.AdminServer(service.AdminConfig{
+			Listen: f.MetricsListen, Registry: registry, Health: &health, Pprof: f.Pprof, Log: log,
+		}))
+	}
+	log.InfoContext(ctx, "control plane started", "api", listener.Addr().String(), "peers", peerAddress, "version", Version)
+	return service.Run(ctx, log, stopGrace, components...)
+}
+
+// listenForPeers listens, and tells the address that the others are to call.
+func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, error) {
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", f.PeerListen)
+	if err != nil {
+		return nil, "", fmt.Errorf("listen for other processes of the control plane on %q: %w", f.PeerListen, err)
+	}
+	address := listener.Addr().String()
+	if tcp, ok := listener.Addr().(*net.TCPAddr); f.PeerAdvertise == "" && ok && tcp.IP.IsUnspecified() {
+		return nil, "", errors.Join(fmt.Errorf(
+			"--peer-listen %s is every address of this machine: say with --peer-advertise which of them other processes are to call", f.PeerListen),
+			listener.Close())
+	}
+	if f.PeerAdvertise == "" {
+		return listener, address, nil
+	}
+	if _, _, err := net.SplitHostPort(f.PeerAdvertise); err != nil {
+		return nil, "", errors.Join(fmt.Errorf("--peer-advertise is not host:port: %w", err), listener.Close())
+	}
+	return listener, f.PeerAdvertise, nil
+}
+
+// openDatabase waits for a database that is only just starting. One that refuses
+// us is not waited for.
+func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, log *slog.Logger) (*mysql.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	var db *mysql.Store
+	said := false
+	err := backoff.Retry(ctx, backoff.Policy{Max: 5 * time.Second}, func(ctx context.Context) (err error) {
+		db, err = mysql.Open(ctx, mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN, Registerer: registry})
+		var network *net.OpError
+		if err != nil && !errors.As(err, &network) {
+			return backoff.Permanent(err)
+		}
+		if err != nil && !said {
+			said = true
+			log.WarnContext(ctx, "the database is not there yet; waiting", "error", err, "at_most", openPatience)
+		}
+		return err
+	})
+	return db, err
+}
+
+// reachable is a health check: the URL answers.
+func reachable(url string) func(ctx context.Context) error {
+	client := &http.Client{Timeout: service.DefaultCheckTimeout}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s answers %s", url, resp.Status)
+		}
+		return errors.Join(err, resp.Body.Close())
+	}
+}
+
+// peerDialTimeout is within the time of a nudge.
+const peerDialTimeout = time.Second
+
+// drainGrace is what calls under way have to end in.
+const drainGrace = 10 * time.Second

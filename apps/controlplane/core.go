@@ -1,0 +1,279 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/dispatch"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/ingest"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+)
+
+// parts are what a core is made of; they differ between a real control plane and
+// one in memory.
+type parts struct {
+	store store.Store
+	// unavailable tells that the store is out of reach; nil: it never is.
+	unavailable func(error) bool
+	newDriver   func(rollout.Step) (driver, error)
+	images      rollout.ImageResolver
+	box         *seal.Box
+	log         *slog.Logger
+	registerer  prometheus.Registerer
+	tracer      *sdktrace.TracerProvider
+	rand        func() float64
+	domain      string
+	leaseTTL    time.Duration
+	// auditRetention; 0: fleet's default.
+	auditRetention time.Duration
+	// beat of dispatch; 0: its default.
+	beat time.Duration
+	// peerID and peerAddress are how other processes on the database find this one,
+	// peerHTTP is how it calls them; no id: there are none.
+	peerID, peerAddress string
+	peerHTTP            *http.Client
+}
+
+// driver calls steps, and is a part that runs.
+type driver interface {
+	rollout.Driver
+	Run(ctx context.Context) error
+}
+
+// core is a control plane without a listener.
+type core struct {
+	parts
+	handler http.Handler
+	// peerHandler serves other processes, on a listener of their own; nil: there
+	// are none.
+	peerHandler http.Handler
+	dispatch    *dispatch.Service
+	components  []service.Component
+}
+
+// The compiler's word that a store's transaction is all that its users declare.
+var (
+	_ dispatch.Tx      = store.Tx(nil)
+	_ ingest.Tx        = store.Tx(nil)
+	_ fleet.Tx         = store.Tx(nil)
+	_ rollout.Tx       = store.Tx(nil)
+	_ rollout.SweepTx  = store.Tx(nil)
+	_ rollout.CensusTx = store.Tx(nil)
+	_ api.Tx           = store.Tx(nil)
+	_ peers.Tx         = store.Tx(nil)
+)
+
+func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
+func isExists(err error) bool   { return errors.Is(err, store.ErrExists) }
+func isConflict(err error) bool { return errors.Is(err, store.ErrConflict) }
+
+func isTooManyRegions(err error) bool { return errors.Is(err, store.ErrTooManyRegions) }
+func isOutcomeUnknown(err error) bool { return errors.Is(err, store.ErrOutcomeUnknown) }
+
+func (p parts) isUnavailable(err error) bool {
+	return isOutcomeUnknown(err) || p.unavailable != nil && p.unavailable(err)
+}
+
+// newCore puts the parts together, top to bottom as data flows.
+func newCore(p parts) (*core, error) {
+	c := &core{parts: p}
+	tracer := p.tracer.Tracer("windlass/controlplane")
+
+	stepper, err := rollout.NewStepper(rollout.Config{
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Domain: p.domain, IsNotFound: isNotFound,
+		Log: p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
+	})
+	if err != nil {
+		return nil, err
+	}
+	drv, err := p.newDriver(stepper.Step)
+	if err != nil {
+		return nil, err
+	}
+	waker := rollout.NewWaker(drv, p.log)
+	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
+		Store: store.Bind[rollout.SweepTx](p.store), Driver: drv, Log: p.log, Registerer: p.registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	census, err := rollout.NewCensus(store.Bind[rollout.CensusTx](p.store), p.log, p.registerer)
+	if err != nil {
+		return nil, err
+	}
+
+	ingestion, err := ingest.New(ingest.Config{
+		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
+		Log: p.log, Registerer: p.registerer, LeaseTTL: p.leaseTTL,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.dispatch, err = dispatch.New(dispatch.Config{
+		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller, IsNotFound: isNotFound,
+		Log: p.log, Registerer: p.registerer, Random: p.rand, LeaseTTL: p.leaseTTL,
+		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat,
+	})
+	if err != nil {
+		return nil, err
+	}
+	fleets, err := fleet.New(fleet.Config{
+		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
+		Log: p.log, Registerer: p.registerer, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
+	})
+	if err != nil {
+		return nil, err
+	}
+	asked := agents{c.dispatch, c.dispatch.Ask}
+	var users *api.API
+	var others *peers.Service
+	if p.peerID != "" {
+		others, err = peers.New(peers.Config{
+			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: asked,
+			Nudged: func(n peers.Nudge) {
+				c.nudged(n)
+				users.Notify(n.Apps)
+			},
+			IsNotFound: isNotFound, HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
+		})
+		if err != nil {
+			return nil, err
+		}
+		asked.ask = others.Ask
+	}
+	users, err = api.New(api.Config{
+		Store: store.Bind[api.Tx](p.store), Box: p.box,
+		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
+		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
+		Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	p.store.OnCommit(func(commit store.Commit) {
+		told := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
+		c.nudged(told)
+		waker.Notify(commit.Woken)
+		users.Notify(commit.Apps)
+		if others != nil && (len(told.Regions) > 0 || len(told.Apps) > 0) {
+			others.Tell(told)
+		}
+	})
+
+	shared := rpc.Config{Log: p.log, Registerer: p.registerer, Tracer: p.tracer, Propagator: telemetry.Propagator(), IsUnavailable: p.isUnavailable}
+	agentSide, userSide := shared, shared
+	// An agent's report may hold a large region's inventory.
+	agentSide.ReadMaxBytes = maxReportBytes
+	agentSide.Interceptors = []connect.Interceptor{fleets.Interceptor(agentv1connect.AgentServiceJoinProcedure)}
+	userSide.Interceptors = users.Interceptors()
+
+	mux := http.NewServeMux()
+	path, handler := agentv1connect.NewAgentServiceHandler(agentService{fleets, c.dispatch, ingestion}, rpc.HandlerOptions(agentSide)...)
+	mux.Handle(path, dispatch.WithWriteDeadline(handler))
+	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
+		mux.Handle(h.Path, h.Handler)
+	}
+	mux.HandleFunc("GET /{$}", welcome)
+	c.handler = mux
+
+	c.components = []service.Component{
+		{Name: "workflows", Run: drv.Run},
+		{Name: "waker", Run: waker.Run},
+		{Name: "sweeper", Run: sweeper.Run},
+		{Name: "census", Run: census.Run},
+		{Name: "dispatch", Run: c.dispatch.Run},
+		{Name: "ingest", Run: ingestion.Run},
+		{Name: "leases", Run: fleets.Sweep},
+		{Name: "retention", Run: fleets.Maintain},
+		{Name: "watches", Run: users.Run},
+	}
+	if others != nil {
+		peerSide := shared
+		peerSide.Timeout = peerTimeout
+		path, handler := others.Handler(peerSide)
+		mux := http.NewServeMux()
+		mux.Handle(path, handler)
+		c.peerHandler = mux
+		c.components = append(c.components, service.Component{Name: "peers", Run: others.Run})
+	}
+	return c, nil
+}
+
+// peerTimeout bounds a peer's call that has no deadline of its own.
+const peerTimeout = 10 * time.Second
+
+// nudged has the streams here look for what was committed, here or elsewhere.
+func (c *core) nudged(n peers.Nudge) {
+	switch {
+	case n.AllRegions:
+		c.dispatch.Nudge()
+	case len(n.Regions) > 0:
+		c.dispatch.Nudge(n.Regions...)
+	}
+}
+
+// maxReportBytes fits 20,000 instances with reasons and messages.
+const maxReportBytes = 32 << 20
+
+// agentService is the agent API, served by three packages.
+type agentService struct {
+	*fleet.Service
+	dispatch *dispatch.Service
+	ingest   *ingest.Service
+}
+
+func (s agentService) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
+	return s.dispatch.Watch(ctx, req, out)
+}
+
+func (s agentService) UploadLogs(ctx context.Context, req *agentv1.UploadLogsRequest) (*agentv1.UploadLogsResponse, error) {
+	return s.dispatch.UploadLogs(ctx, req)
+}
+
+func (s agentService) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+	return s.ingest.Report(ctx, req)
+}
+
+// agents lets the API ask agents, wherever their streams are, and peers those
+// whose streams are here.
+type agents struct {
+	*dispatch.Service
+	ask func(ctx context.Context, region string, req *agentv1.Request) ([]byte, error)
+}
+
+func (a agents) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
+	return a.ask(ctx, region, req)
+}
+
+func (a agents) IsUnreachable(err error) bool {
+	return errors.Is(err, dispatch.ErrNoAgent) || errors.Is(err, peers.ErrUnreachable)
+}
+
+// welcome answers a person who opened the address in a browser.
+func welcome(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, "Windlass control plane %s\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n", Version) //nolint:errcheck // nobody to tell
+}

@@ -1,0 +1,126 @@
+package api
+
+import (
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// need is what a call asks of its caller's key.
+type need struct {
+	// Role that a key of a workspace must have at least; unspecified: no such key
+	// will do.
+	Role windlassv1.Role
+	// Operator tells whether operators may call it.
+	Operator bool
+}
+
+var (
+	viewer           = need{Role: windlassv1.Role_ROLE_VIEWER}
+	deployer         = need{Role: windlassv1.Role_ROLE_DEPLOYER}
+	owner            = need{Role: windlassv1.Role_ROLE_OWNER}
+	operator         = need{Operator: true}
+	viewerOrOperator = need{Role: windlassv1.Role_ROLE_VIEWER, Operator: true}
+	ownerOrOperator  = need{Role: windlassv1.Role_ROLE_OWNER, Operator: true}
+)
+
+// access is the one table of who may call what. What it does not name nobody may
+// call. Some calls ask for more, where their arguments do: see their files.
+var access = map[string]need{
+	w.AppServiceCreateAppProcedure:      deployer,
+	w.AppServiceGetAppProcedure:         viewer,
+	w.AppServiceListAppsProcedure:       viewer,
+	w.AppServiceUpdateAppProcedure:      deployer,
+	w.AppServiceDeleteAppProcedure:      owner,
+	w.AppServiceDeployProcedure:         deployer,
+	w.AppServiceScaleProcedure:          deployer,
+	w.AppServiceSetEnvironmentProcedure: deployer,
+	w.AppServiceRollbackProcedure:       deployer,
+	w.AppServiceCancelProcedure:         deployer,
+	w.AppServiceWatchAppProcedure:       viewer,
+
+	w.DeploymentServiceGetDeploymentProcedure:   viewer,
+	w.DeploymentServiceListDeploymentsProcedure: viewer,
+	w.DeploymentServiceListInstancesProcedure:   viewer,
+	w.DeploymentServiceGetLogsProcedure:         viewer,
+	w.DeploymentServiceRestartInstanceProcedure: deployer,
+
+	w.RolloutServiceGetRolloutProcedure:   viewer,
+	w.RolloutServiceListRolloutsProcedure: viewer,
+
+	w.RegionServiceCreateRegionProcedure:      ownerOrOperator,
+	w.RegionServiceGetRegionProcedure:         viewerOrOperator,
+	w.RegionServiceListRegionsProcedure:       viewerOrOperator,
+	w.RegionServiceUpdateRegionProcedure:      ownerOrOperator,
+	w.RegionServiceDeleteRegionProcedure:      ownerOrOperator,
+	w.RegionServiceCreateJoinTokenProcedure:   ownerOrOperator,
+	w.RegionServiceRevokeCredentialsProcedure: ownerOrOperator,
+	w.RegionServiceListQuarantineProcedure:    viewerOrOperator,
+	w.RegionServiceApprovePruneProcedure:      ownerOrOperator,
+	w.RegionServiceGrantRegionProcedure:       operator,
+	w.RegionServiceRevokeGrantProcedure:       operator,
+
+	w.AccessServiceWhoAmIProcedure:       viewerOrOperator,
+	w.AccessServiceCreateApiKeyProcedure: owner,
+	w.AccessServiceListApiKeysProcedure:  viewerOrOperator,
+	w.AccessServiceRevokeApiKeyProcedure: ownerOrOperator,
+
+	w.WorkspaceServiceCreateWorkspaceProcedure: operator,
+	w.WorkspaceServiceGetWorkspaceProcedure:    viewerOrOperator,
+	w.WorkspaceServiceListWorkspacesProcedure:  operator,
+	w.WorkspaceServiceUpdateWorkspaceProcedure: ownerOrOperator,
+	w.WorkspaceServiceDeleteWorkspaceProcedure: operator,
+
+	w.ProjectServiceCreateProjectProcedure: owner,
+	w.ProjectServiceGetProjectProcedure:    viewer,
+	w.ProjectServiceListProjectsProcedure:  viewer,
+	w.ProjectServiceUpdateProjectProcedure: owner,
+	w.ProjectServiceDeleteProjectProcedure: owner,
+
+	w.EnvironmentServiceCreateEnvironmentProcedure: owner,
+	w.EnvironmentServiceGetEnvironmentProcedure:    viewer,
+	w.EnvironmentServiceListEnvironmentsProcedure:  viewer,
+	// A deployer changes variables; to rename takes an owner.
+	w.EnvironmentServiceUpdateEnvironmentProcedure: deployer,
+	w.EnvironmentServiceDeleteEnvironmentProcedure: owner,
+	w.EnvironmentServiceSetSecretProcedure:         deployer,
+	w.EnvironmentServiceListSecretsProcedure:       viewer,
+	w.EnvironmentServiceDeleteSecretProcedure:      deployer,
+
+	w.HistoryServiceListHistoryProcedure: viewer,
+	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
+}
+
+// allows tells whether a key of the role may do what needs n. Roles of a
+// workspace include those below them; an operator's includes none of them.
+func (n need) allows(role windlassv1.Role) bool {
+	if role == windlassv1.Role_ROLE_OPERATOR {
+		return n.Operator
+	}
+	return n.Role != windlassv1.Role_ROLE_UNSPECIFIED && role >= n.Role
+}
+
+// String names the keys that n asks for.
+func (n need) String() string {
+	switch {
+	case n.Role == windlassv1.Role_ROLE_UNSPECIFIED:
+		return "operator"
+	case n.Operator && n.Role != windlassv1.Role_ROLE_VIEWER:
+		return roleName(n.Role) + " or operator"
+	}
+	return roleName(n.Role)
+}
+
+func roleName(r windlassv1.Role) string {
+	switch r {
+	case windlassv1.Role_ROLE_VIEWER:
+		return "viewer"
+	case windlassv1.Role_ROLE_DEPLOYER:
+		return "deployer"
+	case windlassv1.Role_ROLE_OWNER:
+		return "owner"
+	case windlassv1.Role_ROLE_OPERATOR:
+		return "operator"
+	case windlassv1.Role_ROLE_UNSPECIFIED:
+	}
+	return "unknown"
+}

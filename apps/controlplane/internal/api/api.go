@@ -1,0 +1,179 @@
+// Package api serves the user API: every RPC of windlass.v1.
+//
+//	call ─> who is it, may it (access table) ─> the schema's rules ─> rpc_*.go
+//	                                                                   │
+//	     one transaction: idempotency record, the change, history, audit, wake
+//
+// What every call may rely on:
+//
+//   - A call sees its own workspace. Ids and names of another one are answered
+//     like ids that never were.
+//   - A mutation is one transaction with its audit row, its history and the record
+//     of its idempotency key. It is done as a whole or not at all, and of several
+//     calls with one key exactly one acts: the record's key is unique, so the
+//     others' transactions fail with all that they wrote, and they return the
+//     answer that they find there.
+//   - Nothing here waits for a region. What is to happen is written down, the
+//     app's workflow is woken in the same transaction, and the call answers.
+//   - Values of secrets, keys and tokens are never stored in the clear, logged,
+//     audited or replayed.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// Config of an API.
+type Config struct {
+	Store Store
+	// Box seals the values of secrets.
+	Box    *seal.Box
+	Agents Agents
+	// IsNotFound, IsExists and IsConflict tell the store's errors apart.
+	IsNotFound func(error) bool
+	IsExists   func(error) bool
+	IsConflict func(error) bool
+	// IsTooManyRegions and IsOutcomeUnknown do, too; nil: no error is one. The
+	// caller is told what to do instead of INTERNAL.
+	IsTooManyRegions func(error) bool
+	IsOutcomeUnknown func(error) bool
+
+	// RolloutEnded hears of rollouts that a call ended, once that is durable; nil:
+	// nobody does.
+	RolloutEnded func(model.Rollout)
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Version of the control plane, for people.
+	Version string
+
+	// KeyCacheTTL is how long a key that was found good is not looked up again. It
+	// bounds how long a key that was revoked through another process still works
+	// here; 5 s. A key revoked through this process ends at once.
+	KeyCacheTTL time.Duration
+	// MaxApps of a workspace: 10,000, well above what one list of people's apps is.
+	MaxApps int
+	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
+	MaxWatchers int
+}
+
+// API serves the services of windlass.v1.
+type API struct {
+	cfg        Config
+	keys       *keyring
+	hub        *hub
+	restarts   *turns
+	operations *prometheus.CounterVec
+}
+
+// New checks the config.
+func New(cfg Config) (*API, error) {
+	for name, missing := range map[string]bool{
+		"Store": cfg.Store == nil, "Box": cfg.Box == nil, "Agents": cfg.Agents == nil,
+		"IsNotFound": cfg.IsNotFound == nil, "IsExists": cfg.IsExists == nil, "IsConflict": cfg.IsConflict == nil,
+		"Log": cfg.Log == nil, "Registerer": cfg.Registerer == nil,
+	} {
+		if missing {
+			return nil, fmt.Errorf("api: %s is required", name)
+		}
+	}
+	never := func(error) bool { return false }
+	if cfg.IsTooManyRegions == nil {
+		cfg.IsTooManyRegions = never
+	}
+	if cfg.IsOutcomeUnknown == nil {
+		cfg.IsOutcomeUnknown = never
+	}
+	if cfg.RolloutEnded == nil {
+		cfg.RolloutEnded = func(model.Rollout) {}
+	}
+	if cfg.KeyCacheTTL <= 0 {
+		cfg.KeyCacheTTL = 5 * time.Second
+	}
+	if cfg.MaxApps <= 0 {
+		cfg.MaxApps = 10_000
+	}
+	if cfg.MaxWatchers <= 0 {
+		cfg.MaxWatchers = 10_000
+	}
+	a := &API{
+		cfg:      cfg,
+		restarts: newTurns(),
+		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deployment_operations_total",
+			Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",
+		}, []string{"operation", "outcome"}),
+	}
+	a.keys = newKeyring(a)
+	a.hub = newHub(cfg.MaxWatchers)
+	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
+	}, a.hub.count)
+	if err := errors.Join(cfg.Registerer.Register(a.operations), cfg.Registerer.Register(watchers)); err != nil {
+		return nil, fmt.Errorf("api: register metrics: %w", err)
+	}
+	return a, nil
+}
+
+// Notify tells watchers that apps changed. It does not block: call it on commits.
+func (a *API) Notify(appIDs []string) { a.hub.notify(appIDs) }
+
+// Handler serves what is under a path.
+type Handler struct {
+	Path string
+	http.Handler
+}
+
+// Run looks after watchers until ctx ends; then it ends them.
+func (a *API) Run(ctx context.Context) error {
+	<-ctx.Done()
+	a.hub.stop()
+	return nil
+}
+
+// Interceptors tell who calls, and whether they may.
+func (a *API) Interceptors() []connect.Interceptor {
+	return []connect.Interceptor{&gate{keys: a.keys}}
+}
+
+// Handlers returns the services. Interceptors have to be among the options,
+// before the schema's rules; without them every call is refused.
+func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
+	options = append(options, strictJSON())
+	handler := func(path string, h http.Handler) Handler { return Handler{Path: path, Handler: h} }
+	return []Handler{
+		handler(windlassv1connect.NewAppServiceHandler(a, options...)),
+		handler(windlassv1connect.NewDeploymentServiceHandler(a, options...)),
+		handler(windlassv1connect.NewRolloutServiceHandler(a, options...)),
+		handler(windlassv1connect.NewRegionServiceHandler(a, options...)),
+		handler(windlassv1connect.NewAccessServiceHandler(a, options...)),
+		handler(windlassv1connect.NewWorkspaceServiceHandler(a, options...)),
+		handler(windlassv1connect.NewProjectServiceHandler(a, options...)),
+		handler(windlassv1connect.NewEnvironmentServiceHandler(a, options...)),
+		handler(windlassv1connect.NewHistoryServiceHandler(a, options...)),
+	}
+}
+
+// now in unix milliseconds.
+func now() int64 { return time.Now().UnixMilli() }
+
+// counted counts a call that changes what runs.
+func (a *API) counted(operation string, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = connect.CodeOf(err).String()
+	}
+	a.operations.WithLabelValues(operation, outcome).Inc()
+}

@@ -1,0 +1,230 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Prefixes tell what a credential is for, to people and to scanners for leaks.
+const (
+	keyPrefix       = "wl_"
+	joinTokenPrefix = "wlj_"
+	// shownPrefix characters of a key's value are kept to tell keys apart: 30 of
+	// its 256 bits.
+	shownPrefix = 8
+	// keyLength is the prefix and 32 bytes in base64url.
+	keyLength = len(keyPrefix) + 43
+)
+
+// maxCachedKeys bounds the keyring's memory; beyond it keys are looked up.
+const maxCachedKeys = 10_000
+
+// caller is who a call comes from.
+type caller struct {
+	model.APIKey
+	// Source is the caller's address and user agent.
+	Source string
+	// Procedure that is called.
+	Procedure string
+}
+
+// IsOperator tells that the caller is bound to no workspace.
+func (c caller) IsOperator() bool { return c.Role == windlassv1.Role_ROLE_OPERATOR }
+
+type callerKey struct{}
+
+// callerOf returns who calls. It fails when nothing authenticated the call.
+func callerOf(ctx context.Context) (caller, error) {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	if !ok {
+		return c, unauthenticated("this call needs an API key", "Send it as `Authorization: Bearer wl_...`.")
+	}
+	return c, nil
+}
+
+func unauthenticated(message, fix string) error {
+	return rpc.ErrorWith(connect.CodeUnauthenticated, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, Fix: fix,
+	}, message)
+}
+
+// keyring finds keys. Only good ones are remembered: a made-up key costs a look-up
+// each time, and cannot push a real one out.
+type keyring struct {
+	api *API
+
+	mu   sync.Mutex
+	good map[string]cachedKey // by hash
+}
+
+type cachedKey struct {
+	key   model.APIKey
+	until time.Time
+}
+
+func newKeyring(a *API) *keyring { return &keyring{api: a, good: map[string]cachedKey{}} }
+
+// find returns the key of the value, or an error that tells the caller what is
+// wrong with it.
+func (k *keyring) find(ctx context.Context, value string, at time.Time) (model.APIKey, error) {
+	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
+	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
+		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
+	}
+	hash := model.HashToken(value)
+	key, ok := k.cached(hash, at)
+	if !ok {
+		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			key, err = tx.GetAPIKeyByHash(hash)
+			return err
+		})
+		switch {
+		case k.api.cfg.IsNotFound(err):
+			return key, unauthenticated("the API key is unknown", fix)
+		case err != nil:
+			return key, fmt.Errorf("look up API key: %w", err)
+		}
+	}
+	switch {
+	case key.RevokedAt != 0:
+		return key, unauthenticated("the API key was revoked", fix)
+	case key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt:
+		return key, unauthenticated("the API key has expired", fix)
+	}
+	if !ok {
+		k.remember(key, at)
+	}
+	return key, nil
+}
+
+func (k *keyring) cached(hash []byte, at time.Time) (model.APIKey, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, ok := k.good[string(hash)]
+	return c.key, ok && at.Before(c.until)
+}
+
+func (k *keyring) remember(key model.APIKey, at time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.good) >= maxCachedKeys {
+		for hash, c := range k.good {
+			if !at.Before(c.until) {
+				delete(k.good, hash)
+			}
+		}
+	}
+	if len(k.good) < maxCachedKeys {
+		k.good[string(key.Hash)] = cachedKey{key: key, until: at.Add(k.api.cfg.KeyCacheTTL)}
+	}
+}
+
+// forget makes a revocation through this process felt at once.
+func (k *keyring) forget(hash []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.good, string(hash))
+}
+
+// forgetAll is for what takes many keys away.
+func (k *keyring) forgetAll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.good)
+}
+
+// gate lets in who may do what they ask for.
+type gate struct{ keys *keyring }
+
+func (g *gate) admit(ctx context.Context, procedure string, header http.Header, addr string) (context.Context, error) {
+	value, ok := strings.CutPrefix(header.Get("Authorization"), "Bearer ")
+	if !ok {
+		_, err := callerOf(context.Background())
+		return ctx, err
+	}
+	key, err := g.keys.find(ctx, strings.TrimSpace(value), time.Now())
+	if err != nil {
+		return ctx, err
+	}
+	n, known := access[procedure]
+	if !known || !n.allows(key.Role) {
+		return ctx, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(procedure, "/")),
+			fmt.Sprintf("Use a key of role %s.", n))
+	}
+	source := addr
+	if agent := header.Get("User-Agent"); agent != "" {
+		source += " " + agent
+	}
+	return context.WithValue(ctx, callerKey{}, caller{APIKey: key, Source: clip(source, maxSource), Procedure: procedure}), nil
+}
+
+// maxSource is what an audit row has room for.
+const maxSource = 255
+
+// clip shortens s to at most n bytes, at the end of a character.
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// WrapUnary implements connect.Interceptor.
+func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		ctx, err := g.admit(ctx, req.Spec().Procedure, req.Header(), req.Peer().Addr)
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (g *gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		ctx, err := g.admit(ctx, conn.Spec().Procedure, conn.RequestHeader(), conn.Peer().Addr)
+		if err != nil {
+			return err
+		}
+		return next(ctx, conn)
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (g *gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// stillGood tells whether the key of an open stream still lets it in.
+func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
+	at := time.Now()
+	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
+		return nil
+	}
+	var current model.APIKey
+	err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		current, err = tx.GetAPIKeyByHash(key.Hash)
+		return err
+	})
+	switch {
+	case k.api.cfg.IsNotFound(err):
+	case err != nil:
+		// A database that is away ends no stream that was let in.
+		return nil //nolint:nilerr // the next look decides
+	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt):
+		k.remember(current, at)
+		return nil
+	}
+	return unauthenticated("the API key was revoked or has expired", "Use another key.")
+}

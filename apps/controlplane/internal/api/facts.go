@@ -1,0 +1,142 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+)
+
+// facts are what views of some apps are made of, read in a number of queries that
+// does not depend on how many apps, deployments, regions or instances there are.
+// (Names of projects and environments are read once for each that differs.)
+type facts struct {
+	projects     map[string]model.Project
+	environments map[string]model.Environment
+	deployments  map[string]model.Deployment
+	// rows by app, sorted by (deployment, region); observed by deployment+region.
+	rows     map[string][]model.Topology
+	observed map[[2]string]model.Observed
+	regions  map[string]model.Region
+}
+
+// read gathers the facts of apps of one workspace, and of the deployments given,
+// which are among theirs.
+func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f facts, err error) {
+	f = facts{
+		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
+		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
+		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},
+	}
+	var appIDs []string
+	for _, app := range apps {
+		appIDs = append(appIDs, app.ID)
+		if err := a.readNames(tx, f, app); err != nil {
+			return f, err
+		}
+	}
+	rows, err := tx.ListTopology(appIDs)
+	if err != nil {
+		return f, fmt.Errorf("list topology: %w", err)
+	}
+	want := map[string]bool{}
+	for _, app := range apps {
+		want[app.LiveDeploymentID], want[app.PreviousDeploymentID] = true, true
+	}
+	regionIDs := map[string]bool{}
+	for _, t := range rows {
+		f.rows[t.AppID] = append(f.rows[t.AppID], t)
+		regionIDs[t.RegionID] = true
+		if topology.Active(t) {
+			want[t.DeploymentID] = true
+		}
+	}
+	for _, d := range deployments {
+		f.deployments[d.ID] = d
+		delete(want, d.ID)
+	}
+	delete(want, "")
+	found, err := tx.GetDeployments(keys(want))
+	if err != nil {
+		return f, fmt.Errorf("read deployments: %w", err)
+	}
+	for _, d := range found {
+		f.deployments[d.ID] = d
+	}
+	observed, err := tx.ListObserved(appIDs)
+	if err != nil {
+		return f, fmt.Errorf("read what regions report: %w", err)
+	}
+	for _, o := range observed {
+		f.observed[[2]string{o.DeploymentID, o.RegionID}] = o
+	}
+	regions, err := tx.GetRegions(keys(regionIDs))
+	if err != nil {
+		return f, fmt.Errorf("read regions: %w", err)
+	}
+	for _, r := range regions {
+		f.regions[r.ID] = r
+	}
+	return f, nil
+}
+
+func (a *API) readNames(tx Tx, f facts, app model.App) error {
+	if _, ok := f.environments[app.EnvironmentID]; !ok {
+		e, err := tx.GetEnvironment(app.WorkspaceID, app.EnvironmentID)
+		// That of a deleted app may be gone.
+		if err != nil && !a.cfg.IsNotFound(err) {
+			return fmt.Errorf("read environment %s: %w", app.EnvironmentID, err)
+		}
+		f.environments[app.EnvironmentID] = e
+	}
+	if _, ok := f.projects[app.ProjectID]; !ok {
+		p, err := tx.GetProject(app.WorkspaceID, app.ProjectID)
+		if err != nil && !a.cfg.IsNotFound(err) {
+			return fmt.Errorf("read project %s: %w", app.ProjectID, err)
+		}
+		f.projects[app.ProjectID] = p
+	}
+	return nil
+}
+
+// places are the deployment's rows that keep, by the name of the region.
+func (f facts) places(appID, deploymentID string, keep func(model.Topology) bool) []rollup.Place {
+	var places []rollup.Place
+	for _, t := range f.rows[appID] {
+		if t.DeploymentID == deploymentID && keep(t) {
+			places = append(places, f.place(t))
+		}
+	}
+	slices.SortStableFunc(places, byName)
+	return places
+}
+
+func (f facts) place(t model.Topology) rollup.Place {
+	return rollup.Place{
+		Row:      t,
+		Observed: f.observed[[2]string{t.DeploymentID, t.RegionID}],
+		Region:   f.regions[t.RegionID],
+		MinReady: f.deployments[t.DeploymentID].Spec.GetMinReady(),
+	}
+}
+
+func byName(a, b rollup.Place) int {
+	switch {
+	case a.Name() < b.Name():
+		return -1
+	case a.Name() > b.Name():
+		return 1
+	}
+	return 0
+}
+
+func keys(set map[string]bool) []string {
+	ids := make([]string, 0, len(set))
+	for id := range set {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}

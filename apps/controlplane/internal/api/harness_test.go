@@ -1,0 +1,397 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// world is an API over real HTTP and a store, with two workspaces.
+type world struct {
+	t       *testing.T
+	store   store.Store
+	box     *seal.Box
+	api     *api.API
+	url     string
+	agents  *fakeAgents
+	stepper *rollout.Stepper
+
+	operator, owner, deployer, viewer string // keys; the last three of workspace acme
+	rival                             string // an owner's of workspace rival
+	workspace                         string
+	regions                           map[string]string // ids by name, of acme
+}
+
+// fakeAgents answers for regions that are connected.
+type fakeAgents struct {
+	asked  atomic.Int32
+	answer func(region string, req *agentv1.Request) ([]byte, error)
+}
+
+var errUnreachable = errors.New("nobody there")
+
+func (f *fakeAgents) Ask(_ context.Context, region string, req *agentv1.Request) ([]byte, error) {
+	f.asked.Add(1)
+	return f.answer(region, req)
+}
+
+func (f *fakeAgents) IsUnreachable(err error) bool { return errors.Is(err, errUnreachable) }
+
+func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
+
+func setup(t *testing.T, tweak ...func(*api.Config)) *world {
+	t.Helper()
+
+	w := &world{t: t, store: newStore(t), regions: map[string]string{}}
+	keys, err := seal.Generate()
+	require.NoError(t, err)
+	w.box, err = seal.New(keys)
+	require.NoError(t, err)
+	w.agents = &fakeAgents{answer: func(string, *agentv1.Request) ([]byte, error) { return nil, errUnreachable }}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	cfg := api.Config{
+		Store: store.Bind[api.Tx](w.store), Box: w.box, Agents: w.agents,
+		IsNotFound: is(store.ErrNotFound), IsExists: is(store.ErrExists), IsConflict: is(store.ErrConflict),
+		IsTooManyRegions: is(store.ErrTooManyRegions), IsOutcomeUnknown: is(store.ErrOutcomeUnknown),
+		Log: log, Registerer: prometheus.NewRegistry(), Version: "test",
+	}
+	for _, f := range tweak {
+		f(&cfg)
+	}
+	w.api, err = api.New(cfg)
+	require.NoError(t, err)
+	w.store.OnCommit(func(c store.Commit) { w.api.Notify(c.Apps) })
+	w.stepper, err = rollout.NewStepper(rollout.Config{
+		Store: store.Bind[rollout.Tx](w.store), Images: noImages{}, IsNotFound: is(store.ErrNotFound),
+		Log: log, Registerer: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider().Tracer(""),
+	})
+	require.NoError(t, err)
+
+	mux := http.NewServeMux()
+	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Interceptors: w.api.Interceptors()})...) {
+		mux.Handle(h.Path, h)
+	}
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = rpc.NewServer(rpc.ServerConfig{Handler: mux, Log: log})
+	server.Start()
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	w.url = server.URL
+
+	w.seed()
+	return w
+}
+
+type noImages struct{}
+
+func (noImages) Resolve(context.Context, string, []string) (string, error) {
+	return "", errors.New("no registry")
+}
+
+// seed makes an operator's key; the rest is made through the API.
+func (w *world) seed() {
+	w.operator = "wl_" + "operatoroperatoroperatoroperatoroperator123"
+	w.update(func(tx store.Tx) error {
+		return tx.InsertAPIKey(model.APIKey{
+			ID: ident.New("key"), Name: "operator", Role: windlassv1.Role_ROLE_OPERATOR,
+			Prefix: "wl_opera", Hash: model.HashToken(w.operator), CreatedAt: 1,
+		})
+	})
+	ctx := w.t.Context()
+	acme, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "acme"})
+	require.NoError(w.t, err)
+	w.owner, w.workspace = acme.GetApiKey(), acme.GetWorkspace().GetId()
+	rival, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "rival"})
+	require.NoError(w.t, err)
+	w.rival = rival.GetApiKey()
+	for role, key := range map[windlassv1.Role]*string{
+		windlassv1.Role_ROLE_DEPLOYER: &w.deployer, windlassv1.Role_ROLE_VIEWER: &w.viewer,
+	} {
+		res, err := w.access(w.owner).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
+			Name: fmt.Sprintf("role-%d", role), Role: role,
+		})
+		require.NoError(w.t, err)
+		*key = res.GetValue()
+	}
+	for _, name := range []string{"us-east-1", "eu-west-1"} {
+		res, err := w.regionService(w.owner).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: name})
+		require.NoError(w.t, err)
+		w.regions[name] = res.GetRegion().GetId()
+	}
+}
+
+func (w *world) update(fn func(store.Tx) error) {
+	w.t.Helper()
+	require.NoError(w.t, w.store.Update(w.t.Context(), fn))
+}
+
+func (w *world) options(key string) []connect.ClientOption {
+	return rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return key }, UserAgent: "test/1"})
+}
+
+func (w *world) apps(key string) windlassv1connect.AppServiceClient {
+	return windlassv1connect.NewAppServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) deployments(key string) windlassv1connect.DeploymentServiceClient {
+	return windlassv1connect.NewDeploymentServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) rollouts(key string) windlassv1connect.RolloutServiceClient {
+	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) regionService(key string) windlassv1connect.RegionServiceClient {
+	return windlassv1connect.NewRegionServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) access(key string) windlassv1connect.AccessServiceClient {
+	return windlassv1connect.NewAccessServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) workspaces(key string) windlassv1connect.WorkspaceServiceClient {
+	return windlassv1connect.NewWorkspaceServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) projects(key string) windlassv1connect.ProjectServiceClient {
+	return windlassv1connect.NewProjectServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) environments(key string) windlassv1connect.EnvironmentServiceClient {
+	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func (w *world) history(key string) windlassv1connect.HistoryServiceClient {
+	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+// echo is a spec that is good.
+func echo(edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
+	s := &windlassv1.DeploymentSpec{Command: []string{"modelserver"}, Regions: []string{"us-east-1", "eu-west-1"}}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func args(a ...string) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Args = a }
+}
+
+func replicas(n int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Replicas = new(n) }
+}
+
+func (w *world) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeployResponse {
+	w.t.Helper()
+	res, err := w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...)})
+	require.NoError(w.t, err)
+	return res
+}
+
+// settle plays workflow and regions until the app has nothing left to do: regions
+// are connected and do at once what they are told.
+func (w *world) settle(app string) *windlassv1.App {
+	w.t.Helper()
+	ctx := w.t.Context()
+	got, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
+	require.NoError(w.t, err)
+	for range 20 {
+		_, err := w.stepper.Step(ctx, got.GetApp().GetId())
+		require.NoError(w.t, err)
+		w.report(got.GetApp().GetId())
+	}
+	after, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: got.GetApp().GetId()})
+	if connect.CodeOf(err) == connect.CodeNotFound {
+		return nil
+	}
+	require.NoError(w.t, err)
+	return after.GetApp()
+}
+
+var guards atomic.Int64
+
+// report has every region say that it runs what it is told.
+func (w *world) report(appID string) {
+	w.t.Helper()
+	now := time.Now().UnixMilli()
+	w.update(func(tx store.Tx) error {
+		rows, err := tx.ListTopology([]string{appID})
+		if err != nil {
+			return err
+		}
+		routes, err := tx.ListRoutes([]string{appID})
+		if err != nil {
+			return err
+		}
+		var observed []model.Observed
+		for _, t := range rows {
+			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{})
+			if err != nil {
+				return err
+			}
+			o := model.Observed{
+				WorkspaceID: t.WorkspaceID, AppID: t.AppID, DeploymentID: t.DeploymentID, RegionID: t.RegionID,
+				Guard: model.NewGuard(1, guards.Add(1)), AppliedEpoch: r.SessionEpoch, AppliedGeneration: t.Generation,
+				Phase: int32(agentv1.AppliedState_PHASE_APPLIED), CountsGeneration: t.Generation, UpdatedAt: now,
+			}
+			switch t.Status {
+			case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
+				o.Ready, o.ReadyReplicas = t.Replicas, t.Replicas
+			default:
+				o.Deleted = true
+			}
+			observed = append(observed, o)
+		}
+		var acknowledged []model.RouteObserved
+		for _, r := range routes {
+			region, err := tx.GetRegion(r.RegionID)
+			if err != nil {
+				return err
+			}
+			acknowledged = append(acknowledged, model.RouteObserved{
+				AppID: appID, RegionID: r.RegionID, Guard: model.NewGuard(1, guards.Add(1)), Epoch: region.SessionEpoch,
+				Generation: r.Generation, Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: now,
+			})
+		}
+		if err := tx.PutObserved(observed); err != nil {
+			return err
+		}
+		return tx.PutRouteObserved(acknowledged)
+	})
+}
+
+// refused asserts how a call was refused.
+func refused(t *testing.T, err error, code connect.Code, reason windlassv1.ErrorReason, field string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, code, connect.CodeOf(err), "%v", err)
+	detail := rpc.DetailOf(err)
+	require.NotNil(t, detail, "%v", err)
+	require.Equal(t, reason, detail.GetReason(), "%v", err)
+	require.Equal(t, field, detail.GetField(), "%v", err)
+}
+
+// post calls a procedure as curl would.
+func (w *world) post(key, procedure string, body any) (int, map[string]any) {
+	w.t.Helper()
+	raw, ok := body.([]byte)
+	if !ok {
+		var err error
+		raw, err = json.Marshal(body)
+		require.NoError(w.t, err)
+	}
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+procedure, bytes.NewReader(raw))
+	require.NoError(w.t, err)
+	req.Header.Set("Content-Type", "application/json")
+	return w.do(key, req)
+}
+
+func (w *world) do(key string, req *http.Request) (int, map[string]any) {
+	w.t.Helper()
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(w.t, err)
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	require.NoError(w.t, err)
+	out := map[string]any{}
+	require.NoError(w.t, json.Unmarshal(data, &out), "%s", data)
+	return res.StatusCode, out
+}
+
+// dump is all that mutations could have changed, but for what was only looked at.
+func (w *world) dump() string {
+	w.t.Helper()
+	all := model.Page{Limit: 1000}
+	out := map[string]any{}
+	err := w.store.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
+		workspaces, err := tx.ListWorkspaces(all)
+		out["workspaces"] = workspaces
+		if err != nil {
+			return err
+		}
+		for _, ws := range append(workspaces, model.Workspace{}) {
+			if err := dumpWorkspace(tx, ws.ID, out); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.NoError(w.t, err)
+	b, err := json.MarshalIndent(out, "", " ")
+	require.NoError(w.t, err)
+	return string(b)
+}
+
+func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
+	all := model.Page{Limit: 1000}
+	put := func(name string, rows any, failed error) {
+		out[ws+" "+name] = rows
+		err = errors.Join(err, failed)
+	}
+	keys, e := tx.ListAPIKeys(ws, all)
+	put("keys", keys, e)
+	projects, e := tx.ListProjects(ws, all)
+	put("projects", projects, e)
+	for _, p := range projects {
+		environments, e := tx.ListEnvironments(ws, p.ID, all)
+		put("environments of "+p.ID, environments, e)
+		for _, env := range environments {
+			secrets, e := tx.ListSecrets(ws, env.ID, all)
+			put("secrets of "+env.ID, secrets, e)
+		}
+	}
+	apps, e := tx.ListApps(ws, "", all)
+	put("apps", apps, e)
+	deployments, e := tx.ListDeployments(ws, "", all)
+	put("deployments", deployments, e)
+	for _, a := range apps {
+		rollouts, e := tx.ListRollouts(ws, a.ID, all)
+		put("rollouts of "+a.ID, rollouts, e)
+		history, e := tx.ListHistory(ws, a.ID, all)
+		put("history of "+a.ID, history, e)
+		topology, e := tx.ListTopology([]string{a.ID})
+		put("topology of "+a.ID, topology, e)
+	}
+	regions, e := tx.ListRegions(ws, all)
+	put("regions", regions, e)
+	for _, r := range regions {
+		heads, e := tx.GetHeads([]string{r.ID})
+		put("head of "+r.ID, heads, e)
+		quarantine, e := tx.ListQuarantine(r.ID, all)
+		put("quarantine of "+r.ID, quarantine, e)
+	}
+	audit, e := tx.ListAudit(ws, all)
+	put("audit", audit, e)
+	return err
+}
+
+func detailOf(err error) *windlassv1.ErrorDetail { return rpc.DetailOf(err) }

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// follow counts the pictures that a watcher takes until leave is called.
+func follow(ctx context.Context, topic *topic) *atomic.Int32 {
+	var taken atomic.Int32
+	go func() {
+		var last *picture
+		for ctx.Err() == nil {
+			p, changed := topic.current()
+			if p != last {
+				last = p
+				taken.Add(1)
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return &taken
+}
+
+func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHub(100)
+		var count atomic.Int32
+		read := func(context.Context) (*picture, error) {
+			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: fmt.Sprint(count.Add(1))}}}, nil
+		}
+		var leaves []func()
+		var taken []*atomic.Int32
+		for range 50 {
+			topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+			require.NoError(t, err)
+			leaves = append(leaves, leave)
+			taken = append(taken, follow(ctx, topic))
+		}
+		synctest.Wait()
+		require.Equal(t, int32(1), count.Load())
+
+		// A busy second: a thousand commits.
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			h.notify([]string{"app_1", "app_2"})
+		}
+		synctest.Wait()
+		require.InDelta(t, 11, count.Load(), 1)
+		for _, n := range taken {
+			require.Equal(t, count.Load(), n.Load(), "every watcher has the newest")
+		}
+
+		// A quiet minute costs a read every two to four seconds.
+		before := count.Load()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.InDelta(t, 20, count.Load()-before, 10)
+
+		for _, leave := range leaves {
+			leave()
+			leave()
+		}
+		before = count.Load()
+		h.notify([]string{"app_1"})
+		time.Sleep(time.Minute)
+		require.Equal(t, before, count.Load(), "nobody watches: nothing is read")
+		require.Zero(t, h.count())
+		cancel()
+	})
+}
+
+func TestAPictureThatDidNotChangeIsNotShownAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHub(100)
+		var failing atomic.Bool
+		var entries atomic.Int32
+		entries.Store(1)
+		topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), func(context.Context) (*picture, error) {
+			if failing.Load() {
+				return nil, context.DeadlineExceeded
+			}
+			var history []*windlassv1.HistoryEntry
+			for i := range entries.Load() {
+				history = append(history, &windlassv1.HistoryEntry{Id: fmt.Sprint("hst_", i)})
+			}
+			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Name: "chat"}}, history: history}, nil
+		})
+		require.NoError(t, err)
+		taken := follow(ctx, topic)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, int32(1), taken.Load())
+
+		// A database that is away ends no watch.
+		failing.Store(true)
+		time.Sleep(time.Minute)
+		failing.Store(false)
+		entries.Store(2)
+		time.Sleep(2 * reread)
+		synctest.Wait()
+		require.Equal(t, int32(2), taken.Load())
+		leave()
+		cancel()
+	})
+}
+
+func TestHistoryIsToldOnceEvenIfClocksDisagree(t *testing.T) {
+	entries := func(ids ...string) *picture {
+		p := &picture{view: &windlassv1.WatchAppResponse{}}
+		for _, id := range ids {
+			p.history = append(p.history, &windlassv1.HistoryEntry{Id: id})
+		}
+		return p
+	}
+	told := func(r *windlassv1.WatchAppResponse) (ids []string) {
+		for _, h := range r.GetHistory() {
+			ids = append(ids, h.GetId())
+		}
+		return ids
+	}
+	first := entries("a", "c", "e")
+	require.Equal(t, []string{"a", "c", "e"}, told(first.since(nil)))
+	// d was written later, by a process whose clock is behind.
+	second := entries("a", "c", "d", "e", "f")
+	require.Equal(t, []string{"d", "f"}, told(second.since(first)))
+	// The window moves on: what fell out of it does not come back as new.
+	require.Equal(t, []string{"g"}, told(entries("d", "e", "f", "g").since(second)))
+	require.Empty(t, told(first.since(first)))
+	require.Equal(t, []string{"x"}, told(entries("x").since(entries())))
+}

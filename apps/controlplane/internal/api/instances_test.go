@@ -1,0 +1,95 @@
+package api_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// instance makes the app live, with one instance that its region reported.
+func (w *world) instance(app string) string {
+	w.t.Helper()
+	made := w.deploy(app)
+	w.settle(app)
+	id := ident.New("ins")
+	w.putInstance(made, id, "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	return id
+}
+
+func (w *world) putInstance(of *windlassv1.DeployResponse, id, region string, status windlassv1.InstanceStatus) {
+	w.t.Helper()
+	w.update(func(tx store.Tx) error {
+		return tx.PutInstances([]model.Instance{{
+			ID: id, WorkspaceID: w.workspace, AppID: of.GetAppId(), DeploymentID: of.GetDeploymentId(), RegionID: w.regions[region],
+			Role: "main", Status: status, Address: "127.0.0.1:8000", Guard: model.NewGuard(1, guards.Add(1)),
+			UpdatedAt: time.Now().UnixMilli(),
+		}})
+	})
+}
+
+func TestInstancesAreListedByFilterAndShownWithTheirNames(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	made := w.deploy("chat")
+	w.settle("chat")
+	ready, gone, abroad := ident.New("ins"), ident.New("ins"), ident.New("ins")
+	w.putInstance(made, ready, "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	w.putInstance(made, gone, "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED)
+	w.putInstance(made, abroad, "eu-west-1", windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED)
+	ids := func(req *windlassv1.ListInstancesRequest) (ids []string) {
+		res, err := w.deployments(w.viewer).ListInstances(ctx, req)
+		require.NoError(t, err)
+		for _, i := range res.GetInstances() {
+			require.Equal(t, "chat", i.GetAppName())
+			require.Equal(t, int32(1), i.GetVersion())
+			ids = append(ids, i.GetId())
+		}
+		return ids
+	}
+	require.Equal(t, []string{abroad, ready}, ids(&windlassv1.ListInstancesRequest{App: "chat"}))
+	require.Equal(t, []string{abroad, ready, gone}, ids(&windlassv1.ListInstancesRequest{IncludeTerminated: true}))
+	require.Equal(t, []string{abroad}, ids(&windlassv1.ListInstancesRequest{Region: "eu-west-1", Deployment: made.GetDeploymentId()}))
+	require.Equal(t, []string{"http://127.0.0.1:8000"}, w.app("chat").GetUrls())
+
+	_, err := w.deployments(w.viewer).ListInstances(ctx, &windlassv1.ListInstancesRequest{App: "chat", Deployment: made.GetDeploymentId()})
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "deployment")
+	theirs, err := w.deployments(w.rival).ListInstances(ctx, &windlassv1.ListInstancesRequest{IncludeTerminated: true})
+	require.NoError(t, err)
+	require.Empty(t, theirs.GetInstances())
+}
+
+func TestLogsComeFromTheInstancesRegion(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	id := w.instance("chat")
+	req := &windlassv1.GetLogsRequest{Instance: id}
+
+	_, err := w.deployments(w.viewer).GetLogs(ctx, req)
+	refused(t, err, connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "instance")
+
+	w.agents.answer = func(region string, req *agentv1.Request) ([]byte, error) {
+		require.Equal(t, w.regions["us-east-1"], region)
+		require.Equal(t, id, req.GetLogs().GetInstanceId())
+		require.Equal(t, int32(100), req.GetLogs().GetTailLines())
+		return []byte("hello\n"), nil
+	}
+	res, err := w.deployments(w.viewer).GetLogs(ctx, req)
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", string(res.GetData()))
+
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, errors.New("no such instance here") }
+	_, err = w.deployments(w.viewer).GetLogs(ctx, req)
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance")
+
+	_, err = w.deployments(w.rival).GetLogs(ctx, req)
+	refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "instance")
+}

@@ -1,0 +1,32 @@
+package api
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func keyProto(k model.APIKey) *windlassv1.ApiKey {
+	return &windlassv1.ApiKey{
+		Id: k.ID, Name: k.Name, Role: k.Role, Prefix: k.Prefix, WorkspaceId: k.WorkspaceID,
+		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt,
+	}
+}
+
+// random returns a credential's value: the prefix and 256 bits.
+func random(prefix string) string {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails: it ends the program instead
+	return prefix + base64.RawURLEncoding.EncodeToString(b)
+}
+
+// newKey returns the row of a key with the value.
+func newKey(value, workspaceID, name string, role windlassv1.Role, at, expires int64) model.APIKey {
+	return model.APIKey{
+		ID: ident.New("key"), WorkspaceID: workspaceID, Name: name, Role: role,
+		Prefix: value[:shownPrefix], Hash: model.HashToken(value), CreatedAt: at, ExpiresAt: expires,
+	}
+}

@@ -1,0 +1,195 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// request is a mutating one.
+type request interface {
+	proto.Message
+	GetMutation() *windlassv1.Mutation
+}
+
+// change is a mutation under way, in its transaction: what it writes besides the
+// thing itself.
+type change struct {
+	Tx
+	api *API
+	// By whom, in which workspace, when (unix ms), continuing which trace.
+	by          caller
+	workspaceID string
+	at          int64
+	traceparent string
+	history     []model.History
+	ended       []model.Rollout
+}
+
+// mutate runs fn in one transaction with the record of the request's idempotency
+// key. replayed tells that the answer is that of an earlier call and that fn's
+// work is not to be seen; secrets are added to an answer by the caller of mutate,
+// to one that is not replayed, so that they are never stored.
+func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*change) (R, error)) (res R, replayed bool, err error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return res, false, err
+	}
+	key := req.GetMutation().GetIdempotencyKey()
+	record := model.Idempotency{WorkspaceID: by.WorkspaceID, Key: key, Procedure: by.Procedure}
+	if key != "" {
+		if record.RequestHash, err = requestHash(by.Procedure, req); err != nil {
+			return res, false, err
+		}
+	}
+	var earlier *model.Idempotency
+	var ended []model.Rollout
+	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
+		var none R
+		res, ended = none, nil
+		if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
+			return err
+		}
+		c := &change{Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx)}
+		if res, err = fn(c); err != nil {
+			return err
+		}
+		ended = c.ended
+		if err := c.finish(); err != nil || key == "" {
+			return err
+		}
+		record.CreatedAt = c.at
+		if record.Response, err = proto.Marshal(res); err != nil {
+			return fmt.Errorf("encode response: %w", err)
+		}
+		return tx.InsertIdempotency(record)
+	})
+	// Whatever failed may have failed because another call with this key has done
+	// it meanwhile: its answer is this call's.
+	if err != nil && key != "" && ctx.Err() == nil && earlier == nil {
+		viewErr := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			earlier, err = a.earlier(tx, record)
+			return err
+		})
+		if viewErr != nil {
+			return res, false, a.storeError(err)
+		}
+	}
+	if earlier != nil {
+		res, err = replay[R](*earlier, record)
+		return res, true, err
+	}
+	if err != nil {
+		var none R
+		return none, false, a.storeError(err)
+	}
+	for _, r := range ended {
+		a.cfg.RolloutEnded(r)
+	}
+	return res, false, nil
+}
+
+// earlier returns the record of the key, or nil.
+func (a *API) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
+	if record.Key == "" {
+		return nil, nil
+	}
+	found, err := tx.GetIdempotency(record.WorkspaceID, record.Key)
+	if a.cfg.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up idempotency key: %w", err)
+	}
+	return &found, nil
+}
+
+func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
+	var none R
+	if earlier.Procedure != record.Procedure || !bytes.Equal(earlier.RequestHash, record.RequestHash) {
+		return none, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
+			Field:  "mutation.idempotency_key",
+			Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
+		}, "the idempotency key was used for another request")
+	}
+	res, ok := none.ProtoReflect().New().Interface().(R)
+	if !ok {
+		return none, fmt.Errorf("replay %s: the response has another type", record.Procedure)
+	}
+	if err := proto.Unmarshal(earlier.Response, res); err != nil {
+		return none, fmt.Errorf("replay %s: %w", record.Procedure, err)
+	}
+	return res, nil
+}
+
+// storeError translates what the caller can act on.
+func (a *API) storeError(err error) error {
+	switch {
+	case a.cfg.IsTooManyRegions(err):
+		return overLimit("", "the change touches more regions than one transaction may", "Split it by region.")
+	case a.cfg.IsOutcomeUnknown(err):
+		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+			Fix:    "Repeat the call with the same idempotency key; without one, look first whether it was done.",
+		}, "the database was lost while it stored the change: it is done as a whole or not at all")
+	}
+	return err
+}
+
+// finish writes what was collected.
+func (c *change) finish() error {
+	if len(c.history) == 0 {
+		return nil
+	}
+	if err := c.InsertHistory(c.history); err != nil {
+		return fmt.Errorf("write history: %w", err)
+	}
+	return nil
+}
+
+// audit writes who changed what. before and after are what the API shows of it;
+// nil when there was or is none.
+func (c *change) audit(kind, id string, before, after proto.Message) error {
+	was, err := auditJSON(before)
+	if err != nil {
+		return err
+	}
+	is, err := auditJSON(after)
+	if err != nil {
+		return err
+	}
+	err = c.InsertAudit(model.Audit{
+		ID: ident.New("aud"), WorkspaceID: c.workspaceID, At: c.at,
+		Actor: c.by.Name, ActorID: c.by.ID, Source: c.by.Source, Procedure: c.by.Procedure,
+		ResourceKind: kind, ResourceID: id, Before: was, After: is,
+	})
+	if err != nil {
+		return fmt.Errorf("write audit of %s %s: %w", kind, id, err)
+	}
+	return nil
+}
+
+// log notes a decision about an app: what, why, and which rollout, deployment and
+// region it is about.
+func (c *change) log(app model.App, h model.History) {
+	h.ID, h.WorkspaceID, h.AppID, h.At, h.Who = ident.New("hst"), app.WorkspaceID, app.ID, c.at, c.by.Name
+	c.history = append(c.history, h)
+}
+
+// wake asks for a step of the app's workflow at once.
+func (c *change) wake(appID string) error {
+	if err := c.Wake([]string{appID}, c.at, c.at); err != nil {
+		return fmt.Errorf("wake app %s: %w", appID, err)
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// What a name means that says no more.
+const (
+	defaultProject     = "default"
+	defaultEnvironment = "production"
+)
+
+// maxID bytes of an id fit into its column.
+const maxID = 64
+
+// plainID tells whether s could be the id of anything: the store is not asked for
+// what it cannot even compare.
+func plainID(s string) bool {
+	if s == "" || len(s) > maxID {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// project finds one by id or name.
+func (a *API) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
+	if ident.Valid("prj", ref) {
+		p, err = tx.GetProject(workspaceID, ref)
+	} else if ident.ValidName(ref) {
+		p, err = tx.GetProjectByName(workspaceID, ref)
+	} else {
+		return p, missing(field, "project", ref, "Name it by its id or its name.")
+	}
+	switch {
+	case a.cfg.IsNotFound(err):
+		return p, missing(field, "project", ref, "List the projects that there are, or create it.")
+	case err != nil:
+		return p, fmt.Errorf("read project %s: %w", ref, err)
+	}
+	return p, nil
+}
+
+// environment finds one by id, "project/environment", or name within the default
+// project; an empty ref is default/production.
+func (a *API) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
+	if ident.Valid("env", ref) {
+		e, err = tx.GetEnvironment(workspaceID, ref)
+	} else {
+		projectName, name, ok := strings.Cut(ref, "/")
+		switch {
+		case ref == "":
+			projectName, name = defaultProject, defaultEnvironment
+		case !ok:
+			projectName, name = defaultProject, ref
+		}
+		if !ident.ValidName(name) {
+			return e, missing(field, "environment", ref, `Name it by its id or as "project/environment".`)
+		}
+		var p model.Project
+		if p, err = a.project(tx, workspaceID, projectName, field); err != nil {
+			return e, err
+		}
+		e, err = tx.GetEnvironmentByName(workspaceID, p.ID, name)
+	}
+	switch {
+	case a.cfg.IsNotFound(err):
+		return e, missing(field, "environment", ref, "List the environments of the project, or create it.")
+	case err != nil:
+		return e, fmt.Errorf("read environment %s: %w", ref, err)
+	}
+	return e, nil
+}
+
+// splitApp parts an app's name from the environment that it names, "" for the
+// default one.
+func splitApp(ref string) (environment, name string) {
+	i := strings.LastIndexByte(ref, '/')
+	if i < 0 {
+		return "", ref
+	}
+	return ref[:i], ref[i+1:]
+}
+
+// app finds one by id, "project/environment/name", "environment/name" within the
+// default project, or name within default/production. Apps that are deleted are
+// found by id, if gone says that they may be.
+func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
+	const fix = "List the apps that there are; one outside of default/production is named project/environment/name."
+	if ident.Valid("app", ref) {
+		app, err = tx.GetApp(workspaceID, ref)
+	} else {
+		environment, name := splitApp(ref)
+		if !ident.ValidName(name) {
+			return app, missing("app", "app", ref, `Name it by its id or as "project/environment/name".`)
+		}
+		var e model.Environment
+		if e, err = a.environment(tx, workspaceID, environment, "app"); err != nil {
+			return app, err
+		}
+		app, err = tx.GetAppByName(workspaceID, e.ID, name)
+	}
+	switch {
+	case a.cfg.IsNotFound(err), err == nil && app.DeletedAt != 0 && !gone:
+		return model.App{}, missing("app", "app", ref, fix)
+	case err != nil:
+		return app, fmt.Errorf("read app %s: %w", ref, err)
+	}
+	return app, nil
+}
+
+// lockedApp is app, with its row locked to the end of the transaction.
+func (c *change) lockedApp(ref string) (model.App, error) {
+	app, err := c.api.app(c.Tx, c.workspaceID, ref, false)
+	if err != nil {
+		return app, err
+	}
+	locked, err := c.LockApp(c.workspaceID, app.ID)
+	switch {
+	case c.api.cfg.IsNotFound(err), err == nil && locked.DeletedAt != 0:
+		return locked, missing("app", "app", ref, "It was deleted.")
+	case err != nil:
+		return locked, fmt.Errorf("lock app %s: %w", app.ID, err)
+	}
+	return locked, nil
+}
+
+// region finds one by id or name that the caller may use: its workspace's own or
+// granted, or for an operator the platform's.
+func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
+	const fix = "List the regions that the workspace may use."
+	switch {
+	case ident.Valid("reg", ref):
+		r, err = tx.GetRegion(ref)
+		if err == nil && r.WorkspaceID != by.WorkspaceID {
+			var ok bool
+			if ok, err = a.granted(tx, r, by); err == nil && !ok {
+				return model.Region{}, missing("region", "region", ref, fix)
+			}
+		}
+	case ident.ValidName(ref):
+		r, err = tx.GetRegionByName(by.WorkspaceID, ref)
+	default:
+		return r, missing("region", "region", ref, "Name it by its id or its name.")
+	}
+	switch {
+	case a.cfg.IsNotFound(err):
+		return model.Region{}, missing("region", "region", ref, fix)
+	case err != nil:
+		return r, fmt.Errorf("read region %s: %w", ref, err)
+	}
+	return r, nil
+}
+
+// granted tells whether a platform region is granted to the caller's workspace.
+func (a *API) granted(tx Tx, r model.Region, by caller) (bool, error) {
+	if r.WorkspaceID != "" || by.WorkspaceID == "" {
+		return false, nil
+	}
+	ids, err := tx.RegionWorkspaces(r.ID)
+	if err != nil {
+		return false, err
+	}
+	return slices.Contains(ids, by.WorkspaceID), nil
+}
+
+// managedRegion is region, locked, for one who may change it.
+func (c *change) managedRegion(ref string) (model.Region, error) {
+	r, err := c.api.region(c.Tx, c.by, ref)
+	if err != nil {
+		return r, err
+	}
+	if r.WorkspaceID != c.by.WorkspaceID {
+		return r, denied(fmt.Sprintf("region %s belongs to the platform", r.Name), "Ask an operator of the platform.")
+	}
+	locked, err := c.LockRegion(r.ID)
+	switch {
+	case c.api.cfg.IsNotFound(err):
+		return locked, missing("region", "region", ref, "It was deleted.")
+	case err != nil:
+		return locked, fmt.Errorf("lock region %s: %w", r.ID, err)
+	}
+	return locked, nil
+}
+
+func (a *API) deployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
+	if !plainID(id) {
+		return d, missing(field, "deployment", id, "Name it by its id.")
+	}
+	d, err = tx.GetDeployment(workspaceID, id)
+	switch {
+	case a.cfg.IsNotFound(err):
+		return d, missing(field, "deployment", id, "List the deployments of the app.")
+	case err != nil:
+		return d, fmt.Errorf("read deployment %s: %w", id, err)
+	}
+	return d, nil
+}
+
+// lockedEnvironment is environment, with its row locked.
+func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
+	e, err := c.api.environment(c, c.workspaceID, ref, "environment")
+	if err != nil {
+		return e, err
+	}
+	locked, err := c.LockEnvironment(c.workspaceID, e.ID)
+	switch {
+	case c.api.cfg.IsNotFound(err):
+		return locked, missing("environment", "environment", ref, "It was deleted.")
+	case err != nil:
+		return locked, fmt.Errorf("lock environment %s: %w", e.ID, err)
+	}
+	return locked, nil
+}
+
+// visibleWorkspace is the one that ref names, if the caller may see it: its own,
+// or for an operator any. Empty is its own.
+func (a *API) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
+	if by.IsOperator() {
+		if ref == "" {
+			return model.Workspace{}, invalid("workspace", "an operator belongs to no workspace: name one")
+		}
+		return a.workspace(tx, ref, "workspace")
+	}
+	w, err := tx.GetWorkspace(by.WorkspaceID)
+	if err != nil {
+		return w, fmt.Errorf("read workspace %s: %w", by.WorkspaceID, err)
+	}
+	if ref != "" && ref != w.ID && ref != w.Name {
+		return w, missing("workspace", "workspace", ref, "A key sees its own workspace: leave workspace out.")
+	}
+	return w, nil
+}
+
+// workspace finds one by id or name.
+func (a *API) workspace(tx Tx, ref, field string) (w model.Workspace, err error) {
+	switch {
+	case ident.Valid("ws", ref):
+		w, err = tx.GetWorkspace(ref)
+	case ident.ValidName(ref):
+		w, err = tx.GetWorkspaceByName(ref)
+	default:
+		return w, missing(field, "workspace", ref, "Name it by its id or its name.")
+	}
+	switch {
+	case a.cfg.IsNotFound(err):
+		return w, missing(field, "workspace", ref, "List the workspaces.")
+	case err != nil:
+		return w, fmt.Errorf("read workspace %s: %w", ref, err)
+	}
+	return w, nil
+}

@@ -1,0 +1,44 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ApprovePrune releases exactly the named workloads for removal, or none: one that
+// is not in quarantine is more likely a mistake than a wish.
+func (a *API) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
+	for i, key := range req.GetKeys() {
+		if !plainID(key) {
+			return nil, missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", clip(key, maxID), "List what is in quarantine.")
+		}
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.ApprovePruneResponse, error) {
+		r, err := c.managedRegion(req.GetRegion())
+		if err != nil {
+			return nil, err
+		}
+		approved, err := c.ApproveQuarantine(r.ID, req.GetKeys(), c.at)
+		if err != nil {
+			return nil, fmt.Errorf("approve pruning in region %s: %w", r.ID, err)
+		}
+		found := map[string]bool{}
+		for _, q := range approved {
+			found[q.Key] = true
+			c.Change(r.ID, model.KindDeployment, q.Key, q.Generation+1)
+			if err := c.audit("quarantine", q.Key, nil, quarantineProto(r, q)); err != nil {
+				return nil, err
+			}
+		}
+		for i, key := range req.GetKeys() {
+			if !found[key] {
+				return nil, missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", key, "List what is in quarantine.")
+			}
+		}
+		return &windlassv1.ApprovePruneResponse{Approved: int32(len(approved))}, nil
+	})
+	return res, err
+}

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Cancel asks the workflow to undo the rollout in flight. Called again while it is
+// being undone, it returns the same rollout.
+func (a *API) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
+	defer func() { a.counted("cancel", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.CancelResponse, error) {
+		app, err := c.lockedApp(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		f, err := c.inFlight(app)
+		if err != nil {
+			return nil, err
+		}
+		if f.rollout == nil {
+			return nil, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
+		}
+		r := *f.rollout
+		if r.CancelRequested {
+			return &windlassv1.CancelResponse{RolloutId: r.ID}, nil
+		}
+		r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, req.GetWhy()
+		if err := c.UpdateRollout(r); err != nil {
+			return nil, fmt.Errorf("cancel rollout %s: %w", r.ID, err)
+		}
+		why := "the live deployment stays"
+		if app.LiveDeploymentID == "" {
+			why = "nothing is live"
+		}
+		if w := req.GetWhy(); w != "" {
+			why += ": " + w
+		}
+		c.log(app, model.History{
+			What: "CancelRequested", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
+		})
+		if err := c.wake(app.ID); err != nil {
+			return nil, err
+		}
+		return &windlassv1.CancelResponse{RolloutId: r.ID}, c.audit("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
+	})
+	return res, err
+}

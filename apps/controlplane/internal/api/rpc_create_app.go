@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CreateApp makes an app that runs nothing yet.
+func (a *API) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateAppResponse, error) {
+		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
+		if err != nil {
+			return nil, err
+		}
+		e, err = c.LockEnvironment(c.workspaceID, e.ID)
+		if a.cfg.IsNotFound(err) {
+			return nil, missing("environment", "environment", req.GetEnvironment(), "It was deleted.")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lock environment %s: %w", e.ID, err)
+		}
+		app, err := c.insertApp(e, req.GetName(), req.GetDescription())
+		if err != nil {
+			return nil, err
+		}
+		view, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.CreateAppResponse{App: view}, c.audit("app", app.ID, nil, view)
+	})
+	return res, err
+}

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CreateEnvironment makes an environment.
+func (a *API) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
+	if err := checkEnv(req.GetVariables(), "variables"); err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateEnvironmentResponse, error) {
+		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		if err != nil {
+			return nil, err
+		}
+		e := model.Environment{
+			ID: ident.New("env"), WorkspaceID: p.WorkspaceID, ProjectID: p.ID, Name: req.GetName(), Variables: req.GetVariables(),
+			CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
+		}
+		err = c.InsertEnvironment(e)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "environment", p.Name+"/"+req.GetName())
+		case err != nil:
+			return nil, fmt.Errorf("create environment %s of project %s: %w", req.GetName(), p.ID, err)
+		}
+		view := environmentProto(p, e)
+		return &windlassv1.CreateEnvironmentResponse{Environment: view}, c.audit("environment", e.ID, nil, view)
+	})
+	return res, err
+}

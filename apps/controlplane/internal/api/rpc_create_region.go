@@ -1,0 +1,64 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CreateRegion makes a region of the workspace, or for an operator one of the
+// platform. It is pending until an agent joins.
+func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
+	if err := checkLabels(req.GetLabels()); err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateRegionResponse, error) {
+		switch {
+		case req.GetPlatform() && !c.by.IsOperator():
+			return nil, denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")
+		case !req.GetPlatform() && c.by.IsOperator():
+			return nil, invalid("platform", "an operator makes regions of the platform: set platform")
+		}
+		// A region that was granted to the workspace has its name there, too.
+		if _, err := c.GetRegionByName(c.workspaceID, req.GetName()); err == nil {
+			return nil, exists("name", "region", req.GetName())
+		} else if !a.cfg.IsNotFound(err) {
+			return nil, fmt.Errorf("read region %s: %w", req.GetName(), err)
+		}
+		r := model.Region{
+			ID: ident.New("reg"), WorkspaceID: c.workspaceID, Name: req.GetName(), Labels: req.GetLabels(),
+			Status:    windlassv1.RegionStatus_REGION_STATUS_PENDING,
+			CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
+		}
+		err := c.InsertRegion(r)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "region", req.GetName())
+		case err != nil:
+			return nil, fmt.Errorf("create region %s: %w", req.GetName(), err)
+		}
+		view, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.CreateRegionResponse{Region: view}, c.audit("region", r.ID, nil, view)
+	})
+	return res, err
+}
+
+// maxLabel bytes of a label's name or value.
+const maxLabel = 256
+
+func checkLabels(labels map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if name == "" || len(name) > maxLabel || len(labels[name]) > maxLabel {
+			return invalid("labels", fmt.Sprintf("label %q: names have 1 to %d bytes, values at most %d", clip(name, 64), maxLabel, maxLabel))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// firstKey is the name of the key that a workspace begins with.
+const firstKey = "owner"
+
+// CreateWorkspace makes a workspace in which one can deploy at once.
+func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
+	value := random(keyPrefix)
+	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateWorkspaceResponse, error) {
+		w := model.Workspace{ID: ident.New("ws"), Name: req.GetName(), CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
+		err := c.InsertWorkspace(w)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "workspace", req.GetName())
+		case err != nil:
+			return nil, fmt.Errorf("create workspace %s: %w", req.GetName(), err)
+		}
+		if _, err := c.insertProject(w.ID, defaultProject); err != nil {
+			return nil, err
+		}
+		k := newKey(value, w.ID, firstKey, windlassv1.Role_ROLE_OWNER, c.at, 0)
+		if err := c.InsertAPIKey(k); err != nil {
+			return nil, fmt.Errorf("create key of workspace %s: %w", w.ID, err)
+		}
+		if err := c.audit("api_key", k.ID, nil, keyProto(k)); err != nil {
+			return nil, err
+		}
+		return &windlassv1.CreateWorkspaceResponse{Workspace: workspaceProto(w)}, c.audit("workspace", w.ID, nil, workspaceProto(w))
+	})
+	if err == nil && !replayed {
+		res.ApiKey = value
+	}
+	return res, err
+}

@@ -1,0 +1,53 @@
+package api
+
+import (
+	"context"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteApp sends the app on its way out. Called again it changes nothing, but
+// may give up regions that are out of reach.
+func (a *API) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequest) (res *windlassv1.DeleteAppResponse, err error) {
+	defer func() { a.counted("delete", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteAppResponse, error) {
+		app, err := c.lockedApp(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		before, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		if app.DeletingSince != 0 && (app.AbandonUnreachable || !req.GetAbandonUnreachable()) {
+			return &windlassv1.DeleteAppResponse{App: before}, nil
+		}
+		what, why := "DeletionRequested", "its routes go first, then its instances in every region"
+		if app.DeletingSince != 0 {
+			what = "AbandonmentRequested"
+		} else {
+			app.DeletingSince = c.at
+		}
+		if req.GetAbandonUnreachable() {
+			app.AbandonUnreachable = true
+			why = "regions that are out of reach are not waited for"
+		}
+		if w := req.GetWhy(); w != "" {
+			why += ": " + w
+		}
+		if err := c.store(&app); err != nil {
+			return nil, err
+		}
+		c.log(app, model.History{What: what, Why: why, RolloutID: app.RolloutID})
+		if err := c.wake(app.ID); err != nil {
+			return nil, err
+		}
+		after, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.DeleteAppResponse{App: after}, c.audit("app", app.ID, before, after)
+	})
+	return res, err
+}

@@ -1,0 +1,49 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteEnvironment forgets an environment without apps, and its secrets with it.
+func (a *API) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteEnvironmentResponse, error) {
+		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
+		if err != nil {
+			return nil, err
+		}
+		before, err := a.environmentView(c, e)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.deleteEnvironment(e); err != nil {
+			return nil, err
+		}
+		return &windlassv1.DeleteEnvironmentResponse{}, c.audit("environment", e.ID, before, nil)
+	})
+	return res, err
+}
+
+func (c *change) deleteEnvironment(e model.Environment) error {
+	_, err := c.LockEnvironment(e.WorkspaceID, e.ID)
+	if c.api.cfg.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lock environment %s: %w", e.ID, err)
+	}
+	n, err := c.CountApps(e.WorkspaceID, "", e.ID)
+	if err != nil {
+		return fmt.Errorf("count apps of environment %s: %w", e.ID, err)
+	}
+	if n > 0 {
+		return inUse(fmt.Sprintf("environment %s has %d apps", e.Name, n), "Delete its apps first, and wait until they are gone.")
+	}
+	if err := c.Tx.DeleteEnvironment(e.WorkspaceID, e.ID); err != nil {
+		return fmt.Errorf("delete environment %s: %w", e.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteProject forgets a project without apps, and its environments with it.
+func (a *API) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteProjectResponse, error) {
+		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		if err != nil {
+			return nil, err
+		}
+		if err := c.deleteProject(p); err != nil {
+			return nil, err
+		}
+		return &windlassv1.DeleteProjectResponse{}, c.audit("project", p.ID, projectProto(p), nil)
+	})
+	return res, err
+}
+
+// deleteProject takes a project and its environments away, unless one has apps.
+// Environments are locked before they are looked into: apps come to be under that
+// lock, too.
+func (c *change) deleteProject(p model.Project) error {
+	for {
+		environments, err := c.ListEnvironments(p.WorkspaceID, p.ID, model.Page{Limit: 100})
+		if err != nil {
+			return fmt.Errorf("list environments of project %s: %w", p.ID, err)
+		}
+		if len(environments) == 0 {
+			break
+		}
+		for _, e := range environments {
+			if err := c.deleteEnvironment(e); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.Tx.DeleteProject(p.WorkspaceID, p.ID); err != nil {
+		return fmt.Errorf("delete project %s: %w", p.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteRegion forgets a region that nothing is assigned to.
+func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
+		r, err := c.managedRegion(req.GetRegion())
+		if err != nil {
+			return nil, err
+		}
+		n, err := c.CountTopologyByRegion(r.ID)
+		if err != nil {
+			return nil, fmt.Errorf("count assignments of region %s: %w", r.ID, err)
+		}
+		if n > 0 {
+			return nil, inUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
+				"Deploy their apps to other regions or delete them; give up a region that is gone with abandon_unreachable.")
+		}
+		before, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Tx.DeleteRegion(r.ID); err != nil {
+			return nil, fmt.Errorf("delete region %s: %w", r.ID, err)
+		}
+		return &windlassv1.DeleteRegionResponse{}, c.audit("region", r.ID, before, nil)
+	})
+	return res, err
+}

@@ -1,0 +1,74 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteSecret forgets a secret that nothing runs with, nor is about to. Versions
+// that referred to it once can no longer be rolled back to.
+func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteSecretResponse, error) {
+		// Who deploys something with a secret holds this lock, too.
+		e, err := c.lockedEnvironment(req.GetEnvironment())
+		if err != nil {
+			return nil, err
+		}
+		s, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
+		switch {
+		case a.cfg.IsNotFound(err):
+			return nil, missing("name", "secret", req.GetName(), "List the secrets of the environment.")
+		case err != nil:
+			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
+		}
+		if err := c.unused(e, s.Name); err != nil {
+			return nil, err
+		}
+		if err := c.Tx.DeleteSecret(e.WorkspaceID, e.ID, s.Name); err != nil {
+			return nil, fmt.Errorf("delete secret %s: %w", s.Name, err)
+		}
+		return &windlassv1.DeleteSecretResponse{}, c.audit("secret", e.ID, secretProto(s), nil)
+	})
+	return res, err
+}
+
+// unused fails when something runs with the secret, or is on its way to.
+func (c *change) unused(e model.Environment, secret string) error {
+	refuse := func(appID string) error {
+		app, err := c.GetApp(e.WorkspaceID, appID)
+		if err != nil {
+			return fmt.Errorf("read app %s: %w", appID, err)
+		}
+		return inUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
+	}
+	rows, _, err := c.runningWith(e.ID, secret)
+	if err != nil {
+		return err
+	}
+	if len(rows) > 0 {
+		return refuse(rows[0].AppID)
+	}
+	page := model.Page{Limit: 500}
+	for {
+		apps, err := c.ListApps(e.WorkspaceID, e.ID, page)
+		if err != nil {
+			return fmt.Errorf("list apps of environment %s: %w", e.ID, err)
+		}
+		for _, app := range apps {
+			f, err := c.inFlight(app)
+			if err != nil {
+				return err
+			}
+			if f.deployment != nil && refersTo(f.deployment.Spec, secret) {
+				return refuse(app.ID)
+			}
+			page.After = app.Name + "\x00" + app.ID
+		}
+		if len(apps) < page.Limit {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DeleteWorkspace forgets a workspace that has neither apps nor regions; its keys
+// end with it.
+func (a *API) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspaceRequest) (*windlassv1.DeleteWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteWorkspaceResponse, error) {
+		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
+		if err != nil {
+			return nil, err
+		}
+		// No app comes to be while its environments are locked, and none after.
+		if err := c.deleteProjects(w.ID); err != nil {
+			return nil, err
+		}
+		regions, err := c.ListRegions(w.ID, model.Page{Limit: maxKnownRegions})
+		if err != nil {
+			return nil, fmt.Errorf("list regions of workspace %s: %w", w.ID, err)
+		}
+		for _, r := range regions {
+			if r.WorkspaceID == w.ID {
+				return nil, inUse(fmt.Sprintf("workspace %s has region %s", w.Name, r.Name), "Delete its regions first.")
+			}
+			if err := c.Tx.RevokeGrant(r.ID, w.ID); err != nil && !a.cfg.IsNotFound(err) {
+				return nil, fmt.Errorf("revoke grant of region %s: %w", r.ID, err)
+			}
+		}
+		if err := c.Tx.DeleteWorkspace(w.ID); err != nil {
+			return nil, fmt.Errorf("delete workspace %s: %w", w.ID, err)
+		}
+		return &windlassv1.DeleteWorkspaceResponse{}, c.audit("workspace", w.ID, workspaceProto(w), nil)
+	})
+	if err == nil {
+		a.keys.forgetAll()
+	}
+	return res, err
+}
+
+// deleteProjects takes the projects of a workspace without apps away.
+func (c *change) deleteProjects(workspaceID string) error {
+	for {
+		projects, err := c.ListProjects(workspaceID, model.Page{Limit: 100})
+		if err != nil {
+			return fmt.Errorf("list projects of workspace %s: %w", workspaceID, err)
+		}
+		if len(projects) == 0 {
+			return nil
+		}
+		for _, p := range projects {
+			if err := c.deleteProject(p); err != nil {
+				return err
+			}
+		}
+	}
+}

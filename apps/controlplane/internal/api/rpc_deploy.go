@@ -1,0 +1,167 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Deploy makes the app's next version. It answers once that is durable.
+func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
+	defer func() { a.counted("deploy", err) }()
+	spec := withDefaults(req.GetSpec())
+	if err := checkSpec(spec, "spec"); err != nil {
+		return nil, err
+	}
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
+		return c.deploy(req, proto.CloneOf(spec))
+	})
+	return res, err
+}
+
+func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
+	app, environment, err := c.appToDeploy(req.GetApp(), len(spec.GetSecrets()) > 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkRegions(spec, "spec"); err != nil {
+		return nil, err
+	}
+	if err := c.checkSecretsExist(environment.ID, spec, "spec"); err != nil {
+		return nil, err
+	}
+	pin(spec, environment.Variables, spec.GetEnv())
+	if err := checkEnv(spec.GetEnv(), "spec.env"); err != nil {
+		return nil, err
+	}
+	v := version{Spec: spec, Scale: spec.Replicas != nil, Source: "deploy"}
+	if !v.Scale {
+		spec.Replicas = new(app.Replicas)
+	}
+	if err := checkSpec(spec, "spec"); err != nil {
+		return nil, err
+	}
+	out, err := c.run(app, v)
+	if err != nil {
+		return nil, err
+	}
+	if !out.Unchanged {
+		if err := c.audit("deployment", out.Deployment.ID, nil, deploymentProto(facts{}, app, out.Deployment)); err != nil {
+			return nil, err
+		}
+	}
+	return &windlassv1.DeployResponse{
+		AppId: app.ID, DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version,
+		Unchanged: out.Unchanged, Scaled: out.Scaled,
+	}, nil
+}
+
+// appToDeploy returns the app, locked, and its environment; it makes the app when
+// there is none of that name. With pinEnvironment the environment's secrets stay
+// what they are to the end of the transaction. Locks: environment, then app.
+func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
+	found := true
+	if ident.Valid("app", ref) {
+		if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
+			return app, e, err
+		}
+		if e, err = c.GetEnvironment(c.workspaceID, app.EnvironmentID); err != nil {
+			return app, e, fmt.Errorf("read environment %s: %w", app.EnvironmentID, err)
+		}
+	} else {
+		environment, name := splitApp(ref)
+		if !ident.ValidName(name) {
+			return app, e, invalid("app", fmt.Sprintf(
+				"%q does not name an app: use its id, name, or project/environment/name, in lower-case letters, digits and dashes", clip(name, 100)))
+		}
+		if e, err = c.api.environment(c.Tx, c.workspaceID, environment, "app"); err != nil {
+			return app, e, err
+		}
+		app, err = c.GetAppByName(c.workspaceID, e.ID, name)
+		if found = !c.api.cfg.IsNotFound(err); found && err != nil {
+			return app, e, fmt.Errorf("read app %s: %w", ref, err)
+		}
+	}
+	if !found {
+		_, name := splitApp(ref)
+		return c.newApp(e.ID, name, "")
+	}
+	if pinEnvironment {
+		if e, err = c.LockEnvironment(c.workspaceID, e.ID); err != nil {
+			return app, e, fmt.Errorf("lock environment %s: %w", e.ID, err)
+		}
+	}
+	if app, err = c.lockedApp(app.ID); err != nil {
+		return app, e, err
+	}
+	return app, e, alive(app)
+}
+
+// newApp makes an app, or returns the one of that name that was made meanwhile.
+// The environment is locked, so that it is not deleted under the app.
+func (c *change) newApp(environmentID, name, description string) (app model.App, e model.Environment, err error) {
+	e, err = c.LockEnvironment(c.workspaceID, environmentID)
+	if c.api.cfg.IsNotFound(err) {
+		return app, e, missing("app", "environment", environmentID, "It was deleted.")
+	}
+	if err != nil {
+		return app, e, fmt.Errorf("lock environment %s: %w", environmentID, err)
+	}
+	app, err = c.GetAppByName(c.workspaceID, e.ID, name)
+	if err == nil {
+		app, err = c.lockedApp(app.ID)
+		if err == nil {
+			err = alive(app)
+		}
+		return app, e, err
+	}
+	if !c.api.cfg.IsNotFound(err) {
+		return app, e, fmt.Errorf("read app %s: %w", name, err)
+	}
+	app, err = c.insertApp(e, name, description)
+	return app, e, err
+}
+
+// insertApp writes a new app into the locked environment.
+func (c *change) insertApp(e model.Environment, name, description string) (model.App, error) {
+	n, err := c.CountApps(c.workspaceID, "", "")
+	if err != nil {
+		return model.App{}, fmt.Errorf("count apps: %w", err)
+	}
+	if n >= c.api.cfg.MaxApps {
+		return model.App{}, overLimit("app", fmt.Sprintf("the workspace has %d apps, the most that it may have", n),
+			"Delete apps that are no longer used.")
+	}
+	app := model.App{
+		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
+		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: defaultReplicas,
+		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
+	}
+	err = c.InsertApp(app)
+	switch {
+	case c.api.cfg.IsExists(err):
+		return app, exists("name", "app", name)
+	case err != nil:
+		return app, fmt.Errorf("create app %s: %w", name, err)
+	}
+	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
+	return app, nil
+}
+
+// alive fails for an app that is on its way out.
+func alive(app model.App) error {
+	if app.DeletingSince == 0 {
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_APP_DELETING, Field: "app",
+		Fix: "Wait until it is gone, or use another name.",
+	}, fmt.Sprintf("app %s is being deleted: nothing new starts", app.Name))
+}

@@ -1,0 +1,79 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// askTimeout is how long an agent may take to answer.
+	askTimeout = 10 * time.Second
+	// defaultTail lines of output are returned.
+	defaultTail = 100
+)
+
+// GetLogs asks the instance's region for its output.
+func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*windlassv1.GetLogsResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var instance model.Instance
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{
+		InstanceId: instance.ID, TailLines: orDefault(req.GetTailLines(), defaultTail),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &windlassv1.GetLogsResponse{Instance: instance.ID, Data: data}, nil
+}
+
+func (a *API) instance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
+	if !plainID(id) {
+		return i, missing("instance", "instance", id, "Name it by its id.")
+	}
+	i, err = tx.GetInstance(workspaceID, id)
+	switch {
+	case a.cfg.IsNotFound(err):
+		return i, missing("instance", "instance", id, "List the instances of the app.")
+	case err != nil:
+		return i, fmt.Errorf("read instance %s: %w", id, err)
+	}
+	return i, nil
+}
+
+// ask asks the region of the instance.
+func (a *API) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	data, err := a.cfg.Agents.Ask(asking, i.RegionID, req)
+	switch {
+	case err == nil:
+		return data, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case a.cfg.Agents.IsUnreachable(err) || asking.Err() != nil:
+		return nil, rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "instance",
+			Fix: "Look whether the region is connected, then try again.",
+		}, fmt.Sprintf("the region of instance %s did not answer within %d s", i.ID, int(askTimeout.Seconds())))
+	}
+	// The agent answered, in words for people: it does not have the instance, or
+	// cannot do that with it.
+	return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance", err.Error())
+}

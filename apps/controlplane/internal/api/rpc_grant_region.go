@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// GrantRegion lets a workspace use a region of the platform. It is refused when
+// the workspace knows another region by that name.
+func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.GrantRegionResponse, error) {
+		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+		if err != nil {
+			return nil, err
+		}
+		other, err := c.GetRegionByName(w.ID, r.Name)
+		switch {
+		case err == nil && other.ID == r.ID:
+			return &windlassv1.GrantRegionResponse{}, nil
+		case err == nil:
+			return nil, exists("region", "region", r.Name)
+		case !a.cfg.IsNotFound(err):
+			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
+		}
+		err = c.Tx.GrantRegion(r.ID, w.ID, c.at)
+		if err != nil && !a.cfg.IsExists(err) {
+			return nil, fmt.Errorf("grant region %s to workspace %s: %w", r.ID, w.ID, err)
+		}
+		return &windlassv1.GrantRegionResponse{}, c.audit("region_grant", r.ID, nil, workspaceProto(w))
+	})
+	return res, err
+}
+
+func (c *change) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {
+	if r, err = c.managedRegion(region); err != nil {
+		return r, w, err
+	}
+	w, err = c.api.workspace(c, workspace, "workspace")
+	return r, w, err
+}

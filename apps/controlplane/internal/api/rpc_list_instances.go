@@ -1,0 +1,118 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ListInstances returns instances. Pages are cut by id, so that they are stable
+// while instances come and go; within a page they are by region, role, group and
+// slot, and those that have ended come last.
+func (a *API) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	page, err := pageOf(req.GetPage())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetApp() != "" && req.GetDeployment() != "" {
+		return nil, invalid("deployment", "give an app or a deployment, not both")
+	}
+	res := &windlassv1.ListInstancesResponse{}
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		filter, err := a.instanceFilter(tx, by, req)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.ListInstances(filter, page)
+		if err != nil {
+			return fmt.Errorf("list instances: %w", err)
+		}
+		rows, res.Page = cut(rows, page, func(i model.Instance) string { return i.ID })
+		res.Instances, err = a.instanceViews(tx, rows)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (a *API) instanceFilter(tx Tx, by caller, req *windlassv1.ListInstancesRequest) (model.InstanceFilter, error) {
+	f := model.InstanceFilter{WorkspaceID: by.WorkspaceID, IncludeTerminated: req.GetIncludeTerminated()}
+	if req.GetApp() != "" {
+		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		if err != nil {
+			return f, err
+		}
+		f.AppID = app.ID
+	}
+	if req.GetDeployment() != "" {
+		d, err := a.deployment(tx, by.WorkspaceID, req.GetDeployment(), "deployment")
+		if err != nil {
+			return f, err
+		}
+		f.DeploymentID = d.ID
+	}
+	if req.GetRegion() != "" {
+		r, err := a.region(tx, by, req.GetRegion())
+		if err != nil {
+			return f, err
+		}
+		f.RegionID = r.ID
+	}
+	return f, nil
+}
+
+func (a *API) instanceViews(tx Tx, rows []model.Instance) ([]*windlassv1.Instance, error) {
+	deploymentIDs, regionIDs := map[string]bool{}, map[string]bool{}
+	for _, i := range rows {
+		deploymentIDs[i.DeploymentID], regionIDs[i.RegionID] = true, true
+	}
+	deployments, err := tx.GetDeployments(keys(deploymentIDs))
+	if err != nil {
+		return nil, fmt.Errorf("read deployments: %w", err)
+	}
+	apps, err := a.appsOf(tx, deployments)
+	if err != nil {
+		return nil, err
+	}
+	versions := map[string]int32{}
+	for _, d := range deployments {
+		versions[d.ID] = d.Version
+	}
+	regions, err := a.regionsByID(tx, regionIDs)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*windlassv1.Instance, 0, len(rows))
+	for _, i := range rows {
+		out = append(out, &windlassv1.Instance{
+			Id: i.ID, AppId: i.AppID, AppName: apps[i.AppID].Name, DeploymentId: i.DeploymentID, Version: versions[i.DeploymentID],
+			Region: cmp.Or(regions[i.RegionID].Name, i.RegionID), Role: i.Role, Group: i.Group, Slot: i.Slot,
+			Status: i.Status, Reason: i.Reason, Message: i.Message, Address: i.Address, Restarts: i.Restarts,
+			Gpus: i.GPUs, RuntimeName: i.RuntimeName, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: i.UpdatedAt,
+		})
+	}
+	slices.SortStableFunc(out, func(x, y *windlassv1.Instance) int {
+		return cmp.Or(
+			cmp.Compare(ended(x), ended(y)), cmp.Compare(x.GetRegion(), y.GetRegion()), cmp.Compare(x.GetRole(), y.GetRole()),
+			cmp.Compare(x.GetGroup(), y.GetGroup()), cmp.Compare(x.GetSlot(), y.GetSlot()), cmp.Compare(x.GetId(), y.GetId()))
+	})
+	return out, nil
+}
+
+// ended is 1 for an instance that is over, else 0.
+func ended(i *windlassv1.Instance) int {
+	if i.GetStatus() == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+		return 1
+	}
+	return 0
+}

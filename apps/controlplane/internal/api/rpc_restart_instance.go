@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RestartInstance asks the instance's region to restart it. Its effect is outside
+// of the database: it is recorded once the agent has agreed. Calls for one
+// instance take turns, so that of two with the same key the second finds the
+// record of the first. (A region is asked by the one process that its agent is
+// connected to.)
+func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := a.restarts.take(ctx, by.WorkspaceID+"/"+req.GetInstance())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+
+	var instance model.Instance
+	key := req.GetMutation().GetIdempotencyKey()
+	repeated := false
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		earlier, err := a.earlier(tx, model.Idempotency{WorkspaceID: by.WorkspaceID, Key: key})
+		if err != nil {
+			return err
+		}
+		repeated = earlier != nil
+		instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !repeated {
+		if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+			return nil, nothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
+		}
+		if _, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
+			InstanceId: instance.ID,
+		}}}); err != nil {
+			return nil, err
+		}
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RestartInstanceResponse, error) {
+		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
+			What: "InstanceRestarted", Why: "asked for by a person: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
+		})
+		return &windlassv1.RestartInstanceResponse{}, c.audit("instance", instance.ID, nil, nil)
+	})
+	return res, err
+}
+
+// turns lets one at a time do what has the same name.
+type turns struct {
+	mu    sync.Mutex
+	taken map[string]chan struct{}
+}
+
+func newTurns() *turns { return &turns{taken: map[string]chan struct{}{}} }
+
+// take waits for the turn, and returns what ends it.
+func (t *turns) take(ctx context.Context, name string) (func(), error) {
+	for {
+		t.mu.Lock()
+		busy, ok := t.taken[name]
+		if !ok {
+			mine := make(chan struct{})
+			t.taken[name] = mine
+			t.mu.Unlock()
+			return func() {
+				t.mu.Lock()
+				delete(t.taken, name)
+				t.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

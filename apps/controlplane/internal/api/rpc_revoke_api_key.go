@@ -1,0 +1,95 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RevokeApiKey ends a key, named by its id or its name. A key that is revoked
+// stays revoked. The last owner's key of a workspace is kept: nobody could make
+// another.
+func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
+	var hash []byte
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeApiKeyResponse, error) {
+		k, err := c.findKey(req.GetKey())
+		if err != nil {
+			return nil, err
+		}
+		hash = k.Hash
+		if k.RevokedAt != 0 {
+			return &windlassv1.RevokeApiKeyResponse{Key: keyProto(k)}, nil
+		}
+		if err := c.notLastOwner(k); err != nil {
+			return nil, err
+		}
+		before := keyProto(k)
+		if err := c.RevokeAPIKey(k.WorkspaceID, k.ID, c.at); err != nil {
+			return nil, fmt.Errorf("revoke API key %s: %w", k.ID, err)
+		}
+		k.RevokedAt = c.at
+		return &windlassv1.RevokeApiKeyResponse{Key: keyProto(k)}, c.audit("api_key", k.ID, before, keyProto(k))
+	})
+	if err == nil {
+		a.keys.forget(hash)
+	}
+	return res, err
+}
+
+// notLastOwner fails when no other key of the workspace could manage keys.
+func (c *change) notLastOwner(k model.APIKey) error {
+	if k.Role != windlassv1.Role_ROLE_OWNER {
+		return nil
+	}
+	page := model.Page{Limit: 500}
+	for {
+		rows, err := c.ListAPIKeys(k.WorkspaceID, page)
+		if err != nil {
+			return fmt.Errorf("list API keys: %w", err)
+		}
+		for _, other := range rows {
+			if other.ID != k.ID && other.Role == k.Role && other.RevokedAt == 0 && other.ExpiresAt == 0 {
+				return nil
+			}
+			page.After = other.Name
+		}
+		if len(rows) < page.Limit {
+			return inUse(fmt.Sprintf("key %s is the workspace's last owner key that does not expire", k.Name), "Make another owner key first.")
+		}
+	}
+}
+
+// findKey finds one of the caller's workspace by id or name.
+func (c *change) findKey(ref string) (model.APIKey, error) {
+	unknown := missing("key", "API key", ref, "List the keys that there are.")
+	if ident.Valid("key", ref) {
+		k, err := c.GetAPIKey(c.workspaceID, ref)
+		switch {
+		case c.api.cfg.IsNotFound(err):
+			return k, unknown
+		case err != nil:
+			return k, fmt.Errorf("read API key %s: %w", ref, err)
+		}
+		return k, nil
+	}
+	// Names are listed in order: a page that ends before the name is skipped.
+	page := model.Page{Limit: 500}
+	for {
+		rows, err := c.ListAPIKeys(c.workspaceID, page)
+		if err != nil {
+			return model.APIKey{}, fmt.Errorf("list API keys: %w", err)
+		}
+		for _, k := range rows {
+			if k.Name == ref {
+				return k, nil
+			}
+			page.After = k.Name
+		}
+		if len(rows) < page.Limit || page.After > ref {
+			return model.APIKey{}, unknown
+		}
+	}
+}

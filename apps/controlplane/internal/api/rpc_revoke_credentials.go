@@ -1,0 +1,51 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RevokeCredentials ends the credentials of the region's agents, and their streams
+// with a new epoch. Nothing that runs is touched: whoever joins next is told the
+// same desired state.
+func (a *API) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
+	salt := random("")
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeCredentialsResponse, error) {
+		r, err := c.managedRegion(req.GetRegion())
+		if err != nil {
+			return nil, err
+		}
+		before, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		res := &windlassv1.RevokeCredentialsResponse{}
+		if r.Status != windlassv1.RegionStatus_REGION_STATUS_PENDING {
+			// One agent at a time holds a region, and one credential.
+			res.Revoked = 1
+		}
+		// One issued in this very millisecond is revoked, too.
+		r.CredentialNotBefore = c.at + 1
+		if err := c.storeRegion(&r); err != nil {
+			return nil, err
+		}
+		if _, err := c.BumpEpoch(r.ID, []byte(salt)); err != nil {
+			return nil, fmt.Errorf("start a new epoch of region %s: %w", r.ID, err)
+		}
+		apps, err := c.AppsInRegion(r.ID)
+		if err != nil {
+			return nil, fmt.Errorf("list apps of region %s: %w", r.ID, err)
+		}
+		if err := c.Wake(apps, c.at, c.at); err != nil {
+			return nil, fmt.Errorf("wake apps of region %s: %w", r.ID, err)
+		}
+		after, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		return res, c.audit("region", r.ID, before, after)
+	})
+	return res, err
+}

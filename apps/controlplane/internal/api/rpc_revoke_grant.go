@@ -1,0 +1,28 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RevokeGrant stops letting a workspace use a region. What it runs there keeps
+// running until its apps are deployed without it.
+func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantRequest) (*windlassv1.RevokeGrantResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeGrantResponse, error) {
+		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+		if err != nil {
+			return nil, err
+		}
+		err = c.Tx.RevokeGrant(r.ID, w.ID)
+		switch {
+		case a.cfg.IsNotFound(err):
+			return nil, nothingToDo(fmt.Sprintf("region %s is not granted to workspace %s", r.Name, w.Name), "")
+		case err != nil:
+			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
+		}
+		return &windlassv1.RevokeGrantResponse{}, c.audit("region_grant", r.ID, workspaceProto(w), nil)
+	})
+	return res, err
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Scale sets the replicas of the live deployment, and of the one that is on its
+// way where it has begun, so that they last beyond the rollout.
+func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
+	defer func() { a.counted("scale", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ScaleResponse, error) {
+		app, err := c.lockedApp(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		if err := alive(app); err != nil {
+			return nil, err
+		}
+		before, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.scaleTo(&app, req); err != nil {
+			return nil, err
+		}
+		after, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.ScaleResponse{App: after}, c.audit("app", app.ID, before, after)
+	})
+	return res, err
+}
+
+func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
+	live, err := c.liveOf(*app)
+	if err != nil {
+		return err
+	}
+	if live == nil {
+		return nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
+	}
+	ids := []string{live.ID}
+	f, err := c.inFlight(*app)
+	if err != nil {
+		return err
+	}
+	if f.deployment != nil && f.deployment.ID != live.ID {
+		ids = append(ids, f.deployment.ID)
+	}
+	regionID, where := "", "each region"
+	if req.GetRegion() != "" {
+		r, err := c.regionOf(*app, live.ID, req.GetRegion())
+		if err != nil {
+			return err
+		}
+		regionID, where = r.ID, r.Name
+	}
+	n, err := c.scale(app, ids, regionID, req.GetReplicas())
+	if err != nil || n == 0 {
+		return err
+	}
+	c.log(*app, model.History{
+		What: "Scaled", Why: fmt.Sprintf("v%d is to have %d replicas in %s", live.Version, req.GetReplicas(), where),
+		RolloutID: app.RolloutID, DeploymentID: live.ID, Version: live.Version, RegionID: regionID,
+	})
+	return nil
+}
+
+// regionOf finds a region that the deployment runs in.
+func (c *change) regionOf(app model.App, deploymentID, ref string) (model.Region, error) {
+	rows, err := c.ListTopology([]string{app.ID})
+	if err != nil {
+		return model.Region{}, fmt.Errorf("list topology of app %s: %w", app.ID, err)
+	}
+	ids := map[string]bool{}
+	for _, t := range rows {
+		if t.DeploymentID == deploymentID && topology.Active(t) {
+			ids[t.RegionID] = true
+		}
+	}
+	regions, err := c.GetRegions(keys(ids))
+	if err != nil {
+		return model.Region{}, fmt.Errorf("read regions of app %s: %w", app.ID, err)
+	}
+	var names []string
+	for _, r := range regions {
+		if r.Name == ref || r.ID == ref {
+			return r, nil
+		}
+		names = append(names, r.Name)
+	}
+	slices.Sort(names)
+	return model.Region{}, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_REGION, Field: "region",
+		Fix: "It runs in: " + strings.Join(names, ", ") + ".",
+	}, fmt.Sprintf("the live deployment of app %s does not run in region %q", app.Name, ref))
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// SetEnvironment makes a version of the live one's spec with other variables.
+func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
+	defer func() { a.counted("environment", err) }()
+	if err := checkEnv(req.GetSet(), "set"); err != nil {
+		return nil, err
+	}
+	for i, name := range req.GetUnset() {
+		if _, ok := req.GetSet()[name]; ok {
+			return nil, invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is to be set and to be taken away", name))
+		}
+	}
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
+		app, environment, err := c.appToChange(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		base, err := c.liveOf(app)
+		if err != nil {
+			return nil, err
+		}
+		if base == nil {
+			f, err := c.inFlight(app)
+			if err != nil {
+				return nil, err
+			}
+			if base = f.deployment; base == nil {
+				return nil, nothingToDo(fmt.Sprintf("app %s has no deployment whose variables could be changed", app.Name), "Deploy it first.")
+			}
+		}
+		spec := proto.CloneOf(base.Spec)
+		changeEnv(spec, environment, req)
+		spec.Replicas = new(app.Replicas)
+		spec.Message = req.GetMessage()
+		if err := c.checkAgain(spec, environment, "set"); err != nil {
+			return nil, err
+		}
+		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage})
+		if err != nil {
+			return nil, err
+		}
+		if !out.Unchanged {
+			err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, *base), deploymentProto(facts{}, app, out.Deployment))
+			if err != nil {
+				return nil, err
+			}
+		}
+		return &windlassv1.SetEnvironmentResponse{
+			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged,
+		}, nil
+	})
+	return res, err
+}
+
+// changeEnv gives the spec the environment's present variables, under its own,
+// which are changed as asked for.
+func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windlassv1.SetEnvironmentRequest) {
+	own := ownEnv(spec)
+	if own == nil {
+		own = map[string]string{}
+	}
+	maps.Copy(own, req.GetSet())
+	inherited := maps.Clone(e.Variables)
+	for _, name := range req.GetUnset() {
+		delete(own, name)
+		delete(inherited, name)
+	}
+	pin(spec, inherited, own)
+}
+
+// appToChange returns an app, locked, to which a version is to be added that may
+// refer to secrets, and its environment, locked.
+func (c *change) appToChange(ref string) (app model.App, e model.Environment, err error) {
+	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
+		return app, e, err
+	}
+	if e, err = c.LockEnvironment(c.workspaceID, app.EnvironmentID); err != nil {
+		return app, e, fmt.Errorf("lock environment %s: %w", app.EnvironmentID, err)
+	}
+	if app, err = c.lockedApp(app.ID); err != nil {
+		return app, e, err
+	}
+	return app, e, alive(app)
+}
+
+// checkAgain judges a spec that was good once by what there is now.
+func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) error {
+	if err := checkEnv(spec.GetEnv(), envField); err != nil {
+		return err
+	}
+	// The app may have fewer replicas by now than min_ready asks for: then all of
+	// them are meant.
+	bare := proto.CloneOf(spec)
+	bare.Replicas = nil
+	if err := checkSpec(bare, "spec"); err != nil {
+		return err
+	}
+	if err := c.checkRegions(spec, "spec"); err != nil {
+		return err
+	}
+	return c.checkSecretsExist(e.ID, spec, "spec")
+}

@@ -1,0 +1,34 @@
+package api
+
+import (
+	"context"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UpdateApp changes the app's description.
+func (a *API) UpdateApp(ctx context.Context, req *windlassv1.UpdateAppRequest) (*windlassv1.UpdateAppResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateAppResponse, error) {
+		app, err := c.lockedApp(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		if app.ResourceVersion != req.GetResourceVersion() {
+			return nil, conflict("app", app.ID, app.ResourceVersion)
+		}
+		before, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		app.Description = req.GetDescription()
+		if err := c.store(&app); err != nil {
+			return nil, err
+		}
+		after, err := a.appView(c, app)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.UpdateAppResponse{App: after}, c.audit("app", app.ID, before, after)
+	})
+	return res, err
+}

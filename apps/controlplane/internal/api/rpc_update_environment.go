@@ -1,0 +1,49 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UpdateEnvironment renames an environment, which takes an owner, and replaces its
+// variables. What runs keeps what it pinned.
+func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
+	if err := checkEnv(req.GetVariables(), "variables"); err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateEnvironmentResponse, error) {
+		e, err := c.lockedEnvironment(req.GetEnvironment())
+		if err != nil {
+			return nil, err
+		}
+		if e.ResourceVersion != req.GetResourceVersion() {
+			return nil, conflict("environment", e.ID, e.ResourceVersion)
+		}
+		if e.Name != req.GetName() && !owner.allows(c.by.Role) {
+			return nil, denied("to rename an environment takes a key of role owner", "Leave the name as it is, or use an owner's key.")
+		}
+		before, err := a.environmentView(c, e)
+		if err != nil {
+			return nil, err
+		}
+		e.Name, e.Variables, e.UpdatedAt = req.GetName(), req.GetVariables(), c.at
+		err = c.Tx.UpdateEnvironment(e)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "environment", req.GetName())
+		case a.cfg.IsConflict(err):
+			return nil, conflict("environment", e.ID, e.ResourceVersion+1)
+		case err != nil:
+			return nil, fmt.Errorf("update environment %s: %w", e.ID, err)
+		}
+		e.ResourceVersion++
+		after, err := a.environmentView(c, e)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.UpdateEnvironmentResponse{Environment: after}, c.audit("environment", e.ID, before, after)
+	})
+	return res, err
+}

@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UpdateProject renames a project.
+func (a *API) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRequest) (*windlassv1.UpdateProjectResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateProjectResponse, error) {
+		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		if err != nil {
+			return nil, err
+		}
+		if p.ResourceVersion != req.GetResourceVersion() {
+			return nil, conflict("project", p.ID, p.ResourceVersion)
+		}
+		before := projectProto(p)
+		p.Name, p.UpdatedAt = req.GetName(), c.at
+		err = c.Tx.UpdateProject(p)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "project", req.GetName())
+		case a.cfg.IsConflict(err):
+			return nil, conflict("project", p.ID, p.ResourceVersion+1)
+		case err != nil:
+			return nil, fmt.Errorf("update project %s: %w", p.ID, err)
+		}
+		p.ResourceVersion++
+		return &windlassv1.UpdateProjectResponse{Project: projectProto(p)}, c.audit("project", p.ID, before, projectProto(p))
+	})
+	return res, err
+}

@@ -1,0 +1,49 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UpdateRegion replaces a region's labels.
+func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequest) (*windlassv1.UpdateRegionResponse, error) {
+	if err := checkLabels(req.GetLabels()); err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateRegionResponse, error) {
+		r, err := c.managedRegion(req.GetRegion())
+		if err != nil {
+			return nil, err
+		}
+		if r.ResourceVersion != req.GetResourceVersion() {
+			return nil, conflict("region", r.ID, r.ResourceVersion)
+		}
+		before, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		r.Labels = req.GetLabels()
+		if err := c.storeRegion(&r); err != nil {
+			return nil, err
+		}
+		after, err := a.regionView(c, c.by, r)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.UpdateRegionResponse{Region: after}, c.audit("region", r.ID, before, after)
+	})
+	return res, err
+}
+
+// storeRegion writes the locked region's row and keeps the copy in step with it.
+func (c *change) storeRegion(r *model.Region) error {
+	r.UpdatedAt = c.at
+	if err := c.UpdateRegion(*r); err != nil {
+		return fmt.Errorf("update region %s: %w", r.ID, err)
+	}
+	r.ResourceVersion++
+	return nil
+}

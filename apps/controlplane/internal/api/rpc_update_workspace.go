@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UpdateWorkspace renames a workspace.
+func (a *API) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspaceRequest) (*windlassv1.UpdateWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateWorkspaceResponse, error) {
+		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
+		if err != nil {
+			return nil, err
+		}
+		before := workspaceProto(w)
+		w.Name, w.UpdatedAt = req.GetName(), c.at
+		if w.ResourceVersion != req.GetResourceVersion() {
+			return nil, conflict("workspace", w.ID, w.ResourceVersion)
+		}
+		err = c.Tx.UpdateWorkspace(w)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "workspace", req.GetName())
+		case a.cfg.IsConflict(err):
+			return nil, conflict("workspace", w.ID, w.ResourceVersion+1)
+		case err != nil:
+			return nil, fmt.Errorf("update workspace %s: %w", w.ID, err)
+		}
+		w.ResourceVersion++
+		return &windlassv1.UpdateWorkspaceResponse{Workspace: workspaceProto(w)}, c.audit("workspace", w.ID, before, workspaceProto(w))
+	})
+	return res, err
+}

@@ -1,0 +1,171 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// firstHistory entries come with the first response.
+	firstHistory = 20
+	// historyWindow entries are read with each picture; a watcher that is so slow
+	// that more are written between two of its responses finds the rest with
+	// ListHistory.
+	historyWindow = 100
+)
+
+// WatchApp sends the app's picture and each one that differs from it. It ends with
+// the caller or its key, with the app, or with the server.
+func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	var app model.App
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	//nolint:contextcheck // what is read for all watchers outlives the first of them
+	t, leave, err := a.hub.join(app.ID, a.cfg.Log, func(ctx context.Context) (*picture, error) {
+		return a.picture(ctx, app.WorkspaceID, app.ID)
+	})
+	if err != nil {
+		return err
+	}
+	defer leave()
+
+	ticker := time.NewTicker(a.cfg.KeyCacheTTL)
+	defer ticker.Stop()
+	var sent *picture
+	for {
+		p, changed := t.current()
+		if p != nil && p != sent {
+			if err := out.Send(p.since(sent)); err != nil {
+				return fmt.Errorf("send picture of app %s: %w", app.ID, err)
+			}
+			if p.view.GetDeleted() {
+				return nil
+			}
+			sent = p
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+			if err := a.keys.stillGood(ctx, by.APIKey); err != nil {
+				return err
+			}
+		case <-a.hub.stopped:
+			return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: watch again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// since is the picture with the history that the one sent before did not have.
+func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
+	res := proto.CloneOf(p.view)
+	if sent == nil {
+		res.History = p.history[max(0, len(p.history)-firstHistory):]
+		return res
+	}
+	// Ids are ordered by time, and the clocks of two processes need not agree: a new
+	// entry may come before one that was sent.
+	known := map[string]bool{}
+	for _, h := range sent.history {
+		known[h.GetId()] = true
+	}
+	for _, h := range p.history {
+		if !known[h.GetId()] && (len(sent.history) == 0 || h.GetId() > sent.history[0].GetId()) {
+			res.History = append(res.History, h)
+		}
+	}
+	return res
+}
+
+// picture reads all that a watcher is shown.
+func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
+	p := &picture{view: &windlassv1.WatchAppResponse{}}
+	err := a.cfg.Store.View(ctx, func(tx Tx) error {
+		app, err := tx.GetApp(workspaceID, appID)
+		if err != nil {
+			return fmt.Errorf("read app %s: %w", appID, err)
+		}
+		rollout, err := a.lastRollout(tx, app)
+		if err != nil {
+			return err
+		}
+		shown, err := tx.GetDeployments(deploymentsShown(app, rollout))
+		if err != nil {
+			return fmt.Errorf("read deployments of app %s: %w", appID, err)
+		}
+		f, err := a.facts(tx, []model.App{app}, shown)
+		if err != nil {
+			return err
+		}
+		p.view.App = appProto(f, app)
+		if p.view.App.Urls, err = urls(tx, app); err != nil {
+			return err
+		}
+		slices.SortFunc(shown, func(x, y model.Deployment) int { return int(x.Version - y.Version) })
+		for _, d := range shown {
+			p.view.Deployments = append(p.view.Deployments, deploymentProto(f, app, d))
+		}
+		if rollout != nil {
+			p.view.Rollout = rolloutProto(*rollout)
+		}
+		p.view.Deleted = app.DeletedAt != 0
+		rows, err := tx.ListHistory(workspaceID, appID, model.Page{Limit: historyWindow})
+		if err != nil {
+			return fmt.Errorf("list history of app %s: %w", appID, err)
+		}
+		slices.Reverse(rows)
+		p.history, err = a.historyViews(tx, rows)
+		return err
+	})
+	return p, err
+}
+
+// lastRollout is the one in flight, or else the newest, or nil.
+func (a *API) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
+	if app.RolloutID != "" {
+		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
+		if err == nil {
+			return &r, nil
+		}
+		if !a.cfg.IsNotFound(err) {
+			return nil, fmt.Errorf("read rollout %s: %w", app.RolloutID, err)
+		}
+	}
+	rows, err := tx.ListRollouts(app.WorkspaceID, app.ID, model.Page{Limit: 1})
+	if err != nil {
+		return nil, fmt.Errorf("list rollouts of app %s: %w", app.ID, err)
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	return &rows[0], nil
+}
+
+// deploymentsShown are the live one and the one of the rollout.
+func deploymentsShown(app model.App, r *model.Rollout) []string {
+	set := map[string]bool{app.LiveDeploymentID: true}
+	if r != nil {
+		set[r.DeploymentID] = true
+	}
+	delete(set, "")
+	return keys(set)
+}

@@ -1,0 +1,32 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// WhoAmI tells who the caller is.
+func (a *API) WhoAmI(ctx context.Context, _ *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res := &windlassv1.WhoAmIResponse{Key: keyProto(by.APIKey), ServerVersion: a.cfg.Version}
+	if by.WorkspaceID == "" {
+		return res, nil
+	}
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		w, err := tx.GetWorkspace(by.WorkspaceID)
+		if err != nil {
+			return fmt.Errorf("read workspace %s: %w", by.WorkspaceID, err)
+		}
+		res.WorkspaceName = w.Name
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}

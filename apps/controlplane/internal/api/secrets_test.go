@@ -1,0 +1,150 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (w *world) setSecret(name, value string) *windlassv1.SetSecretResponse {
+	w.t.Helper()
+	res, err := w.environments(w.deployer).SetSecret(w.t.Context(), &windlassv1.SetSecretRequest{
+		Environment: "default/production", Name: name, Value: value,
+	})
+	require.NoError(w.t, err)
+	return res
+}
+
+func withSecret(name string) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Secrets = []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: name}}
+	}
+}
+
+func TestASecretIsSealedAndNeverShown(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	require.Equal(t, int32(1), w.setSecret("token", "hunter2-one").GetSecret().GetVersion())
+	require.Equal(t, int32(2), w.setSecret("token", "hunter2-two").GetSecret().GetVersion())
+
+	err := w.store.View(ctx, func(tx store.Tx) error {
+		p, err := tx.GetProjectByName(w.workspace, "default")
+		require.NoError(t, err)
+		e, err := tx.GetEnvironmentByName(w.workspace, p.ID, "production")
+		require.NoError(t, err)
+		s, err := tx.GetSecret(w.workspace, e.ID, "token")
+		require.NoError(t, err)
+		require.NotContains(t, string(s.Ciphertext), "hunter2")
+		plain, err := w.box.Open(s.Ciphertext, model.SecretContext(e.ID, "token", 2))
+		require.NoError(t, err)
+		require.Equal(t, "hunter2-two", string(plain))
+		_, err = w.box.Open(s.Ciphertext, model.SecretContext(e.ID, "token", 1))
+		require.Error(t, err, "it is bound to its place")
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotContains(t, w.dump(), "hunter2")
+
+	list, err := w.environments(w.viewer).ListSecrets(ctx, &windlassv1.ListSecretsRequest{Environment: "production"})
+	require.NoError(t, err)
+	require.Len(t, list.GetSecrets(), 1)
+	require.Equal(t, "token", list.GetSecrets()[0].GetName())
+	audit, err := w.history(w.owner).ListAudit(ctx, &windlassv1.ListAuditRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "secret", audit.GetEntries()[0].GetResourceKind())
+	require.JSONEq(t, `"token"`, jsonField(t, audit.GetEntries()[0].GetAfter(), "name"))
+}
+
+func TestARotatedSecretIsToldToWhateverRunsWithIt(t *testing.T) {
+	w := setup(t)
+	w.setSecret("token", "one")
+	with := w.deploy("with", withSecret("token"))
+	w.deploy("without")
+	w.settle("with")
+	w.settle("without")
+	generations := func(app string) (out []int64) {
+		for _, r := range w.version(app, 1).GetRegions() {
+			out = append(out, r.GetGeneration())
+		}
+		return out
+	}
+	require.Equal(t, []int64{1, 1}, generations("with"))
+
+	res := w.setSecret("token", "two")
+	require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
+	require.Equal(t, []int64{2, 2}, generations("with"))
+	require.Equal(t, []int64{1, 1}, generations("without"))
+	err := w.store.View(t.Context(), func(tx store.Tx) error {
+		for _, id := range w.regions {
+			changes, err := tx.Changes(map[string]int64{id: 0}, 100)
+			require.NoError(t, err)
+			last := changes[len(changes)-1]
+			require.Equal(t, with.GetDeploymentId(), last.Key)
+			require.Equal(t, int64(2), last.Generation)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "SecretRotated", w.said("with")[0])
+	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made")
+}
+
+func TestASecretInUseIsKept(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	w.setSecret("token", "one")
+	remove := func() error {
+		_, err := w.environments(w.deployer).DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Environment: "production", Name: "token"})
+		return err
+	}
+	w.deploy("chat", withSecret("token"))
+	refused(t, remove(), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	w.settle("chat")
+	refused(t, remove(), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	w.deploy("chat")
+	w.settle("chat")
+	require.NoError(t, remove())
+	refused(t, remove(), connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "name")
+
+	_, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: 1})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "spec.secrets[0].secret")
+
+	// Agents keep values by version: one of the secret that was is not one of this.
+	require.Equal(t, int32(2), w.setSecret("token", "another").GetSecret().GetVersion())
+}
+
+func TestADeployerChangesVariablesAndOnlyAnOwnerRenames(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	req := &windlassv1.UpdateEnvironmentRequest{
+		Environment: "default/production", Name: "live", Variables: map[string]string{"A": "1"}, ResourceVersion: 1,
+	}
+	_, err := w.environments(w.deployer).UpdateEnvironment(ctx, req)
+	refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "")
+	req.Name = "production"
+	res, err := w.environments(w.deployer).UpdateEnvironment(ctx, req)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"A": "1"}, res.GetEnvironment().GetVariables())
+	require.Equal(t, "default", res.GetEnvironment().GetProjectName())
+	req.Name = "live"
+	_, err = w.environments(w.owner).UpdateEnvironment(ctx, req)
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resource_version")
+	req.ResourceVersion = 2
+	_, err = w.environments(w.owner).UpdateEnvironment(ctx, req)
+	require.NoError(t, err)
+	audit, err := w.history(w.owner).ListAudit(ctx, &windlassv1.ListAuditRequest{})
+	require.NoError(t, err)
+	entry := audit.GetEntries()[0]
+	require.Equal(t, "environment", entry.GetResourceKind())
+	require.JSONEq(t, `"production"`, jsonField(t, entry.GetBefore(), "name"))
+	require.JSONEq(t, `{"A":"1"}`, jsonField(t, entry.GetAfter(), "variables"))
+	require.Equal(t, "owner", entry.GetActor())
+	require.Contains(t, entry.GetSource(), "127.0.0.1")
+	require.Contains(t, entry.GetSource(), "test/1")
+	require.Equal(t, "/windlass.v1.EnvironmentService/UpdateEnvironment", entry.GetProcedure())
+}

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Defaults that spec.proto states.
+const (
+	defaultReplicas      = 2
+	defaultCPUMillicores = 500
+	defaultMemoryMiB     = 512
+	defaultPort          = "http"
+	defaultHealthPath    = "/health"
+	defaultUnhealthy     = 3
+	defaultHealthy       = 2
+)
+
+var (
+	defaultInterval      = durationpb.New(10 * time.Second)
+	defaultTimeout       = durationpb.New(5 * time.Second)
+	defaultStartupBudget = durationpb.New(30 * time.Minute)
+	defaultGrace         = durationpb.New(30 * time.Second)
+	defaultDeadline      = durationpb.New(10 * time.Minute)
+)
+
+// withDefaults returns a copy of the spec with everything filled in that it leaves
+// out, but for replicas and regions, which depend on more than the spec.
+func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
+	s := proto.CloneOf(in)
+	s.InheritedEnv = nil
+	if s.Resources == nil {
+		s.Resources = &windlassv1.Resources{}
+	}
+	s.Resources.CpuMillicores = orDefault(s.Resources.CpuMillicores, defaultCPUMillicores)
+	s.Resources.MemoryMib = orDefault(s.Resources.MemoryMib, defaultMemoryMiB)
+	if s.Resources.Gpu.GetCount() == 0 {
+		s.Resources.Gpu = nil
+	}
+	if len(s.Ports) == 0 {
+		s.Ports = []*windlassv1.Port{{Name: defaultPort}}
+	}
+	if s.HealthCheck == nil {
+		s.HealthCheck = &windlassv1.HealthCheck{}
+	}
+	h := s.HealthCheck
+	h.Path = orDefault(h.Path, defaultHealthPath)
+	h.Port = orDefault(h.Port, s.Ports[0].GetName())
+	h.Method = orDefault(h.Method, "GET")
+	h.UnhealthyThreshold = orDefault(h.UnhealthyThreshold, defaultUnhealthy)
+	h.HealthyThreshold = orDefault(h.HealthyThreshold, defaultHealthy)
+	h.Interval = orDuration(h.Interval, defaultInterval)
+	h.Timeout = orDuration(h.Timeout, defaultTimeout)
+	h.StartupBudget = orDuration(h.StartupBudget, defaultStartupBudget)
+	if c := s.ModelCache; c.GetClaim() != nil {
+		c.Retention = orDefault(c.Retention, windlassv1.ModelCache_RETENTION_DELETE)
+	}
+	if k := s.Kubernetes; proto.Size(k) == 0 {
+		s.Kubernetes = nil
+	} else {
+		k.ZoneSpread = orDefault(k.ZoneSpread, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED)
+	}
+	s.TerminationGrace = orDuration(s.TerminationGrace, defaultGrace)
+	s.ProgressDeadline = orDuration(s.ProgressDeadline, defaultDeadline)
+	return s
+}
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
+	if value == nil {
+		return proto.CloneOf(otherwise)
+	}
+	return value
+}
+
+// pin puts the environment's variables under the app's own, and notes which they
+// are. A variable that carries a secret is neither's.
+func pin(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
+	s.Env, s.InheritedEnv = map[string]string{}, nil
+	maps.Copy(s.Env, own)
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
+		_, taken := own[name]
+		if !taken && !slices.ContainsFunc(s.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name }) {
+			s.Env[name] = environment[name]
+			s.InheritedEnv = append(s.InheritedEnv, name)
+		}
+	}
+}
+
+// ownEnv is what pin was given as the app's own.
+func ownEnv(s *windlassv1.DeploymentSpec) map[string]string {
+	own := maps.Clone(s.GetEnv())
+	for _, name := range s.GetInheritedEnv() {
+		delete(own, name)
+	}
+	return own
+}
+
+// specHash tells specs apart by what runs. It is compared between specs that were
+// hashed by the same program and is no format.
+func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) {
+	s := proto.CloneOf(spec)
+	s.Replicas, s.InheritedEnv = nil, nil
+	s.VersionLabel, s.Message, s.SourceCommit = "", "", ""
+	slices.Sort(s.Regions)
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("hash spec: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return sum[:], nil
+}
+
+// sameSpec tells whether the two run the same.
+func sameSpec(a, b *windlassv1.DeploymentSpec) (bool, error) {
+	left, err := specHash(a)
+	if err != nil {
+		return false, err
+	}
+	right, err := specHash(b)
+	return string(left) == string(right), err
+}

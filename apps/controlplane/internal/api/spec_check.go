@@ -1,0 +1,161 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// maxEnvBytes bounds names and values of a deployment's variables together: the
+// kernel takes about that much for a program's whole environment, and every agent
+// of the app's regions holds it in memory.
+const maxEnvBytes = 256 << 10
+
+// checkSpec judges what the schema cannot: rules between fields. The spec has its
+// defaults; field paths begin with field.
+func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
+	if err := checkPorts(s, field); err != nil {
+		return err
+	}
+	if err := checkEnv(s.GetEnv(), field+".env"); err != nil {
+		return err
+	}
+	if err := checkSecrets(s, field); err != nil {
+		return err
+	}
+	if err := checkCommand(s.GetCommand(), s.GetArgs(), field); err != nil {
+		return err
+	}
+	if err := checkResources(s.GetResources(), field+".resources"); err != nil {
+		return err
+	}
+	for i, r := range s.GetRoles() {
+		at := fmt.Sprintf("%s.roles[%d]", field, i)
+		if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
+			return err
+		}
+		if err := checkResources(r.GetResources(), at+".resources"); err != nil {
+			return err
+		}
+	}
+	if err := checkKubernetes(s, field); err != nil {
+		return err
+	}
+	h := s.GetHealthCheck()
+	if !slices.ContainsFunc(s.GetPorts(), func(p *windlassv1.Port) bool { return p.GetName() == h.GetPort() }) {
+		return invalid(field+".health_check.port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",
+			h.GetPort(), strings.Join(portNames(s), ", ")))
+	}
+	if s.Replicas != nil && s.GetReplicas() > 0 && s.GetMinReady() > s.GetReplicas() {
+		return invalid(field+".min_ready", fmt.Sprintf("min_ready is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
+	}
+	return nil
+}
+
+func checkCommand(command, args []string, field string) error {
+	for i, c := range command {
+		if c == "" || strings.ContainsRune(c, 0) {
+			return invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command is neither empty nor holds a zero byte")
+		}
+	}
+	for i, arg := range args {
+		if strings.ContainsRune(arg, 0) {
+			return invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument holds no zero byte")
+		}
+	}
+	return nil
+}
+
+func portNames(s *windlassv1.DeploymentSpec) []string {
+	var names []string
+	for _, p := range s.GetPorts() {
+		names = append(names, p.GetName())
+	}
+	return names
+}
+
+func checkPorts(s *windlassv1.DeploymentSpec, field string) error {
+	names, numbers := map[string]bool{}, map[int32]bool{}
+	for i, p := range s.GetPorts() {
+		at := fmt.Sprintf("%s.ports[%d]", field, i)
+		if names[p.GetName()] {
+			return invalid(at+".name", fmt.Sprintf("port name %q is used twice", p.GetName()))
+		}
+		if p.GetPort() != 0 && numbers[p.GetPort()] {
+			return invalid(at+".port", fmt.Sprintf("port %d is used twice", p.GetPort()))
+		}
+		names[p.GetName()], numbers[p.GetPort()] = true, true
+		variable := "PORT_" + strings.ToUpper(strings.ReplaceAll(p.GetName(), "-", "_"))
+		if _, ok := s.GetEnv()[variable]; ok {
+			return invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: it tells port %q", variable, p.GetName()))
+		}
+	}
+	return nil
+}
+
+func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
+	seen, pulls := map[string]bool{}, map[string]bool{}
+	for i, r := range s.GetSecrets() {
+		at := fmt.Sprintf("%s.secrets[%d]", field, i)
+		if r.GetImagePull() {
+			if pulls[r.GetSecret()] {
+				return invalidFix(at+".secret", fmt.Sprintf("secret %q is to pull the image twice", r.GetSecret()), "Leave one of them out.")
+			}
+			if !pullsImage(s) {
+				return invalidFix(at+".image_pull", "there is no image to pull", "Set image, or leave image_pull out.")
+			}
+			pulls[r.GetSecret()] = true
+			continue
+		}
+		at += ".env_name"
+		if reservedVariable(r.GetEnvName()) {
+			return invalid(at, reserved(r.GetEnvName()))
+		}
+		if seen[r.GetEnvName()] {
+			return invalid(at, fmt.Sprintf("two secrets are to be in variable %s", r.GetEnvName()))
+		}
+		if _, ok := s.GetEnv()[r.GetEnvName()]; ok {
+			return invalid(at, fmt.Sprintf("variable %s is set in env and by a secret", r.GetEnvName()))
+		}
+		seen[r.GetEnvName()] = true
+	}
+	return nil
+}
+
+func pullsImage(s *windlassv1.DeploymentSpec) bool {
+	return s.GetImage() != "" || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetImage() != "" })
+}
+
+// checkEnv judges variables of an app or an environment.
+func checkEnv(env map[string]string, field string) error {
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if reservedVariable(name) {
+			return invalid(fmt.Sprintf("%s[%q]", field, name), reserved(name))
+		}
+		if strings.ContainsRune(env[name], 0) {
+			return invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s holds a zero byte, which no program can be given", name))
+		}
+		size += len(name) + len(env[name])
+	}
+	return checkEnvSize(size, field)
+}
+
+func checkEnvSize(size int, field string) error {
+	if size > maxEnvBytes {
+		return invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files or secrets", size, maxEnvBytes))
+	}
+	return nil
+}
+
+// reservedVariable tells names that every instance is given.
+func reservedVariable(name string) bool {
+	return name == "PORT" || strings.HasPrefix(name, "WINDLASS_")
+}
+
+func reserved(name string) string {
+	return fmt.Sprintf("variable %s is taken: Windlass sets PORT and names that begin with WINDLASS_", name)
+}

@@ -1,0 +1,222 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// maxAnnotationBytes leaves room for Windlass' own below Kubernetes' limit of
+// 256 KiB for all annotations of an object.
+const maxAnnotationBytes = 192 << 10
+
+// invalidFix is invalid for what needs a sentence to mend it.
+func invalidFix(field, message, fix string) error {
+	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field, Fix: fix,
+	}, message)
+}
+
+// checkResources judges what one instance asks for.
+func checkResources(r *windlassv1.Resources, field string) error {
+	if shm, memory := r.GetShmMib(), r.GetMemoryMib(); memory > 0 && shm > memory {
+		return invalidFix(field+".shm_mib",
+			fmt.Sprintf("shm_mib is %d, above memory_mib, which is %d: what is written to /dev/shm counts as memory", shm, memory),
+			"Raise memory_mib above shm_mib by what the program itself needs.")
+	}
+	name := r.GetGpu().GetResourceName()
+	if domain, _, _ := strings.Cut(name, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
+		return invalidFix(field+".gpu.resource_name", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
+			`Name it as the device plugin does: "nvidia.com/gpu" or "amd.com/gpu", for example.`)
+	}
+	return nil
+}
+
+// checkKubernetes judges the fields that only Kubernetes regions read. A cluster
+// would refuse most of what is refused here, after the rollout has begun.
+func checkKubernetes(s *windlassv1.DeploymentSpec, field string) error {
+	if err := checkModelCache(s, field); err != nil {
+		return err
+	}
+	k, field := s.GetKubernetes(), field+".kubernetes"
+	if err := checkSelector(k.GetNodeSelector(), field+".node_selector"); err != nil {
+		return err
+	}
+	if err := checkTolerations(k.GetTolerations(), field); err != nil {
+		return err
+	}
+	if err := checkPodLabels(k.GetPodLabels(), field+".pod_labels"); err != nil {
+		return err
+	}
+	if err := checkAnnotations(k.GetPodAnnotations(), field+".pod_annotations"); err != nil {
+		return err
+	}
+	return checkSecurity(s, field)
+}
+
+// taken tells names that Windlass gives out itself.
+func taken(key string) bool {
+	return strings.HasPrefix(key, "windlass.run/") || strings.HasPrefix(key, "app.kubernetes.io/")
+}
+
+func takenError(field, key, fix string) error {
+	return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is taken: names under windlass.run/ and app.kubernetes.io/ are Windlass' own", fix)
+}
+
+func checkSelector(selector map[string]string, field string) error {
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if taken(key) {
+			return takenError(field, key, "Ask for a pool of the region with resources.gpu.pool, or select nodes by a label of yours.")
+		}
+		for _, say := range []struct{ label, field string }{
+			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "min_memory_mib"}, {"nvidia.com/gpu.count", "count"},
+		} {
+			if key == say.label {
+				return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is asked for elsewhere",
+					fmt.Sprintf("Set resources.gpu.%s, which regions of every kind understand.", say.field))
+			}
+		}
+	}
+	return nil
+}
+
+func checkTolerations(list []*windlassv1.Toleration, field string) error {
+	seen := map[string]int{}
+	for i, t := range list {
+		at := fmt.Sprintf("%s.tolerations[%d]", field, i)
+		if t.GetKey() == "" && t.GetValue() != "" {
+			return invalidFix(at+".value", fmt.Sprintf("value %q is of no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
+		}
+		id := strings.Join([]string{t.GetKey(), t.GetValue(), t.GetEffect()}, "\x00")
+		if first, ok := seen[id]; ok {
+			return invalidFix(at, fmt.Sprintf("it says the same as tolerations[%d]", first), "Leave one of them out.")
+		}
+		seen[id] = i
+	}
+	return nil
+}
+
+func checkPodLabels(labels map[string]string, field string) error {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if taken(key) {
+			return takenError(field, key, "Use a prefix of your own.")
+		}
+		if key == "pod-template-hash" || key == "controller-revision-hash" {
+			return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is how Kubernetes' controllers know their pods", "Use another name.")
+		}
+	}
+	return nil
+}
+
+func checkAnnotations(annotations map[string]string, field string) error {
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if taken(key) {
+			return takenError(field, key, "Use a prefix of your own.")
+		}
+		domain, _, _ := strings.Cut(key, "/")
+		if strings.HasPrefix(domain, "container.apparmor.security.") || strings.HasPrefix(domain, "container.seccomp.security.") ||
+			strings.HasPrefix(domain, "seccomp.security.") {
+			return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" widens what the pod may do",
+				"Say so in kubernetes.security, with the reason.")
+		}
+		size += len(key) + len(annotations[key])
+	}
+	if size > maxAnnotationBytes {
+		return invalidFix(field, fmt.Sprintf("annotations take %d bytes together: at most %d fit", size, maxAnnotationBytes),
+			"Put large values into files or secrets.")
+	}
+	return nil
+}
+
+func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
+	x := s.GetKubernetes().GetSecurity()
+	if x == nil {
+		return nil
+	}
+	at := field + ".security"
+	if strings.TrimSpace(x.GetReason()) == "" {
+		return invalidFix(at+".reason", "an exception needs a reason", "Say why the program needs it; people who review the cluster read it on the pod.")
+	}
+	if x.GetRunAsRoot() && s.GetKubernetes().RunAsUser != nil {
+		return invalidFix(field+".run_as_user", fmt.Sprintf("run_as_user is %d, and security.run_as_root asks for root", s.GetKubernetes().GetRunAsUser()),
+			"Leave one of them out.")
+	}
+	for i, c := range x.GetAddCapabilities() {
+		at := fmt.Sprintf("%s.add_capabilities[%d]", at, i)
+		if c == "ALL" {
+			return invalidFix(at, "ALL is every capability there is", "Name those that the program needs, or set security.privileged.")
+		}
+		if short, ok := strings.CutPrefix(c, "CAP_"); ok {
+			return invalidFix(at, "Kubernetes names capabilities without CAP_", fmt.Sprintf("Write %q.", short))
+		}
+	}
+	widens := x.GetRunAsRoot() || x.GetPrivileged() || x.GetHostIpc() || x.GetUnconfinedSeccomp() || len(x.GetAddCapabilities()) > 0
+	if !widens && s.GetModelCache().GetHostPath() == "" {
+		return invalidFix(at, "it gives a reason, and nothing that it is the reason for",
+			"Set run_as_root, privileged, host_ipc, unconfined_seccomp, add_capabilities or model_cache.host_path, or leave security out.")
+	}
+	return nil
+}
+
+// notOverlaid are folders of a container that a volume must not hide: devices
+// (/dev/shm among them), the kernel's, and what Kubernetes puts there itself.
+var notOverlaid = []string{"/dev", "/proc", "/sys", "/etc", "/var/run/secrets", "/run/secrets"} //nolint:gochecknoglobals // a table
+
+// notShared are folders of a host with which a container would own the host.
+var notShared = []string{ //nolint:gochecknoglobals // a table
+	"/dev", "/proc", "/sys", "/etc", "/boot", "/root", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/run", "/var/run",
+	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/docker", "/var/lib/etcd",
+}
+
+func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
+	c, field := s.GetModelCache(), field+".model_cache"
+	if c == nil {
+		return nil
+	}
+	if err := checkFolder(c.GetMountPath(), field+".mount_path", notOverlaid, "Choose a folder of its own, such as /models."); err != nil {
+		return err
+	}
+	if c.GetHostPath() == "" {
+		return nil
+	}
+	if err := checkFolder(c.GetHostPath(), field+".host_path", notShared, "Choose a folder that holds nothing else, such as /var/cache/models."); err != nil {
+		return err
+	}
+	if c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE {
+		return invalidFix(field+".retention", "a folder of a host is never deleted", "Leave retention out, or use a claim.")
+	}
+	if s.GetKubernetes().GetSecurity() == nil {
+		return invalidFix(field+".host_path", `a pod with a folder of its host does not pass Kubernetes' "restricted" standard`,
+			"Say why in kubernetes.security.reason, or use a claim.")
+	}
+	return nil
+}
+
+// checkFolder fails for a path that is not plain, or lies in or around one of the
+// forbidden ones.
+func checkFolder(p, field string, forbidden []string, fix string) error {
+	if p == "/" || path.Clean(p) != p {
+		return invalidFix(field, fmt.Sprintf("%q is not a plain path: %q would be", p, plain(p)), fix)
+	}
+	for _, f := range forbidden {
+		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {
+			return invalidFix(field, fmt.Sprintf("%s would get in the way of %s", p, f), fix)
+		}
+	}
+	return nil
+}
+
+func plain(p string) string {
+	if c := path.Clean(p); c != "/" {
+		return c
+	}
+	return "/models"
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"context"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Store runs transactions.
+type Store interface {
+	// Update runs fn in a read-write transaction, again when the database asks for
+	// it: fn has no effects of its own.
+	Update(ctx context.Context, fn func(Tx) error) error
+	// View runs fn for reads that need no common moment.
+	View(ctx context.Context, fn func(Tx) error) error
+}
+
+// Agents asks a region's agent something, best effort. The context has a
+// deadline.
+type Agents interface {
+	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
+	// IsUnreachable tells that Ask found no agent, or got no answer in time.
+	IsUnreachable(err error) bool
+}
+
+// Tx is what the API asks of a transaction.
+type Tx interface {
+	tenantTx
+	appTx
+	topologyTx
+	regionTx
+	recordTx
+}
+
+type tenantTx interface {
+	InsertWorkspace(model.Workspace) error
+	GetWorkspace(id string) (model.Workspace, error)
+	GetWorkspaceByName(name string) (model.Workspace, error)
+	ListWorkspaces(model.Page) ([]model.Workspace, error)
+	UpdateWorkspace(model.Workspace) error
+	DeleteWorkspace(id string) error
+
+	InsertAPIKey(model.APIKey) error
+	GetAPIKey(workspaceID, id string) (model.APIKey, error)
+	GetAPIKeyByHash(hash []byte) (model.APIKey, error)
+	ListAPIKeys(workspaceID string, p model.Page) ([]model.APIKey, error)
+	RevokeAPIKey(workspaceID, id string, at int64) error
+
+	InsertProject(model.Project) error
+	GetProject(workspaceID, id string) (model.Project, error)
+	GetProjectByName(workspaceID, name string) (model.Project, error)
+	ListProjects(workspaceID string, p model.Page) ([]model.Project, error)
+	UpdateProject(model.Project) error
+	DeleteProject(workspaceID, id string) error
+
+	InsertEnvironment(model.Environment) error
+	GetEnvironment(workspaceID, id string) (model.Environment, error)
+	GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error)
+	LockEnvironment(workspaceID, id string) (model.Environment, error)
+	ListEnvironments(workspaceID, projectID string, p model.Page) ([]model.Environment, error)
+	UpdateEnvironment(model.Environment) error
+	DeleteEnvironment(workspaceID, id string) error
+
+	InsertSecretVersion(s model.Secret) error
+	SecretFloor(environmentID string) (int32, error)
+	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)
+	ListSecrets(workspaceID, environmentID string, p model.Page) ([]model.Secret, error)
+	SecretVersions(environmentID string, names []string) (map[string]int32, error)
+	DeleteSecret(workspaceID, environmentID, name string) error
+}
+
+type appTx interface {
+	InsertApp(model.App) error
+	GetApp(workspaceID, id string) (model.App, error)
+	GetAppByName(workspaceID, environmentID, name string) (model.App, error)
+	GetApps(ids []string) ([]model.App, error)
+	LockApp(workspaceID, id string) (model.App, error)
+	UpdateApp(model.App) error
+	ListApps(workspaceID, environmentID string, p model.Page) ([]model.App, error)
+	CountApps(workspaceID, projectID, environmentID string) (int, error)
+
+	InsertDeployment(model.Deployment) error
+	GetDeployment(workspaceID, id string) (model.Deployment, error)
+	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
+	GetDeployments(ids []string) ([]model.Deployment, error)
+	UpdateDeployment(model.Deployment) error
+	ListDeployments(workspaceID, appID string, p model.Page) ([]model.Deployment, error)
+
+	InsertRollout(model.Rollout) error
+	GetRollout(workspaceID, id string) (model.Rollout, error)
+	UpdateRollout(model.Rollout) error
+	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
+
+	Wake(appIDs []string, due, now int64) error
+}
+
+type topologyTx interface {
+	LockTopology(appID string) ([]model.Topology, error)
+	ListTopology(appIDs []string) ([]model.Topology, error)
+	ListTopologyByEnvironment(environmentID string) ([]model.Topology, error)
+	CountTopologyByRegion(regionID string) (int, error)
+	PutTopology([]model.Topology) error
+	PutRoutes([]model.Route) error
+	Change(regionID string, kind model.ChangeKind, key string, generation int64)
+
+	ListObserved(appIDs []string) ([]model.Observed, error)
+	GetInstance(workspaceID, id string) (model.Instance, error)
+	ListInstances(model.InstanceFilter, model.Page) ([]model.Instance, error)
+	CountInstances(regionIDs []string) (map[string]int, error)
+}
+
+type regionTx interface {
+	InsertRegion(model.Region) error
+	GetRegion(id string) (model.Region, error)
+	LockRegion(id string) (model.Region, error)
+	GetRegions(ids []string) ([]model.Region, error)
+	GetRegionByName(workspaceID, name string) (model.Region, error)
+	ListRegions(workspaceID string, p model.Page) ([]model.Region, error)
+	UpdateRegion(model.Region) error
+	DeleteRegion(id string) error
+	GrantRegion(regionID, workspaceID string, at int64) error
+	RevokeGrant(regionID, workspaceID string) error
+	RegionWorkspaces(regionID string) ([]string, error)
+	AppsInRegion(regionID string) ([]string, error)
+
+	InsertJoinToken(model.JoinToken) error
+	ListQuarantine(regionID string, p model.Page) ([]model.Quarantined, error)
+	ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error)
+
+	GetHeads(regionIDs []string) ([]model.Head, error)
+	BumpEpoch(regionID string, salt []byte) (model.Head, error)
+}
+
+type recordTx interface {
+	InsertHistory([]model.History) error
+	ListHistory(workspaceID, appID string, p model.Page) ([]model.History, error)
+	InsertAudit(model.Audit) error
+	ListAudit(workspaceID string, p model.Page) ([]model.Audit, error)
+	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
+	InsertIdempotency(model.Idempotency) error
+}

@@ -1,0 +1,334 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// version is a configuration that an app is to run.
+type version struct {
+	// Spec is complete: defaults, pinned variables, replicas.
+	Spec *windlassv1.DeploymentSpec
+	// Scale tells that the caller asked for Spec.Replicas; else they are what the
+	// app has, and no reason to scale.
+	Scale bool
+	// Source is "deploy", "environment" or "rollback".
+	Source        string
+	FromVersion   int32
+	ResolvedImage string
+}
+
+// outcome of asking an app to run a version.
+type outcome struct {
+	Deployment model.Deployment
+	RolloutID  string
+	// Unchanged: Deployment runs it already, or is on its way. Scaled: it is given
+	// other replicas.
+	Unchanged, Scaled bool
+}
+
+// run makes the version the app's newest, unless it is what the app runs, or is on
+// its way to, already. The app's row is locked: versions have no gaps.
+//
+//	in flight  live   asked for
+//	   x        -        x       nothing to make
+//	   -        x        x       nothing to make, unless replicas are to change
+//	   y        x        x       y is taken back: x stays
+//	   *        *     another    a new version, which supersedes what is in flight
+func (c *change) run(app model.App, v version) (outcome, error) {
+	flight, err := c.inFlight(app)
+	if err != nil {
+		return outcome{}, err
+	}
+	live, err := c.liveOf(app)
+	if err != nil {
+		return outcome{}, err
+	}
+	current := cmp.Or(flight.deployment, live)
+	for _, d := range []*model.Deployment{flight.deployment, live} {
+		if d == nil {
+			continue
+		}
+		same, err := sameSpec(d.Spec, v.Spec)
+		if err != nil {
+			return outcome{}, err
+		}
+		if !same {
+			continue
+		}
+		if d != current {
+			if app, err = c.takeBack(app, flight, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
+				return outcome{}, err
+			}
+		}
+		return c.keep(app, *d, v)
+	}
+	return c.make(app, flight, live, v)
+}
+
+// keep has the deployment stay what the app runs, with other replicas if they were
+// asked for.
+func (c *change) keep(app model.App, d model.Deployment, v version) (outcome, error) {
+	out := outcome{Deployment: d, RolloutID: app.RolloutID, Unchanged: true}
+	if !v.Scale {
+		return out, nil
+	}
+	n, err := c.scale(&app, []string{d.ID}, "", v.Spec.GetReplicas())
+	if err != nil || n == 0 {
+		return out, err
+	}
+	out.Unchanged, out.Scaled = false, true
+	c.log(app, model.History{
+		What: "Scaled", Why: fmt.Sprintf("v%d is to have %d replicas in each region", d.Version, v.Spec.GetReplicas()),
+		RolloutID: app.RolloutID, DeploymentID: d.ID, Version: d.Version,
+	})
+	return out, nil
+}
+
+// scale gives the deployments other replicas, in one region or in all, and tells
+// how many regions that changed. It stores the app.
+func (c *change) scale(app *model.App, deploymentIDs []string, regionID string, replicas int32) (int, error) {
+	rows, err := c.LockTopology(app.ID)
+	if err != nil {
+		return 0, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+	}
+	var changed []model.Topology
+	for _, id := range deploymentIDs {
+		changed = append(changed, topology.Scale(rows, id, regionID, replicas, c.traceparent, c.at)...)
+	}
+	if regionID == "" {
+		app.Replicas = replicas
+	}
+	if err := c.store(app); err != nil {
+		return 0, err
+	}
+	if len(changed) == 0 {
+		return 0, nil
+	}
+	if err := topology.Write(c, topology.State{Rows: rows}, topology.State{Rows: changed}); err != nil {
+		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
+	}
+	return len(changed), c.wake(app.ID)
+}
+
+// make writes the next version and its rollout.
+func (c *change) make(app model.App, f flight, live *model.Deployment, v version) (outcome, error) {
+	hash, err := specHash(v.Spec)
+	if err != nil {
+		return outcome{}, err
+	}
+	d := model.Deployment{
+		ID: ident.New("dep"), WorkspaceID: app.WorkspaceID, AppID: app.ID, Version: app.LatestVersion + 1,
+		Spec: v.Spec, SpecHash: hash, ResolvedImage: v.ResolvedImage,
+		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
+		Source: v.Source, FromVersion: v.FromVersion, CreatedBy: c.by.Name, CreatedAt: c.at,
+	}
+	if f.rollout != nil {
+		if app, err = c.takeBack(app, f, fmt.Sprintf("v%d took its place", d.Version)); err != nil {
+			return outcome{}, err
+		}
+	}
+	r := model.Rollout{
+		ID: ident.New("rol"), WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version,
+		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
+		CreatedBy: c.by.Name, Traceparent: c.traceparent, CreatedAt: c.at,
+		Deadline: c.at + v.Spec.GetProgressDeadline().AsDuration().Milliseconds(),
+	}
+	if live != nil {
+		r.FromDeploymentID, r.FromVersion = live.ID, live.Version
+	}
+	if err := c.InsertDeployment(d); err != nil {
+		return outcome{}, fmt.Errorf("create version %d of app %s: %w", d.Version, app.ID, err)
+	}
+	if err := c.InsertRollout(r); err != nil {
+		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
+	}
+	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
+	if err := c.store(&app); err != nil {
+		return outcome{}, err
+	}
+	c.log(app, model.History{
+		What: "DeploymentCreated", Why: whyCreated(v, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
+	})
+	return outcome{Deployment: d, RolloutID: r.ID}, c.wake(app.ID)
+}
+
+func whyCreated(v version, r model.Rollout) string {
+	why := map[string]string{
+		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
+	}[v.Source]
+	if v.FromVersion != 0 {
+		why = fmt.Sprintf("back to the configuration of v%d", v.FromVersion)
+	}
+	why += fmt.Sprintf("; %d replicas in each of %s", v.Spec.GetReplicas(), strings.Join(v.Spec.GetRegions(), ", "))
+	if r.FromVersion != 0 {
+		why += fmt.Sprintf("; v%d is live", r.FromVersion)
+	}
+	if m := v.Spec.GetMessage(); m != "" {
+		why += ": " + m
+	}
+	return why
+}
+
+// flight is the rollout in flight and its deployment, nil for none.
+type flight struct {
+	rollout *model.Rollout
+	// deployment that is still wanted: none once its end was asked for.
+	deployment *model.Deployment
+	// leaving is a deployment whose end was asked for and is not written yet.
+	leaving *model.Deployment
+}
+
+func (c *change) inFlight(app model.App) (f flight, err error) {
+	if app.RolloutID == "" {
+		return f, nil
+	}
+	r, err := c.GetRollout(app.WorkspaceID, app.RolloutID)
+	if c.api.cfg.IsNotFound(err) {
+		return f, nil
+	}
+	if err != nil {
+		return f, fmt.Errorf("read rollout %s: %w", app.RolloutID, err)
+	}
+	if r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+		return f, nil
+	}
+	f.rollout = &r
+	d, err := c.GetDeployment(app.WorkspaceID, r.DeploymentID)
+	switch {
+	case c.api.cfg.IsNotFound(err):
+	case err != nil:
+		return f, fmt.Errorf("read deployment %s: %w", r.DeploymentID, err)
+	case model.Terminal(model.DeploymentMoves, d.Status):
+	case r.CancelRequested:
+		f.leaving = &d
+	default:
+		f.deployment = &d
+	}
+	return f, nil
+}
+
+func (c *change) liveOf(app model.App) (*model.Deployment, error) {
+	if app.LiveDeploymentID == "" {
+		return nil, nil
+	}
+	d, err := c.GetDeployment(app.WorkspaceID, app.LiveDeploymentID)
+	if err != nil {
+		return nil, fmt.Errorf("read live deployment %s: %w", app.LiveDeploymentID, err)
+	}
+	return &d, nil
+}
+
+// takeBack ends the rollout in flight, because something else is wanted now. What
+// it started leaves by the app's workflow.
+func (c *change) takeBack(app model.App, f flight, why string) (model.App, error) {
+	r := *f.rollout
+	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why
+	r.FinishedAt = c.at
+	if err := c.UpdateRollout(r); err != nil {
+		return app, fmt.Errorf("supersede rollout %s: %w", r.ID, err)
+	}
+	c.ended = append(c.ended, r)
+	if d := cmp.Or(f.deployment, f.leaving); d != nil {
+		ended := *d
+		ended.Status = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED
+		ended.Reason, ended.Message, ended.EndedAt = plan.ReasonSuperseded, why, c.at
+		if err := c.UpdateDeployment(ended); err != nil {
+			return app, fmt.Errorf("supersede deployment %s: %w", d.ID, err)
+		}
+	}
+	c.log(app, model.History{
+		What: "RolloutSuperseded", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
+	})
+	app.RolloutID = ""
+	if err := c.store(&app); err != nil {
+		return app, err
+	}
+	return app, c.wake(app.ID)
+}
+
+// store writes the locked app's row and keeps the copy in step with it.
+func (c *change) store(app *model.App) error {
+	app.UpdatedAt = c.at
+	if err := c.UpdateApp(*app); err != nil {
+		return fmt.Errorf("update app %s: %w", app.ID, err)
+	}
+	app.ResourceVersion++
+	return nil
+}
+
+// checkRegions fails on a region that the workspace may not use.
+func (c *change) checkRegions(spec *windlassv1.DeploymentSpec, field string) error {
+	known, err := c.ListRegions(c.workspaceID, model.Page{Limit: maxKnownRegions})
+	if err != nil {
+		return fmt.Errorf("list regions: %w", err)
+	}
+	for i, name := range spec.GetRegions() {
+		if slices.ContainsFunc(known, func(r model.Region) bool { return r.Name == name }) {
+			continue
+		}
+		if len(known) == maxKnownRegions {
+			if _, err := c.GetRegionByName(c.workspaceID, name); err == nil {
+				continue
+			} else if !c.api.cfg.IsNotFound(err) {
+				return fmt.Errorf("read region %s: %w", name, err)
+			}
+		}
+		return unknownRegion(fmt.Sprintf("%s.regions[%d]", field, i), name, known)
+	}
+	return nil
+}
+
+// maxKnownRegions are read at once; a workspace with more has its names looked up
+// one by one.
+const maxKnownRegions = 500
+
+func unknownRegion(field, name string, known []model.Region) error {
+	fix := "The workspace has no region yet: create one with `windlass region create`."
+	if len(known) > 0 {
+		var names []string
+		for _, r := range known[:min(len(known), 20)] {
+			names = append(names, r.Name)
+		}
+		fix = "Regions of the workspace: " + strings.Join(names, ", ") + "."
+	}
+	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_REGION, Field: field, Fix: fix,
+	}, fmt.Sprintf("region %q is unknown to the workspace", name))
+}
+
+// checkSecretsExist fails on a secret that the environment does not have.
+func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
+	var names []string
+	for _, r := range spec.GetSecrets() {
+		names = append(names, r.GetSecret())
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	versions, err := c.SecretVersions(environmentID, names)
+	if err != nil {
+		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
+	}
+	for i, name := range names {
+		if versions[name] == 0 {
+			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET,
+				Field:  fmt.Sprintf("%s.secrets[%d].secret", field, i),
+				Fix:    "Set it with `windlass secret set`, then deploy again.",
+			}, fmt.Sprintf("the environment has no secret %q", name))
+		}
+	}
+	return nil
+}

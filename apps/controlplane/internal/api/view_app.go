@@ -1,0 +1,124 @@
+package api
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// appProto is the app as the API shows it, without its URLs.
+func appProto(f facts, app model.App) *windlassv1.App {
+	out := &windlassv1.App{
+		Id: app.ID, WorkspaceId: app.WorkspaceID, ProjectId: app.ProjectID, EnvironmentId: app.EnvironmentID,
+		ProjectName: f.projects[app.ProjectID].Name, EnvironmentName: f.environments[app.EnvironmentID].Name,
+		Name: app.Name, Description: app.Description,
+		LiveDeploymentId: app.LiveDeploymentID, LiveVersion: f.deployments[app.LiveDeploymentID].Version,
+		PreviousVersion: f.deployments[app.PreviousDeploymentID].Version, LatestVersion: app.LatestVersion,
+		RolloutId: app.RolloutID,
+		CreatedAt: app.CreatedAt, UpdatedAt: app.UpdatedAt, ResourceVersion: app.ResourceVersion,
+	}
+	live := f.livePlaces(app)
+	for _, p := range live {
+		out.Replicas += p.Row.Replicas
+		out.ReadyReplicas += min(p.Observed.ReadyReplicas, p.Row.Replicas)
+		out.Regions = append(out.Regions, p.Name())
+	}
+	out.Status, out.Message = f.status(app, live)
+	return out
+}
+
+func (f facts) livePlaces(app model.App) []rollup.Place {
+	if app.LiveDeploymentID == "" {
+		return nil
+	}
+	return f.places(app.ID, app.LiveDeploymentID, topology.Active)
+}
+
+// status is computed from the facts of this moment. With nothing live and nothing
+// on its way no region has a say, and the workflow's last word stands.
+func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
+	var in rollup.Facts
+	switch {
+	case app.DeletingSince != 0:
+		in.Deleting = true
+		for _, t := range f.rows[app.ID] {
+			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				in.Live = append(in.Live, f.place(t))
+			}
+		}
+		slices.SortStableFunc(in.Live, byName)
+	case app.RolloutID != "":
+		target := f.target(app)
+		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
+	case app.LiveDeploymentID != "":
+		in.HasLive, in.Live = true, live
+	case app.Status == windlassv1.AppStatus_APP_STATUS_FAILED:
+		return app.Status, app.Message
+	}
+	return rollup.Status(in)
+}
+
+// target is the deployment that the rollout in flight leads to: always the newest.
+// Before it has rows in any region, it may not be among the facts.
+func (f facts) target(app model.App) model.Deployment {
+	for _, d := range f.deployments {
+		if d.AppID == app.ID && d.Version == app.LatestVersion {
+			return d
+		}
+	}
+	return model.Deployment{Version: app.LatestVersion, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING}
+}
+
+// deploymentProto is a version of the app as the API shows it.
+func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Deployment {
+	out := &windlassv1.Deployment{
+		Id: d.ID, AppId: d.AppID, AppName: app.Name, Version: d.Version, Spec: d.Spec, Status: d.Status,
+		Reason: d.Reason, Message: d.Message, Source: d.Source, FromVersion: d.FromVersion,
+		ResolvedImage: d.ResolvedImage, CreatedBy: d.CreatedBy, Live: d.ID == app.LiveDeploymentID, Stable: d.Stable,
+		CreatedAt: d.CreatedAt, ReadyAt: d.ReadyAt, EndedAt: d.EndedAt,
+	}
+	for _, p := range f.places(d.AppID, d.ID, func(model.Topology) bool { return true }) {
+		out.Regions = append(out.Regions, p.Proto())
+	}
+	return out
+}
+
+func rolloutProto(r model.Rollout) *windlassv1.Rollout {
+	return &windlassv1.Rollout{
+		Id: r.ID, AppId: r.AppID, DeploymentId: r.DeploymentID, Version: r.Version, FromVersion: r.FromVersion,
+		Status: r.Status, Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy,
+		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+	}
+}
+
+func historyProto(f map[string]model.Region, h model.History) *windlassv1.HistoryEntry {
+	region := h.RegionID
+	if r, ok := f[region]; ok {
+		region = r.Name
+	}
+	return &windlassv1.HistoryEntry{
+		Id: h.ID, At: h.At, What: h.What, Why: h.Why, Who: h.Who,
+		RolloutId: h.RolloutID, DeploymentId: h.DeploymentID, Version: h.Version, Region: region,
+	}
+}
+
+func (a *API) historyViews(tx Tx, rows []model.History) ([]*windlassv1.HistoryEntry, error) {
+	ids := map[string]bool{}
+	for _, h := range rows {
+		if h.RegionID != "" {
+			ids[h.RegionID] = true
+		}
+	}
+	regions, err := a.regionsByID(tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var out []*windlassv1.HistoryEntry
+	for _, h := range rows {
+		out = append(out, historyProto(regions, h))
+	}
+	return out, nil
+}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// maxQuarantined are counted; beyond that the number is not what matters.
+const maxQuarantined = 1000
+
+// regionViews are regions with what their agents report. How many instances run
+// in a platform's region, of all workspaces together, is for operators.
+func (a *API) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.Region, error) {
+	ids := map[string]bool{}
+	for _, r := range rows {
+		ids[r.ID] = true
+	}
+	heads, err := tx.GetHeads(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read heads: %w", err)
+	}
+	revisions := map[string]int64{}
+	for _, h := range heads {
+		revisions[h.RegionID] = h.Revision
+	}
+	instances, err := tx.CountInstances(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("count instances: %w", err)
+	}
+	var out []*windlassv1.Region
+	for _, r := range rows {
+		v, err := regionProto(r)
+		if err != nil {
+			return nil, err
+		}
+		v.Revision = revisions[r.ID]
+		if r.WorkspaceID == by.WorkspaceID {
+			v.Instances = int32(instances[r.ID])
+			quarantined, err := tx.ListQuarantine(r.ID, model.Page{Limit: maxQuarantined})
+			if err != nil {
+				return nil, fmt.Errorf("list quarantine of region %s: %w", r.ID, err)
+			}
+			v.Quarantined = int32(len(quarantined))
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+func (a *API) regionView(tx Tx, by caller, r model.Region) (*windlassv1.Region, error) {
+	views, err := a.regionViews(tx, by, []model.Region{r})
+	if err != nil {
+		return nil, err
+	}
+	return views[0], nil
+}
+
+// regionProto is the region's own row.
+func regionProto(r model.Region) (*windlassv1.Region, error) {
+	var capacity agentv1.Capacity
+	if err := proto.Unmarshal(r.Capacity, &capacity); err != nil {
+		return nil, fmt.Errorf("read capacity of region %s: %w", r.ID, err)
+	}
+	out := &windlassv1.Region{
+		Id: r.ID, Name: r.Name, WorkspaceId: r.WorkspaceID, Labels: r.Labels, Status: r.Status, Message: r.Message,
+		AgentVersion: r.AgentVersion, Runtime: r.AgentRuntime,
+		ReceivedRevision: r.ReceivedRevision, LastReportAt: r.LastReportAt,
+		CpuMillicores: capacity.GetCpuMillicores(), MemoryMib: capacity.GetMemoryMib(), Notes: capacity.GetNotes(),
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
+	}
+	for _, g := range capacity.GetGpus() {
+		out.Gpus = append(out.Gpus, &windlassv1.GpuCapacity{
+			Product: g.GetProduct(), Pool: g.GetPool(), Allocatable: g.GetAllocatable(),
+			Requested: g.GetRequested(), LargestFree: g.GetLargestFree(), Free: g.GetFree(), Quota: g.GetQuota(),
+			Hosts: g.GetHosts(), ResourceName: g.GetResourceName(), MemoryMib: g.GetMemoryMib(),
+		})
+	}
+	return out, nil
+}
+
+func quarantineProto(r model.Region, q model.Quarantined) *windlassv1.QuarantinedWorkload {
+	return &windlassv1.QuarantinedWorkload{
+		Region: r.Name, Key: q.Key, Instances: q.Instances, Since: q.Since, Approved: q.ApprovedAt != 0,
+	}
+}
+
+func (a *API) regionsByID(tx Tx, ids map[string]bool) (map[string]model.Region, error) {
+	rows, err := tx.GetRegions(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read regions: %w", err)
+	}
+	out := map[string]model.Region{}
+	for _, r := range rows {
+		out[r.ID] = r
+	}
+	return out, nil
+}

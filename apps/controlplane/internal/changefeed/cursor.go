@@ -1,0 +1,146 @@
+package changefeed
+
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// Key names an item of a region's desired state.
+type Key struct {
+	Kind model.ChangeKind
+	Name string
+}
+
+// Position is a point of a region's history.
+type Position struct {
+	Epoch    int64
+	Revision int64
+	Chain    []byte
+}
+
+// Cursor is what one stream still owes its agent: a set of dirty keys, never a
+// queue, so that a slow agent costs memory in the number of keys that exist, not
+// in the number of changes that happen. It is not safe for concurrent use.
+type Cursor struct {
+	sent  Position // everything up to here has been sent
+	known Position // newest position that Mark was told of
+	dirty map[Key]int64
+}
+
+// NewCursor starts after a position that the agent holds.
+func NewCursor(at Position) *Cursor {
+	return &Cursor{sent: at, known: at, dirty: map[Key]int64{}}
+}
+
+// Mark notes changes that were read from the feed and the position they lead to.
+// Changes that the agent holds already (at or below the sent revision) are
+// dropped; that is how a snapshot and the deltas after it meet without a gap:
+// the stream subscribes first, reads the snapshot then.
+func (c *Cursor) Mark(changes []model.Change, to Position) {
+	for _, ch := range changes {
+		if ch.Revision > c.sent.Revision {
+			c.dirty[Key{ch.Kind, ch.Key}] = ch.Revision
+		}
+	}
+	if to.Revision > c.known.Revision {
+		c.known = to
+	}
+}
+
+// Sent says that a snapshot as of the position is on its way: what is dirty at
+// or below it is covered by it.
+func (c *Cursor) Sent(at Position) {
+	for k, rev := range c.dirty {
+		if rev <= at.Revision {
+			delete(c.dirty, k)
+		}
+	}
+	c.sent = at
+	if at.Revision > c.known.Revision {
+		c.known = at
+	}
+}
+
+// Idle tells that nothing is owed.
+func (c *Cursor) Idle() bool { return len(c.dirty) == 0 && c.known.Revision == c.sent.Revision }
+
+// At is the position up to which everything has been sent.
+func (c *Cursor) At() Position { return c.sent }
+
+// Batch is a frame to be: the range (After, Upto.Revision] and the keys whose
+// newest state closes it.
+type Batch struct {
+	After int64
+	Upto  Position
+	Keys  []Key
+}
+
+// Take returns everything owed and regards it as sent. If it then cannot be
+// sent, the stream is over, and the agent resumes from what it received.
+func (c *Cursor) Take() (Batch, bool) {
+	if c.Idle() {
+		return Batch{}, false
+	}
+	b := Batch{After: c.sent.Revision, Upto: c.known, Keys: make([]Key, 0, len(c.dirty))}
+	for k := range c.dirty {
+		b.Keys = append(b.Keys, k)
+	}
+	clear(c.dirty)
+	c.sent = c.known
+	return b, true
+}
+
+// Resume is what to do with the cursor that an agent brings.
+type Resume int
+
+// Verdicts of Judge.
+const (
+	// Deltas: its cursor is in our history; send what came after.
+	Deltas Resume = iota
+	// Snapshot: it holds nothing, or too old a revision to go on from.
+	Snapshot
+	// Fork: it holds a history that is not ours (a restored backup, an
+	// asynchronous failover). A new epoch starts and a snapshot follows.
+	Fork
+)
+
+func (r Resume) String() string {
+	switch r {
+	case Deltas:
+		return "deltas"
+	case Snapshot:
+		return "snapshot"
+	case Fork:
+		return "fork"
+	}
+	return fmt.Sprintf("Resume(%d)", int(r))
+}
+
+// Judge compares an agent's position with the head, read from the primary.
+// chainAt is the stored chain value of the agent's revision, nil when it was
+// compacted away.
+//
+//	agent holds nothing                      -> snapshot
+//	agent's epoch is above the head's        -> fork: our database is the older one
+//	agent's epoch is below the head's        -> snapshot: it missed a new epoch
+//	agent's revision is above the head's     -> fork
+//	chain compacted                          -> snapshot
+//	chain differs                            -> fork
+func Judge(agent Position, head model.Head, chainAt []byte) Resume {
+	switch {
+	case agent.Epoch == 0 && agent.Revision == 0:
+		return Snapshot
+	case agent.Epoch > head.Epoch:
+		return Fork
+	case agent.Epoch < head.Epoch:
+		return Snapshot
+	case agent.Revision > head.Revision:
+		return Fork
+	case chainAt == nil:
+		return Snapshot
+	case string(chainAt) != string(agent.Chain):
+		return Fork
+	}
+	return Deltas
+}

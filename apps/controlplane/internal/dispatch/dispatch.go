@@ -1,0 +1,194 @@
+// Package dispatch feeds every agent stream of this process from memory.
+//
+//	commit --nudge--> Tailer --changes--> Cursor (dirty keys) --> stream --> agent
+//	   beat ------------^                                    \--> DesiredItems
+//
+// One Tailer per process reads the heads of regions that have a stream here, in
+// one query, then the changes of those that moved, in one more: of the regions that
+// a commit of this or another process changed as soon as it is told, and of all on
+// a fixed beat, for what nobody told. So a change costs by the regions that it
+// touches, an idle fleet costs one query a beat whatever its size, and a process
+// without streams costs none.
+//
+// A stream never waits for another: what it owes is a set of dirty keys, taken
+// at once when its agent can take a frame, and every send has a deadline.
+//
+// # No gap between snapshot and deltas
+//
+// A stream subscribes first and reads its snapshot then, in one consistent read
+// as of revision A. Changes at or below A are in it; changes above A were
+// published to the subscription, which existed before. The cursor drops the
+// former when they arrive late and keeps the latter.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Tx is what dispatch asks of a transaction.
+type Tx interface {
+	GetHead(regionID string) (model.Head, error)
+	GetHeads(regionIDs []string) ([]model.Head, error)
+	Changes(after map[string]int64, limit int) ([]model.Change, error)
+	ChainAt(regionID string, revision int64) ([]byte, error)
+	BumpEpoch(regionID string, salt []byte) (model.Head, error)
+	DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error)
+	LockRegion(id string) (model.Region, error)
+	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error)
+	AppsInRegion(regionID string) ([]string, error)
+	PutStream(regionID, peerID string) error
+	Wake(appIDs []string, due, now int64) error
+}
+
+// Store runs transactions on the primary.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+	View(ctx context.Context, fn func(Tx) error) error
+	Snapshot(ctx context.Context, fn func(Tx) error) error
+}
+
+// Config of a Service. Zero durations take the defaults stated.
+type Config struct {
+	Store Store
+	// Caller tells whose credential the call carries and when that was issued,
+	// unix ms.
+	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
+	// IsNotFound tells the store's "no such row" from other errors.
+	IsNotFound func(error) bool
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Random returns numbers in [0, 1) for jitter, safely for concurrent use; nil
+	// means math/rand.
+	Random func() float64
+
+	// Peer is the id of this process, under which others find the streams that it
+	// holds; empty: there are no others.
+	Peer string
+	// Beat is how late a commit may be seen that nobody told us of: 200 ms, a fifth
+	// of what a person notices, at five queries a second and process.
+	Beat time.Duration
+	// Bookmark is the shortest time between two; the longest is twice that: 10 s.
+	Bookmark time.Duration
+	// LeaseTTL of an agent's session: 15 s, three reports of the heartbeat.
+	LeaseTTL time.Duration
+	// SendTimeout bounds one frame: 30 s, a stalled agent's whole patience.
+	SendTimeout time.Duration
+	// SnapshotRate and SnapshotBurst bound full reads: 50 a second, 100 at once.
+	SnapshotRate  rate.Limit
+	SnapshotBurst int
+	// Limits that a new session starts with; nil: none.
+	Limits  func() *agentv1.ReportLimits
+	Version string
+}
+
+func (c *Config) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.Beat, 200*time.Millisecond)
+	set(&c.Bookmark, 10*time.Second)
+	set(&c.LeaseTTL, 15*time.Second)
+	set(&c.SendTimeout, 30*time.Second)
+	if c.SnapshotRate == 0 {
+		c.SnapshotRate = 50
+	}
+	if c.SnapshotBurst == 0 {
+		c.SnapshotBurst = 100
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	if c.Limits == nil {
+		c.Limits = func() *agentv1.ReportLimits { return nil }
+	}
+}
+
+// Service serves Watch and UploadLogs, and carries requests to agents.
+type Service struct {
+	cfg      Config
+	tailer   *Tailer
+	metrics  *metrics
+	limiter  *rate.Limiter
+	requests *requests
+
+	mu       sync.Mutex
+	streams  map[string]*stream // by region: the current session's
+	draining chan struct{}
+	drained  bool
+}
+
+// New checks the config and returns a service; Run makes it move.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Caller == nil || cfg.IsNotFound == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("dispatch: Store, Caller, IsNotFound, Log and Registerer are required")
+	}
+	cfg.defaults()
+	s := &Service{
+		cfg:      cfg,
+		limiter:  rate.NewLimiter(cfg.SnapshotRate, cfg.SnapshotBurst),
+		requests: newRequests(),
+		streams:  map[string]*stream{},
+		draining: make(chan struct{}),
+	}
+	s.metrics = newMetrics(cfg.Registerer)
+	s.tailer = newTailer(cfg.Store, cfg.Log, cfg.Beat, cfg.Random)
+	return s, nil
+}
+
+// Nudge says that a commit, of this process or another, moved the heads of the
+// regions; with none given, of any. It never blocks.
+func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
+
+// Run tails the feed until ctx ends.
+func (s *Service) Run(ctx context.Context) error { return s.tailer.Run(ctx) }
+
+// Drain sends every stream away. New streams are sent away at once.
+func (s *Service) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.drained {
+		s.drained = true
+		close(s.draining)
+	}
+}
+
+// Connected tells whether the region has a stream on this process.
+func (s *Service) Connected(regionID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[regionID] != nil
+}
+
+// enter makes st its region's stream and ends the one before it: a session has
+// one stream, and a newer session has replaced the older one's.
+func (s *Service) enter(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.streams[st.region]; old != nil {
+		old.end(errReplaced)
+	}
+	s.streams[st.region] = st
+	s.metrics.streams.Set(float64(len(s.streams)))
+}
+
+func (s *Service) leave(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[st.region] == st {
+		delete(s.streams, st.region)
+	}
+	s.metrics.streams.Set(float64(len(s.streams)))
+}

@@ -1,0 +1,172 @@
+package dispatch
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sort"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/digest"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// specHashSize is enough that two contents never agree by accident, in a tenth
+// of a snapshot's bytes.
+const specHashSize = 16
+
+// encode makes the wire form of an item in the epoch given.
+func encode(it model.DesiredItem, epoch int64) (*agentv1.Item, error) {
+	out := &agentv1.Item{
+		Kind:       agentv1.ItemKind(it.Kind),
+		Key:        it.Key,
+		Epoch:      epoch,
+		Generation: it.Generation,
+	}
+	switch it.Kind {
+	case model.KindDeployment:
+		state := deploymentState(it)
+		hash, err := hashOf(state)
+		if err != nil {
+			return nil, fmt.Errorf("hash deployment %s: %w", it.Key, err)
+		}
+		out.SpecHash = hash
+		describe(state, it)
+		out.Content = &agentv1.Item_Deployment{Deployment: state}
+	case model.KindRoutes:
+		routes := routesOf(it)
+		hash, err := hashOf(routes)
+		if err != nil {
+			return nil, fmt.Errorf("hash routes of %s: %w", it.Key, err)
+		}
+		out.SpecHash = hash
+		out.Content = &agentv1.Item_Routes{Routes: routes}
+	default:
+		return nil, fmt.Errorf("item %s has unknown kind %d", it.Key, it.Kind)
+	}
+	return out, nil
+}
+
+// describe adds what is not part of the hash: a trace changes nothing that runs, and
+// a project that is renamed changes no revision, so that a hash over its name would
+// say that every agent drifted. The names arrive with the next generation.
+func describe(state *agentv1.DeploymentState, it model.DesiredItem) {
+	state.Traceparent = it.Topology.Traceparent
+	if it.Delete {
+		return
+	}
+	state.WorkloadVersion = it.Deployment.Version
+	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.ProjectName, it.EnvironmentName
+}
+
+func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
+	if it.Delete {
+		return &agentv1.DeploymentState{
+			Action:      agentv1.DeploymentState_ACTION_DELETE,
+			Deployment:  &agentv1.Deployment{Id: it.Key, AppId: it.Deployment.AppID, WorkspaceId: it.Deployment.WorkspaceID},
+			WorkloadKey: it.Key,
+		}
+	}
+	d := it.Deployment
+	spec := proto.CloneOf(d.Spec)
+	if d.ResolvedImage != "" {
+		spec.Image = d.ResolvedImage
+	}
+	dep := &agentv1.Deployment{
+		Id:            d.ID,
+		WorkspaceId:   d.WorkspaceID,
+		ProjectId:     it.App.ProjectID,
+		EnvironmentId: it.App.EnvironmentID,
+		AppId:         d.AppID,
+		AppName:       it.App.Name,
+		Version:       d.Version,
+		Replicas:      it.Topology.Replicas,
+		Spec:          spec,
+	}
+	for name, version := range it.SecretVersions {
+		dep.Secrets = append(dep.Secrets, &agentv1.SecretVersion{Secret: name, Version: version})
+	}
+	sort.Slice(dep.Secrets, func(i, j int) bool { return dep.Secrets[i].Secret < dep.Secrets[j].Secret })
+	dep.TemplateHash = templateHash(d, dep.Secrets)
+	return &agentv1.DeploymentState{
+		Action:      agentv1.DeploymentState_ACTION_APPLY,
+		Deployment:  dep,
+		WorkloadKey: d.ID,
+	}
+}
+
+// templateHash covers what is stored of an instance's making, never how it is
+// encoded: an encoding may change with a release, and would replace every
+// instance there is. A secret that only pulls the image is not in it: no instance
+// has it, and a registry's new password is no reason to start a model again.
+func templateHash(d model.Deployment, secrets []*agentv1.SecretVersion) []byte {
+	variables := map[string]bool{}
+	for _, ref := range d.Spec.GetSecrets() {
+		variables[ref.GetSecret()] = variables[ref.GetSecret()] || !ref.GetImagePull()
+	}
+	h := sha256.New()
+	h.Write(d.SpecHash)
+	_, _ = fmt.Fprintf(h, "\x00%s", d.ResolvedImage)
+	for _, s := range secrets {
+		if !variables[s.Secret] {
+			continue
+		}
+		_, _ = fmt.Fprintf(h, "\x00%s\x00%d", s.Secret, s.Version)
+	}
+	return h.Sum(nil)[:specHashSize]
+}
+
+func routesOf(it model.DesiredItem) *agentv1.Routes {
+	r := &agentv1.Routes{AppId: it.Key}
+	if it.Delete {
+		return r
+	}
+	r.Hosts = it.Route.Hosts
+	for _, t := range it.Targets {
+		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight})
+	}
+	return r
+}
+
+func hashOf(m proto.Message) ([]byte, error) {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	return sum[:specHashSize], nil
+}
+
+// counts tells whether an item is part of the digest.
+func counts(it *agentv1.Item) bool {
+	switch c := it.Content.(type) {
+	case *agentv1.Item_Deployment:
+		return c.Deployment.Action == agentv1.DeploymentState_ACTION_APPLY
+	case *agentv1.Item_Routes:
+		return len(c.Routes.Targets) > 0
+	}
+	return false
+}
+
+// index notes an item that is or was sent.
+func index(x *digest.Index, it *agentv1.Item) {
+	kind := int32(it.Kind)
+	if counts(it) {
+		x.Put(kind, it.Key, digest.Hash(kind, it.Key, it.Generation, it.SpecHash))
+		return
+	}
+	x.Delete(kind, it.Key)
+}
+
+// rank orders a snapshot: applies, then routes, then deletes. Instances exist
+// before a route names them, and are named by none when they go.
+func rank(it *agentv1.Item) int {
+	switch {
+	case it.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES:
+		return 1
+	case counts(it):
+		return 0
+	}
+	return 2
+}

@@ -1,0 +1,106 @@
+package dispatch
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func desired(edit func(*model.DesiredItem)) model.DesiredItem {
+	it := model.DesiredItem{
+		Kind: model.KindDeployment, Key: "dep_1", Generation: 3,
+		Topology: model.Topology{Replicas: 2, Traceparent: "00-1-2-01"},
+		Deployment: model.Deployment{
+			ID: "dep_1", WorkspaceID: "ws_1", AppID: "app_1", Version: 7, SpecHash: []byte{1, 2, 3},
+			ResolvedImage: "registry.example/echo@sha256:00",
+			Spec: &windlassv1.DeploymentSpec{
+				Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1", "B": "2"},
+				Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
+			},
+		},
+		App:            model.App{ID: "app_1", ProjectID: "prj_1", EnvironmentID: "env_1", Name: "echo"},
+		SecretVersions: map[string]int32{"token": 4},
+	}
+	if edit != nil {
+		edit(&it)
+	}
+	return it
+}
+
+func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
+	t.Helper()
+	item, err := encode(desired(edit), 1)
+	require.NoError(t, err)
+	return item
+}
+
+// A hash that a release changes is drift in every region at once, and a template
+// that it changes replaces every instance there is. These were the values of the
+// first release; what is added later must leave them.
+func TestAReleaseChangesNoHashOfWhatRegionsHold(t *testing.T) {
+	item := encoded(t, nil)
+	require.Equal(t, "d9fd17b267165e971968d3cc4010543b", hex.EncodeToString(item.SpecHash))
+	require.Equal(t, "19cd23925d9cc960802c2fbc58ec8ec6", hex.EncodeToString(item.GetDeployment().GetDeployment().GetTemplateHash()))
+}
+
+func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
+	before := encoded(t, nil)
+	named := encoded(t, func(it *model.DesiredItem) { it.ProjectName, it.EnvironmentName = "chat", "production" })
+	state := named.GetDeployment()
+	require.Equal(t, int32(7), state.WorkloadVersion)
+	require.Equal(t, "dep_1", state.WorkloadKey)
+	require.Equal(t, "chat", state.Deployment.ProjectName)
+	require.Equal(t, "production", state.Deployment.EnvironmentName)
+	require.Equal(t, before.SpecHash, named.SpecHash, "renaming a project is no drift")
+	require.Equal(t, before.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash)
+}
+
+func TestATombstoneHoldsIdsOnly(t *testing.T) {
+	item := encoded(t, func(it *model.DesiredItem) {
+		it.Delete, it.App, it.Topology, it.SecretVersions = true, model.App{}, model.Topology{}, nil
+	})
+	want := &agentv1.DeploymentState{
+		Action: agentv1.DeploymentState_ACTION_DELETE, WorkloadKey: "dep_1",
+		Deployment: &agentv1.Deployment{Id: "dep_1", AppId: "app_1", WorkspaceId: "ws_1"},
+	}
+	require.True(t, proto.Equal(want, item.GetDeployment()), "%v", item)
+}
+
+func TestOnlySecretsThatInstancesHoldReplaceThem(t *testing.T) {
+	refer := func(refs ...*windlassv1.SecretReference) func(int32) *agentv1.Item {
+		return func(version int32) *agentv1.Item {
+			return encoded(t, func(it *model.DesiredItem) {
+				it.Deployment.Spec.Secrets = refs
+				it.SecretVersions = map[string]int32{"registry": version}
+			})
+		}
+	}
+	variable := &windlassv1.SecretReference{EnvName: "DOCKER_CONFIG", Secret: "registry"}
+	pull := &windlassv1.SecretReference{Secret: "registry", ImagePull: true}
+	for _, c := range []struct {
+		name     string
+		item     func(int32) *agentv1.Item
+		replaces bool
+	}{
+		{"a variable", refer(variable), true},
+		{"for pulling the image", refer(pull), false},
+		{"both", refer(pull, variable), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			one, two := c.item(1), c.item(2)
+			require.NotEqual(t, one.SpecHash, two.SpecHash, "the region is told of every new version")
+			template := func(it *agentv1.Item) []byte { return it.GetDeployment().Deployment.TemplateHash }
+			if c.replaces {
+				require.NotEqual(t, template(one), template(two))
+			} else {
+				require.Equal(t, template(one), template(two))
+			}
+		})
+	}
+}

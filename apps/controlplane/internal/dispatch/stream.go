@@ -1,0 +1,394 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/digest"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// A frame holds at most this much: one write deadline must be enough for it on
+	// a slow link, and neither side should need a large buffer.
+	maxFrameItems = 500
+	maxFrameBytes = 1 << 20
+	// goAwayWindow is what agents spread their return over.
+	goAwayWindow = 2 * time.Second
+	// readTimeout bounds one read of items.
+	readTimeout = 30 * time.Second
+)
+
+var (
+	errReplaced = errors.New("another stream of the region replaced this one")
+	errDrift    = errors.New("too old a revision to go on from")
+)
+
+// stream is one agent's Watch.
+type stream struct {
+	svc     *Service
+	region  string
+	session string
+	out     *connect.ServerStream[agentv1.WatchResponse]
+	sub     *subscription
+	ended   chan struct{}
+	cause   error
+
+	// index is what the region should hold, once known; complete tells that it
+	// is, as of indexAt.
+	index    *digest.Index
+	complete bool
+	indexAt  int64
+	requests chan *agentv1.Request
+}
+
+func newStream(s *Service, region, session string, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
+	return &stream{
+		svc: s, region: region, session: session, out: out,
+		ended:    make(chan struct{}),
+		index:    digest.NewIndex(),
+		requests: make(chan *agentv1.Request, 16),
+	}
+}
+
+// end ends the stream from outside; the service's mutex is held.
+func (st *stream) end(cause error) {
+	select {
+	case <-st.ended:
+	default:
+		st.cause = cause
+		close(st.ended)
+	}
+}
+
+// run sends what is owed as it comes, and bookmarks while nothing is.
+func (st *stream) run(ctx context.Context) error {
+	bookmark := time.NewTimer(st.bookmarkDelay())
+	defer bookmark.Stop()
+	for {
+		// What is owed goes before anything that may be waiting beside it.
+		if err := st.flush(ctx); err != nil {
+			return st.failed(ctx, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-st.svc.draining:
+			return st.goAway(ctx, "this server is leaving")
+		case <-st.ended:
+			return rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "", st.cause.Error())
+		case <-st.sub.signal:
+		case req := <-st.requests:
+			err := st.send(ctx, "request", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Request{Request: req}})
+			if err != nil {
+				return err
+			}
+		case <-bookmark.C:
+			if err := st.bookmark(ctx); err != nil {
+				return st.failed(ctx, err)
+			}
+			bookmark.Reset(st.bookmarkDelay())
+		}
+	}
+}
+
+// failed turns "this stream cannot go on, another can" into a GoAway.
+func (st *stream) failed(ctx context.Context, err error) error {
+	if errors.Is(err, errDrift) {
+		return st.goAway(ctx, err.Error())
+	}
+	return err
+}
+
+func (st *stream) bookmarkDelay() time.Duration {
+	return st.svc.cfg.Bookmark + time.Duration(st.svc.cfg.Random()*float64(st.svc.cfg.Bookmark))
+}
+
+// catchUp marks what changed between the agent's cursor and the point from which
+// the tailer publishes. With bucket sums, the agent found its inbox to differ:
+// the buckets that do are sent whole.
+func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, published changefeed.Position) error {
+	after := req.ReceivedRevision
+	for after < published.Revision {
+		var changes []model.Change
+		err := st.svc.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			changes, err = tx.Changes(map[string]int64{st.region: after}, changesPerPoll)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read changes after %d: %w", after, err)
+		}
+		if len(changes) == 0 || changes[0].Revision != after+1 {
+			// Compacted meanwhile.
+			return st.snapshot(ctx, "compacted", nil)
+		}
+		last := changes[len(changes)-1]
+		st.sub.with(func(c *changefeed.Cursor) {
+			c.Mark(changes, changefeed.Position{Epoch: published.Epoch, Revision: last.Revision, Chain: last.Chain})
+		})
+		after = last.Revision
+	}
+	if len(req.BucketSums) == digest.Buckets {
+		return st.snapshot(ctx, "repair", req)
+	}
+	return nil
+}
+
+// read is one consistent read of everything the region should hold.
+func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Item, error) {
+	if err := st.svc.limiter.Wait(ctx); err != nil {
+		return changefeed.Position{}, nil, fmt.Errorf("wait for a turn to read a snapshot: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var head model.Head
+	var rows []model.DesiredItem
+	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
+		rows = rows[:0]
+		if head, err = tx.GetHead(st.region); err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+			part, err := tx.DesiredItems(st.region, kind, nil)
+			if err != nil {
+				return fmt.Errorf("read items of kind %d: %w", kind, err)
+			}
+			rows = append(rows, part...)
+		}
+		return nil
+	})
+	if err != nil {
+		return changefeed.Position{}, nil, fmt.Errorf("read snapshot of region %s: %w", st.region, err)
+	}
+	at := changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
+	items, err := encodeAll(rows, head.Epoch)
+	return at, items, err
+}
+
+func encodeAll(rows []model.DesiredItem, epoch int64) ([]*agentv1.Item, error) {
+	items := make([]*agentv1.Item, 0, len(rows))
+	for _, row := range rows {
+		it, err := encode(row, epoch)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, it)
+	}
+	return items, nil
+}
+
+// snapshot sends the state at one revision. With a repair request it sends the
+// differing buckets only and leaves the cursor where the agent is, since changes
+// of other buckets up to the snapshot's revision are still owed.
+func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
+	at, items, err := st.read(ctx)
+	if err != nil {
+		return err
+	}
+	if current := st.epoch(); current != at.Epoch {
+		return errDrift
+	}
+	st.remember(at, items)
+
+	begin := &agentv1.SnapshotBegin{Epoch: at.Epoch, Revision: at.Revision, Chain: at.Chain}
+	if repair != nil {
+		sums := st.index.Sums()
+		begin.Buckets = sums.Differing(repair.BucketSums)
+		begin.Revision, begin.Chain = repair.ReceivedRevision, repair.Chain
+		items = slices.DeleteFunc(items, func(it *agentv1.Item) bool {
+			_, differs := slices.BinarySearch(begin.Buckets, int32(digest.Bucket(it.Key)))
+			return !differs
+		})
+		if len(begin.Buckets) == 0 {
+			return nil
+		}
+		st.svc.cfg.Log.WarnContext(ctx, "an agent's inbox differs from the database: sending the buckets again",
+			"region", st.region, "buckets", len(begin.Buckets), "items", len(items))
+	}
+	begin.Count = int64(len(items))
+	sort.SliceStable(items, func(i, j int) bool { return rank(items[i]) < rank(items[j]) })
+	st.svc.metrics.snapshots.WithLabelValues(cause).Inc()
+
+	err = st.send(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}})
+	for _, part := range split(items) {
+		if err != nil {
+			return err
+		}
+		st.svc.metrics.items.Add(float64(len(part)))
+		err = st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: &agentv1.SnapshotItems{Items: part}}})
+	}
+	if err != nil {
+		return err
+	}
+	if repair == nil {
+		st.sub.with(func(c *changefeed.Cursor) { c.Sent(at) })
+	}
+	return st.send(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: &agentv1.SnapshotEnd{}}})
+}
+
+// remember makes a full read the index.
+func (st *stream) remember(at changefeed.Position, items []*agentv1.Item) {
+	st.index = digest.NewIndex()
+	for _, it := range items {
+		index(st.index, it)
+	}
+	st.complete, st.indexAt = true, at.Revision
+}
+
+func (st *stream) epoch() (epoch int64) {
+	st.sub.with(func(c *changefeed.Cursor) { epoch = c.At().Epoch })
+	return epoch
+}
+
+// flush sends everything owed.
+func (st *stream) flush(ctx context.Context) error {
+	for {
+		batch, ok, reset := st.sub.take()
+		if reset {
+			return errDrift
+		}
+		if !ok {
+			return nil
+		}
+		if err := st.delta(ctx, batch); err != nil {
+			return err
+		}
+	}
+}
+
+// delta sends one batch. Only its last frame moves the cursor: a stream that
+// breaks before it is resumed from where the batch began.
+func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
+	var items []*agentv1.Item
+	for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+		var keys []string
+		for _, k := range b.Keys {
+			if k.Kind == kind {
+				keys = append(keys, k.Name)
+			}
+		}
+		sort.Strings(keys)
+		for part := range slices.Chunk(keys, maxFrameItems) {
+			rows, err := st.readItems(ctx, kind, part)
+			if err != nil {
+				return err
+			}
+			more, err := encodeAll(rows, b.Upto.Epoch)
+			if err != nil {
+				return err
+			}
+			items = append(items, more...)
+		}
+	}
+	sort.SliceStable(items, func(i, j int) bool { return rank(items[i]) < rank(items[j]) })
+	for _, it := range items {
+		index(st.index, it)
+	}
+	st.svc.metrics.lag.Observe(float64(b.Upto.Revision - b.After))
+	st.svc.metrics.items.Add(float64(len(items)))
+
+	parts := split(items)
+	if len(parts) == 0 {
+		parts = [][]*agentv1.Item{nil}
+	}
+	for i, part := range parts {
+		d := &agentv1.Delta{Epoch: b.Upto.Epoch, After: b.After, Upto: b.After, Items: part}
+		if i == len(parts)-1 {
+			d.Upto, d.Chain = b.Upto.Revision, b.Upto.Chain
+		}
+		if err := st.send(ctx, "delta", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Delta{Delta: d}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (st *stream) readItems(ctx context.Context, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []model.DesiredItem
+	err := st.svc.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		rows, err = tx.DesiredItems(st.region, kind, keys)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %d items of region %s: %w", len(keys), st.region, err)
+	}
+	return rows, nil
+}
+
+// bookmark tells where the stream is and what the inbox should sum to. A stream
+// that resumed reads the whole once, at its first bookmark.
+func (st *stream) bookmark(ctx context.Context) error {
+	if !st.complete {
+		at, items, err := st.read(ctx)
+		if err != nil {
+			return err
+		}
+		if st.epoch() != at.Epoch {
+			return errDrift
+		}
+		st.remember(at, items)
+		// What changed up to here and was not sent yet is in the index already.
+		if err := st.flush(ctx); err != nil {
+			return err
+		}
+	}
+	var at changefeed.Position
+	var idle bool
+	st.sub.with(func(c *changefeed.Cursor) { at, idle = c.At(), c.Idle() })
+	if !idle || at.Revision < st.indexAt {
+		return nil
+	}
+	sums := st.index.Sums()
+	return st.send(ctx, "bookmark", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Bookmark{Bookmark: &agentv1.Bookmark{
+		Epoch: at.Epoch, Revision: at.Revision, Chain: at.Chain,
+		Digest: sums.Total(), Count: int64(st.index.Len()),
+	}}})
+}
+
+func (st *stream) goAway(ctx context.Context, reason string) error {
+	return st.send(ctx, "go_away", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{
+		RetryAfter: durationpb.New(goAwayWindow), Reason: reason,
+	}}})
+}
+
+// send writes one frame under the write deadline.
+func (st *stream) send(ctx context.Context, kind string, frame *agentv1.WatchResponse) error {
+	setWriteDeadline(ctx, time.Now().Add(st.svc.cfg.SendTimeout))
+	if err := st.out.Send(frame); err != nil {
+		return fmt.Errorf("send %s to region %s: %w", kind, st.region, err)
+	}
+	st.svc.metrics.frames.WithLabelValues(kind).Inc()
+	return nil
+}
+
+// split cuts items into frames.
+func split(items []*agentv1.Item) [][]*agentv1.Item {
+	var out [][]*agentv1.Item
+	start, size := 0, 0
+	for i, it := range items {
+		n := proto.Size(it)
+		if i > start && (i-start >= maxFrameItems || size+n > maxFrameBytes) {
+			out = append(out, items[start:i])
+			start, size = i, 0
+		}
+		size += n
+	}
+	if start < len(items) {
+		out = append(out, items[start:])
+	}
+	return out
+}

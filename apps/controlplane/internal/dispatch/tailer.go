@@ -1,0 +1,344 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// changesPerPoll bounds the rows of one read; what is left is read at once after
+// it. 5,000 rows are under a megabyte.
+const changesPerPoll = 5000
+
+// pollTimeout bounds one round of the tailer.
+const pollTimeout = 10 * time.Second
+
+// Tailer follows the feeds of the regions that somebody subscribed to.
+type Tailer struct {
+	store Store
+	log   *slog.Logger
+	beat  time.Duration
+	rnd   func() float64
+	nudge chan struct{} // buffer of one
+
+	mu      sync.Mutex
+	regions map[string]*tailed
+	due     map[string]struct{} // regions to poll before the beat
+	allDue  bool
+}
+
+// tailed is a region that is being followed.
+type tailed struct {
+	at   changefeed.Position // newest that was published
+	subs map[*subscription]struct{}
+}
+
+// subscription is one stream's view of its region's feed.
+type subscription struct {
+	tailer *Tailer
+	region string
+	signal chan struct{} // buffer of one
+
+	mu     sync.Mutex
+	cursor *changefeed.Cursor
+	reset  bool
+}
+
+func newTailer(store Store, log *slog.Logger, beat time.Duration, rnd func() float64) *Tailer {
+	return &Tailer{
+		store: store, log: log, beat: beat, rnd: rnd,
+		nudge:   make(chan struct{}, 1),
+		regions: map[string]*tailed{},
+		due:     map[string]struct{}{},
+	}
+}
+
+// Nudge asks for a poll of the regions now; with none given, of all. It never
+// blocks. What nobody follows here costs nothing.
+func (t *Tailer) Nudge(regions ...string) {
+	t.mu.Lock()
+	wanted := len(regions) == 0
+	t.allDue = t.allDue || wanted
+	for _, id := range regions {
+		if t.regions[id] != nil {
+			t.due[id] = struct{}{}
+			wanted = true
+		}
+	}
+	t.mu.Unlock()
+	if !wanted {
+		return
+	}
+	select {
+	case t.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// Run polls until ctx ends: everything with the beat, which nudges do not put off,
+// and what was nudged at once. A database that is away is asked again with full
+// jitter; streams stay open meanwhile.
+func (t *Tailer) Run(ctx context.Context) error {
+	policy := backoff.Policy{Min: t.beat, Max: 5 * time.Second}
+	failures := 0
+	timer := time.NewTimer(t.beat)
+	defer timer.Stop()
+	for {
+		beat := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.nudge:
+		case <-timer.C:
+			beat = true
+		}
+		only, all := t.taken()
+		if beat || all {
+			only = nil
+		}
+		err := t.poll(ctx, only)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			failures++
+			wait := policy.Delay(failures, t.rnd)
+			t.log.Warn("cannot read the change feed", "error", err, "retry_in", wait)
+			// What was to be polled is among everything.
+			timer.Reset(wait)
+		case beat:
+			failures = 0
+			timer.Reset(t.beat)
+		}
+	}
+}
+
+// taken returns the regions that are due, and forgets that they are.
+func (t *Tailer) taken() (due map[string]struct{}, all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due, all = t.due, t.allDue
+	t.due, t.allDue = map[string]struct{}{}, false
+	return due, all
+}
+
+// poll publishes what is new in the regions, nil: in all that are followed.
+func (t *Tailer) poll(ctx context.Context, only map[string]struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	for {
+		more, err := t.pollOnce(ctx, only)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// pollOnce publishes what is new, and tells whether more is known to be there.
+func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more bool, err error) {
+	ids, positions := t.followed(only)
+	if len(ids) == 0 {
+		return false, nil
+	}
+	var heads []model.Head
+	var changes []model.Change
+	behind := map[string]model.Head{}
+	err = t.store.View(ctx, func(tx Tx) error {
+		clear(behind)
+		if heads, err = tx.GetHeads(ids); err != nil {
+			return fmt.Errorf("read heads: %w", err)
+		}
+		after := map[string]int64{}
+		for _, h := range heads {
+			at := positions[h.RegionID]
+			if h.Epoch == at.Epoch && h.Revision > at.Revision {
+				after[h.RegionID] = at.Revision
+				behind[h.RegionID] = h
+			}
+		}
+		if len(after) == 0 {
+			return nil
+		}
+		if changes, err = tx.Changes(after, changesPerPoll); err != nil {
+			return fmt.Errorf("read changes: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+
+	byRegion := map[string][]model.Change{}
+	for _, c := range changes {
+		byRegion[c.RegionID] = append(byRegion[c.RegionID], c)
+	}
+	for _, h := range heads {
+		switch at := positions[h.RegionID]; {
+		case h.Epoch != at.Epoch || h.Revision < at.Revision || h.Revision == at.Revision && !bytes.Equal(h.Chain, at.Chain):
+			// A new epoch, or a database that went back in time: every agent of the
+			// region has to watch again and be judged against what is true now.
+			t.reset(h, at)
+		case len(byRegion[h.RegionID]) > 0:
+			t.publish(h, byRegion[h.RegionID])
+		}
+	}
+	return len(changes) == changesPerPoll, nil
+}
+
+// followed are those of the regions that somebody subscribed to; nil: all.
+func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string]changefeed.Position) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at = map[string]changefeed.Position{}
+	if only != nil {
+		for id := range only {
+			if r := t.regions[id]; r != nil {
+				ids = append(ids, id)
+				at[id] = r.at
+			}
+		}
+		return ids, at
+	}
+	for id, r := range t.regions {
+		ids = append(ids, id)
+		at[id] = r.at
+	}
+	return ids, at
+}
+
+func (t *Tailer) publish(h model.Head, changes []model.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.regions[h.RegionID]
+	if r == nil || r.at.Epoch != h.Epoch {
+		return
+	}
+	// The last stream may have left and another come while we read: it begins later
+	// than we read from.
+	for len(changes) > 0 && changes[0].Revision <= r.at.Revision {
+		changes = changes[1:]
+	}
+	if len(changes) == 0 {
+		return
+	}
+	// Gap-free by construction of the feed; a hole means that rows were compacted
+	// under us. A chain that does not go on from ours means that the database went
+	// back in time and has already come further than we were.
+	if changes[0].Revision != r.at.Revision+1 || !bytes.Equal(changes[0].Chain, changefeed.Chain(r.at.Chain, changes[0].ID)) {
+		t.resetLocked(r, h)
+		return
+	}
+	last := changes[len(changes)-1]
+	r.at = changefeed.Position{Epoch: h.Epoch, Revision: last.Revision, Chain: last.Chain}
+	for sub := range r.subs {
+		sub.mu.Lock()
+		sub.cursor.Mark(changes, r.at)
+		sub.mu.Unlock()
+		sub.wake()
+	}
+}
+
+// reset sends the region's streams away, unless the region is no longer where it
+// was when the head was judged.
+func (t *Tailer) reset(h model.Head, judged changefeed.Position) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.regions[h.RegionID]; r != nil && r.at.Epoch == judged.Epoch && r.at.Revision == judged.Revision {
+		t.resetLocked(r, h)
+	}
+}
+
+func (t *Tailer) resetLocked(r *tailed, h model.Head) {
+	r.at = changefeed.Position{Epoch: h.Epoch, Revision: h.Revision, Chain: h.Chain}
+	for sub := range r.subs {
+		sub.mu.Lock()
+		sub.reset = true
+		sub.mu.Unlock()
+		sub.wake()
+	}
+}
+
+// subscribe starts to follow the region for an agent that holds everything up to
+// its position. The returned position is the one that publishing starts after:
+// the stream reads by itself what lies between.
+func (t *Tailer) subscribe(ctx context.Context, region string, agent changefeed.Position) (*subscription, changefeed.Position, error) {
+	sub := &subscription{
+		tailer: t, region: region,
+		signal: make(chan struct{}, 1),
+		cursor: changefeed.NewCursor(agent),
+	}
+	if at, ok := t.join(sub, nil); ok {
+		return sub, at, nil
+	}
+	var head model.Head
+	err := t.store.View(ctx, func(tx Tx) (err error) {
+		head, err = tx.GetHead(region)
+		return err
+	})
+	if err != nil {
+		return nil, changefeed.Position{}, fmt.Errorf("read head of region %s: %w", region, err)
+	}
+	at, _ := t.join(sub, &head)
+	// Who committed after the head was read and before we joined has nudged nobody.
+	t.Nudge(region)
+	return sub, at, nil
+}
+
+func (t *Tailer) join(sub *subscription, head *model.Head) (changefeed.Position, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.regions[sub.region]
+	if r == nil {
+		if head == nil {
+			return changefeed.Position{}, false
+		}
+		r = &tailed{
+			at:   changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain},
+			subs: map[*subscription]struct{}{},
+		}
+		t.regions[sub.region] = r
+	}
+	r.subs[sub] = struct{}{}
+	return r.at, true
+}
+
+func (s *subscription) close() {
+	t := s.tailer
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.regions[s.region]; r != nil {
+		delete(r.subs, s)
+		if len(r.subs) == 0 {
+			delete(t.regions, s.region)
+		}
+	}
+}
+
+func (s *subscription) wake() {
+	select {
+	case s.signal <- struct{}{}:
+	default:
+	}
+}
+
+// with runs fn on the cursor.
+func (s *subscription) with(fn func(*changefeed.Cursor)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn(s.cursor)
+}
+
+func (s *subscription) take() (b changefeed.Batch, ok, reset bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reset {
+		return changefeed.Batch{}, false, true
+	}
+	b, ok = s.cursor.Take()
+	return b, ok, false
+}

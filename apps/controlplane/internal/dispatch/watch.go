@@ -1,0 +1,186 @@
+package dispatch
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// openTimeout bounds what happens before the first frame.
+const openTimeout = 10 * time.Second
+
+// maxEpochsAhead is how far an agent's epoch may be above ours: each epoch between
+// is a fork that a restored database has forgotten, and a step to catch up.
+const maxEpochsAhead = 1000
+
+// Watch streams the desired state of the caller's region.
+func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
+	region, issuedAt, ok := s.cfg.Caller(ctx)
+	if !ok {
+		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
+	}
+	st := newStream(s, region, req.SessionId, out)
+	select {
+	case <-s.draining:
+		return st.goAway(ctx, "this server is leaving")
+	default:
+	}
+
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	session, verdict, err := s.open(opening, region, issuedAt, req)
+	cancel()
+	if err != nil {
+		return s.openError(region, err)
+	}
+
+	s.enter(st)
+	defer s.leave(st)
+	// A cursor that is not in our history says nothing about what is owed.
+	agent := changefeed.Position{Epoch: session.SessionEpoch}
+	if verdict.resume == changefeed.Deltas {
+		agent = position(req)
+	}
+	sub, published, err := s.tailer.subscribe(ctx, region, agent)
+	if err != nil {
+		return s.openError(region, err)
+	}
+	defer sub.close()
+	st.sub = sub
+
+	if err := st.send(ctx, "hello", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Hello{Hello: &agentv1.Hello{
+		Epoch:         session.SessionEpoch,
+		Fence:         session.SessionFence,
+		Resumed:       verdict.resumed,
+		LeaseTtl:      durationpb.New(s.cfg.LeaseTTL),
+		Limits:        s.cfg.Limits(),
+		ServerVersion: s.cfg.Version,
+	}}}); err != nil {
+		return err
+	}
+
+	if verdict.resume == changefeed.Deltas {
+		err = st.catchUp(ctx, req, published)
+	} else {
+		err = st.snapshot(ctx, verdict.resume.String(), nil)
+	}
+	if err != nil {
+		return s.openError(region, err)
+	}
+	return st.run(ctx)
+}
+
+type verdict struct {
+	resume  changefeed.Resume
+	resumed bool
+}
+
+// open begins or continues the session and judges the agent's cursor against the
+// primary, in one transaction: a fork starts a new epoch, and every active app of
+// the region is woken, since what the agents acknowledged before counts no more.
+func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest) (session model.Region, v verdict, err error) {
+	salt := make([]byte, 16)
+	if _, err := rand.Read(salt); err != nil {
+		return session, v, fmt.Errorf("read randomness: %w", err)
+	}
+	now := time.Now().UnixMilli()
+	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
+		before, err := tx.LockRegion(region)
+		if err != nil {
+			return fmt.Errorf("lock region: %w", err)
+		}
+		if issuedAt < before.CredentialNotBefore {
+			return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the credential was revoked: join the region again")
+		}
+		head, err := tx.GetHead(region)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		agent := position(req)
+		chainAt, err := tx.ChainAt(region, agent.Revision)
+		if err != nil && !s.cfg.IsNotFound(err) {
+			return fmt.Errorf("read chain at %d: %w", agent.Revision, err)
+		}
+		v.resume = changefeed.Judge(agent, head, chainAt)
+		if v.resume == changefeed.Fork {
+			if agent.Epoch-head.Epoch > maxEpochsAhead {
+				return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "epoch",
+					fmt.Sprintf("epoch %d is far above every epoch of this region: delete the agent's inbox file", agent.Epoch))
+			}
+			// The new epoch has to be above the agent's, too.
+			for head.Epoch <= agent.Epoch || head.Epoch == before.SessionEpoch {
+				if head, err = tx.BumpEpoch(region, salt); err != nil {
+					return fmt.Errorf("start a new epoch: %w", err)
+				}
+			}
+			apps, err := tx.AppsInRegion(region)
+			if err != nil {
+				return fmt.Errorf("list apps: %w", err)
+			}
+			if err := tx.Wake(apps, now, now); err != nil {
+				return fmt.Errorf("wake apps: %w", err)
+			}
+		}
+		session, v.resumed, err = tx.StartSession(region, req.SessionId, s.cfg.LeaseTTL.Milliseconds(), model.Region{
+			AgentVersion:  req.GetAgent().GetVersion(),
+			AgentRuntime:  req.GetAgent().GetRuntime(),
+			AgentFeatures: req.GetAgent().GetFeatures(),
+		})
+		if err != nil {
+			return fmt.Errorf("start session: %w", err)
+		}
+		if s.cfg.Peer != "" {
+			if err := tx.PutStream(region, s.cfg.Peer); err != nil {
+				return fmt.Errorf("note where the stream is: %w", err)
+			}
+		}
+		// What was reported in another epoch was reported to another history.
+		// So was what a restored database has no report of.
+		v.resumed = v.resumed && before.SessionEpoch == session.SessionEpoch && before.SessionSequence >= req.ReportedSequence
+		if before.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
+			apps, err := tx.AppsInRegion(region)
+			if err != nil {
+				return fmt.Errorf("list apps: %w", err)
+			}
+			if err := tx.Wake(apps, now, now); err != nil {
+				return fmt.Errorf("wake apps: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return session, v, fmt.Errorf("open session of region %s: %w", region, err)
+	}
+	if v.resume == changefeed.Fork {
+		s.cfg.Log.WarnContext(ctx, "an agent holds a history that this database does not: new epoch",
+			"region", region, "epoch", session.SessionEpoch, "agent_epoch", req.Epoch, "agent_revision", req.ReceivedRevision)
+	}
+	return session, v, nil
+}
+
+func position(req *agentv1.WatchRequest) changefeed.Position {
+	return changefeed.Position{Epoch: req.Epoch, Revision: req.ReceivedRevision, Chain: req.Chain}
+}
+
+// openError tells the agent what it can act on, and keeps errors that streams
+// end with as they are.
+func (s *Service) openError(region string, err error) error {
+	var ce *connect.Error
+	switch {
+	case errors.As(err, &ce), errors.Is(err, context.Canceled):
+		return err
+	case s.cfg.IsNotFound(err):
+		return rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
+	}
+	return fmt.Errorf("watch region %s: %w", region, err)
+}

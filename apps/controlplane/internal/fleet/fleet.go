@@ -1,0 +1,358 @@
+// Package fleet looks after the regions' agents: how they join, what proves who
+// they are, when they count as gone, and what may be forgotten.
+//
+// # Credentials
+//
+// An agent's credential is a sealed statement (region, issued at, expires at):
+// only the control plane's key makes one, and checking it costs no query. It is
+// revoked by the region's "not before" time, which every handler compares after
+// it read the region's row anyway. Because nothing of it is stored, agents keep
+// their credentials through a restored backup.
+//
+// # Leases
+//
+// Each report renews its region's lease, on the database's clock. A lease is let
+// expire only by a process that swept without a failure and without a pause for
+// a full TTL: while we or the database were away, no agent could renew, and our
+// own outage must condemn nobody. An expired lease makes a region unreachable
+// and wakes its apps. It deletes nothing.
+package fleet
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CredentialPrefix starts every agent credential, so that a leaked one is found
+// by scanners and known at sight.
+const CredentialPrefix = "wla_"
+
+const credentialContext = "windlass agent credential"
+
+// Tx is what fleet asks of a transaction.
+type Tx interface {
+	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
+	UseJoinToken(id, joinID string, at int64) error
+	GetRegion(id string) (model.Region, error)
+	InsertAudit(model.Audit) error
+
+	TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error)
+	GetDeployments(ids []string) ([]model.Deployment, error)
+	GetApp(workspaceID, id string) (model.App, error)
+	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)
+
+	ExpireLeases(now int64, limit int) ([]string, error)
+	AppsInRegion(regionID string) ([]string, error)
+	Wake(appIDs []string, due, now int64) error
+
+	ListRegionHeads(after string, limit int) ([]model.Head, error)
+	CompactChanges(regionID string, upto int64, limit int) (int, error)
+	DeleteTopology(stoppedBefore int64, limit int) (int, error)
+	CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error)
+	DeleteInstances(terminatedBefore int64, limit int) (int, error)
+	DeleteIdempotency(before int64, limit int) (int, error)
+	DeleteApps(deletedBefore int64, limit int) (int, error)
+	CrowdedApps(versions, entries int, after string, limit int) ([]string, error)
+	LockApp(workspaceID, id string) (model.App, error)
+	TrimVersions(app model.App, keep int32, limit int) (int, error)
+	TrimHistory(appID string, keep, limit int) (int, error)
+	TrimSecrets(keep int32, limit int) (int, error)
+	DeleteAudit(before int64, limit int) (int, error)
+	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
+	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
+}
+
+// Store runs transactions.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+	View(ctx context.Context, fn func(Tx) error) error
+}
+
+// Config of a Service. Zero durations take the defaults stated.
+type Config struct {
+	Store Store
+	Box   *seal.Box
+	// IsNotFound and IsConflict tell the store's errors apart.
+	IsNotFound func(error) bool
+	IsConflict func(error) bool
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+
+	// CredentialTTL: 24 h, of which an agent may miss half.
+	CredentialTTL time.Duration
+	// LeaseTTL is dispatch's: 15 s.
+	LeaseTTL time.Duration
+	// Retention of terminated instances, stopped topology and deleted apps: 24 h,
+	// what a person may want to look at the day after.
+	Retention time.Duration
+	// AuditRetention: 90 days.
+	AuditRetention time.Duration
+	// KeepChanges is how many changes of a region's feed stay for agents that
+	// resume: 20,000; one that is further behind gets a snapshot.
+	KeepChanges int64
+	// KeepVersions of an app, 100, are those that one can go back to; KeepHistory,
+	// 1,000, ten entries for each.
+	KeepVersions int32
+	KeepHistory  int
+	// KeepSecretVersions: 5. Only the newest is ever handed out; the others are
+	// for whoever has to find out what was there.
+	KeepSecretVersions int32
+}
+
+// Service serves Join, RenewCredential and GetSecrets, and sweeps.
+type Service struct {
+	cfg     Config
+	expired prometheus.Counter
+}
+
+// New checks the config.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Box == nil || cfg.IsNotFound == nil || cfg.IsConflict == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("fleet: Store, Box, IsNotFound, IsConflict, Log and Registerer are required")
+	}
+	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 {
+		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")
+	}
+	if cfg.CredentialTTL == 0 {
+		cfg.CredentialTTL = 24 * time.Hour
+	}
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = 15 * time.Second
+	}
+	if cfg.Retention == 0 {
+		cfg.Retention = 24 * time.Hour
+	}
+	if cfg.AuditRetention == 0 {
+		cfg.AuditRetention = 90 * 24 * time.Hour
+	}
+	if cfg.KeepChanges == 0 {
+		cfg.KeepChanges = 20_000
+	}
+	if cfg.KeepVersions == 0 {
+		cfg.KeepVersions = 100
+	}
+	if cfg.KeepHistory == 0 {
+		cfg.KeepHistory = 1000
+	}
+	if cfg.KeepSecretVersions == 0 {
+		cfg.KeepSecretVersions = 5
+	}
+	s := &Service{cfg: cfg, expired: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
+	})}
+	cfg.Registerer.MustRegister(s.expired, newCensus(s))
+	return s, nil
+}
+
+// Identity is who an agent's call comes from.
+type Identity struct {
+	RegionID string
+	// IssuedAt of the credential, unix ms.
+	IssuedAt int64
+}
+
+type identityKey struct{}
+
+// WithIdentity puts an identity into the context.
+func WithIdentity(ctx context.Context, id Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// Caller returns the identity of the call.
+func Caller(ctx context.Context) (regionID string, issuedAt int64, ok bool) {
+	id, ok := ctx.Value(identityKey{}).(Identity)
+	return id.RegionID, id.IssuedAt, ok
+}
+
+type statement struct {
+	Region    string `json:"r"`
+	IssuedAt  int64  `json:"i"`
+	ExpiresAt int64  `json:"e"`
+}
+
+// issue makes a credential for the region.
+func (s *Service) issue(region string, now time.Time) (*agentv1.Credential, error) {
+	st := statement{Region: region, IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(s.cfg.CredentialTTL).UnixMilli()}
+	data, err := json.Marshal(st)
+	if err != nil {
+		return nil, fmt.Errorf("encode credential: %w", err)
+	}
+	sealed, err := s.cfg.Box.Seal(data, credentialContext)
+	if err != nil {
+		return nil, fmt.Errorf("issue credential: %w", err)
+	}
+	return &agentv1.Credential{
+		Value:     CredentialPrefix + base64.RawURLEncoding.EncodeToString(sealed),
+		ExpiresAt: st.ExpiresAt,
+	}, nil
+}
+
+// Verify reads a credential. Its errors say no more than that it is not good.
+func (s *Service) Verify(credential string, now time.Time) (Identity, error) {
+	bad := func(message string) error {
+		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", message)
+	}
+	body, ok := strings.CutPrefix(credential, CredentialPrefix)
+	if !ok {
+		return Identity{}, bad("this call needs an agent's credential: join the region first")
+	}
+	sealed, err := base64.RawURLEncoding.DecodeString(body)
+	if err != nil {
+		return Identity{}, bad("the agent credential is damaged")
+	}
+	data, err := s.cfg.Box.Open(sealed, credentialContext)
+	if err != nil {
+		return Identity{}, bad("the agent credential was not issued by this control plane")
+	}
+	var st statement
+	if err := json.Unmarshal(data, &st); err != nil {
+		return Identity{}, bad("the agent credential is damaged")
+	}
+	if now.UnixMilli() >= st.ExpiresAt {
+		return Identity{}, bad("the agent credential has expired: join the region again")
+	}
+	return Identity{RegionID: st.Region, IssuedAt: st.IssuedAt}, nil
+}
+
+// current fails when the identity's credential was revoked.
+func (s *Service) current(region model.Region, id Identity) error {
+	if id.IssuedAt < region.CredentialNotBefore {
+		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
+	}
+	return nil
+}
+
+// Interceptor puts the caller's identity into the context of every agent call
+// but Join, or refuses it.
+func (s *Service) Interceptor(joinProcedure string) connect.Interceptor {
+	return &authInterceptor{svc: s, open: joinProcedure}
+}
+
+type authInterceptor struct {
+	svc  *Service
+	open string
+}
+
+func (a *authInterceptor) authenticate(ctx context.Context, procedure, header string) (context.Context, error) {
+	if procedure == a.open {
+		return ctx, nil
+	}
+	token, _ := strings.CutPrefix(header, "Bearer ")
+	id, err := a.svc.Verify(token, time.Now())
+	if err != nil {
+		return ctx, err
+	}
+	return WithIdentity(ctx, id), nil
+}
+
+func (a *authInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		ctx, err := a.authenticate(ctx, req.Spec().Procedure, req.Header().Get("Authorization"))
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+func (a *authInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		ctx, err := a.authenticate(ctx, conn.Spec().Procedure, conn.RequestHeader().Get("Authorization"))
+		if err != nil {
+			return err
+		}
+		return next(ctx, conn)
+	}
+}
+
+func (a *authInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// Sweep lets leases expire until ctx ends.
+func (s *Service) Sweep(ctx context.Context) error {
+	interval := s.cfg.LeaseTTL / 3
+	var healthySince, last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval + rand.N(interval/4+1)):
+		}
+		now := time.Now()
+		// A long pause of this process looks like an outage, because it was one.
+		if healthySince.IsZero() || now.Sub(last) > 2*interval {
+			healthySince = now
+		}
+		last = now
+		expired, err := s.sweep(ctx, now, now.Sub(healthySince) > s.cfg.LeaseTTL+interval)
+		if err != nil {
+			healthySince = time.Time{}
+			if ctx.Err() == nil {
+				s.cfg.Log.WarnContext(ctx, "cannot sweep leases", "error", err)
+			}
+			continue
+		}
+		for _, region := range expired {
+			s.expired.Inc()
+			s.cfg.Log.WarnContext(ctx, "a region's agent stopped reporting: unreachable, nothing is deleted", "region", region)
+		}
+	}
+}
+
+const sweepBatch = 100
+
+func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/3)
+	defer cancel()
+	if !judge {
+		// Only asks whether the database is there.
+		return nil, s.cfg.Store.View(ctx, func(tx Tx) error {
+			_, err := tx.ListRegionHeads("", 1)
+			return err
+		})
+	}
+	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
+		expired, err = tx.ExpireLeases(now.UnixMilli(), sweepBatch)
+		if err != nil {
+			return fmt.Errorf("expire leases: %w", err)
+		}
+		for _, region := range expired {
+			apps, err := tx.AppsInRegion(region)
+			if err != nil {
+				return fmt.Errorf("list apps of region %s: %w", region, err)
+			}
+			if err := tx.Wake(apps, now.UnixMilli(), now.UnixMilli()); err != nil {
+				return fmt.Errorf("wake apps of region %s: %w", region, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return expired, nil
+}
+
+// NewJoinToken returns the row to store for a token's value, which only the one
+// who is to use it keeps.
+func NewJoinToken(value, regionID string, now, expires int64) model.JoinToken {
+	return model.JoinToken{ID: ident.New("jtk"), RegionID: regionID, Hash: model.HashToken(value), CreatedAt: now, ExpiresAt: expires}
+}

@@ -1,0 +1,420 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	region  = "reg_1"
+	joinID  = "join_0123456789abcdef"
+	otherID = "join_fedcba9876543210"
+)
+
+// flaky is a store that can be away, and counts what is asked of it.
+type flaky struct {
+	store.Bound[Tx]
+	away  *atomic.Bool
+	views *atomic.Int64
+}
+
+var errAway = errors.New("the database is away")
+
+func (f flaky) Update(ctx context.Context, fn func(Tx) error) error {
+	if f.away.Load() {
+		return errAway
+	}
+	return f.Bound.Update(ctx, fn)
+}
+
+func (f flaky) View(ctx context.Context, fn func(Tx) error) error {
+	f.views.Add(1)
+	if f.away.Load() {
+		return errAway
+	}
+	return f.Bound.View(ctx, fn)
+}
+
+type house struct {
+	t        *testing.T
+	db       *memory.Store
+	svc      *Service
+	registry *prometheus.Registry
+	away     atomic.Bool
+	views    atomic.Int64
+}
+
+func newBox(t *testing.T) *seal.Box {
+	key, err := seal.Generate()
+	require.NoError(t, err)
+	box, err := seal.New(key)
+	require.NoError(t, err)
+	return box
+}
+
+func setup(t *testing.T) *house {
+	h := &house{t: t, db: memory.New(func() int64 { return time.Now().UnixMilli() }), registry: prometheus.NewRegistry()}
+	svc, err := New(Config{
+		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views}, Box: newBox(t),
+		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+		IsConflict: func(err error) bool { return errors.Is(err, store.ErrConflict) },
+		Log:        slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10,
+	})
+	require.NoError(t, err)
+	h.svc = svc
+	h.update(func(tx store.Tx) error {
+		return errors.Join(
+			tx.InsertWorkspace(model.Workspace{ID: "ws_1", Name: "w", ResourceVersion: 1}),
+			tx.InsertRegion(model.Region{ID: region, WorkspaceID: "ws_1", Name: "us-east-1", ResourceVersion: 1}),
+			tx.InsertRegion(model.Region{ID: "reg_2", WorkspaceID: "ws_1", Name: "eu-west-1", ResourceVersion: 1}),
+			tx.InsertApp(model.App{ID: "app_1", WorkspaceID: "ws_1", EnvironmentID: "env_1", Name: "a", ResourceVersion: 1}))
+	})
+	return h
+}
+
+func (h *house) update(fn func(store.Tx) error) {
+	h.t.Helper()
+	require.NoError(h.t, h.db.Update(context.Background(), fn))
+}
+
+func (h *house) token(value string, ttl time.Duration) {
+	now := time.Now()
+	h.update(func(tx store.Tx) error {
+		return tx.InsertJoinToken(NewJoinToken(value, region, now.UnixMilli(), now.Add(ttl).UnixMilli()))
+	})
+}
+
+func (h *house) join(token, id string) (*agentv1.JoinResponse, error) {
+	return h.svc.Join(h.t.Context(), &agentv1.JoinRequest{Token: token, JoinId: id})
+}
+
+func (h *house) revoke() {
+	h.update(func(tx store.Tx) error {
+		r, err := tx.LockRegion(region)
+		r.CredentialNotBefore = time.Now().UnixMilli() + 1
+		return errors.Join(err, tx.UpdateRegion(r))
+	})
+}
+
+// as is a call with the credential of a region.
+func (h *house) as(region string) context.Context {
+	return WithIdentity(h.t.Context(), Identity{RegionID: region, IssuedAt: time.Now().UnixMilli()})
+}
+
+func requireRefused(t *testing.T, err error, code connect.Code, reason windlassv1.ErrorReason) {
+	t.Helper()
+	require.Equal(t, code, connect.CodeOf(err), "%v", err)
+	require.Equal(t, reason, rpc.ReasonOf(err))
+}
+
+const (
+	unauthenticated = windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED
+	tokenInvalid    = windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID
+)
+
+func TestOnlyAnUnexpiredCredentialOfThisControlPlaneIsGood(t *testing.T) {
+	h, other := setup(t), setup(t)
+	now := time.Now()
+	good, err := h.svc.issue(region, now)
+	require.NoError(t, err)
+	foreign, err := other.svc.issue(region, now)
+	require.NoError(t, err)
+
+	id, err := h.svc.Verify(good.Value, now.Add(24*time.Hour-time.Millisecond))
+	require.NoError(t, err)
+	require.Equal(t, Identity{RegionID: region, IssuedAt: now.UnixMilli()}, id)
+
+	_, err = h.svc.Verify(good.Value, now.Add(24*time.Hour))
+	requireRefused(t, err, connect.CodeUnauthenticated, unauthenticated)
+	for name, value := range map[string]string{
+		"empty": "", "another kind of key": "wlk_abc", "no content": CredentialPrefix, "not base64": CredentialPrefix + "%%",
+		"another control plane's": foreign.Value, "cut": good.Value[:len(good.Value)-4],
+		"tampered": CredentialPrefix + flip(strings.TrimPrefix(good.Value, CredentialPrefix)),
+	} {
+		_, err := h.svc.Verify(value, now)
+		require.Error(t, err, name)
+		requireRefused(t, err, connect.CodeUnauthenticated, unauthenticated)
+	}
+}
+
+func flip(s string) string {
+	b := []byte(s)
+	if b[len(b)/2] == 'A' {
+		b[len(b)/2] = 'B'
+	} else {
+		b[len(b)/2] = 'A'
+	}
+	return string(b)
+}
+
+func TestAJoinTokenServesOneAgentAndThatOneAgain(t *testing.T) {
+	h := setup(t)
+	h.token("token", time.Hour)
+	resp, err := h.join("token", joinID)
+	require.NoError(t, err)
+	require.Equal(t, region, resp.RegionId)
+	id, err := h.svc.Verify(resp.Credential.Value, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, region, id.RegionID)
+
+	_, err = h.join("token", joinID)
+	require.NoError(t, err, "an agent that died before it kept its credential")
+	_, err = h.join("token", otherID)
+	requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
+	_, err = h.join("never made", joinID)
+	requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
+}
+
+func TestAnExpiredJoinTokenIsRefusedToEverybody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.token("token", time.Hour)
+		_, err := h.join("token", joinID)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		_, err = h.join("token", joinID)
+		requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
+	})
+}
+
+func TestARevocationEndsCredentialsAndTheTokensThatCameBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.token("token", time.Hour)
+		before := h.as(region)
+		_, err := h.svc.RenewCredential(before, &agentv1.RenewCredentialRequest{})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		h.revoke()
+		_, err = h.svc.RenewCredential(before, &agentv1.RenewCredentialRequest{})
+		requireRefused(t, err, connect.CodeUnauthenticated, unauthenticated)
+		_, err = h.svc.GetSecrets(before, &agentv1.GetSecretsRequest{DeploymentId: "dep_1"})
+		requireRefused(t, err, connect.CodeUnauthenticated, unauthenticated)
+		_, err = h.join("token", joinID)
+		requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
+
+		time.Sleep(time.Second)
+		h.token("a later one", time.Hour)
+		_, err = h.join("a later one", joinID)
+		require.NoError(t, err)
+		_, err = h.svc.RenewCredential(h.as(region), &agentv1.RenewCredentialRequest{})
+		require.NoError(t, err)
+	})
+}
+
+func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
+	h := setup(t)
+	const value = "hunter2"
+	sealed, err := h.svc.cfg.Box.Seal([]byte(value), model.SecretContext("env_1", "key", 1))
+	require.NoError(t, err)
+	pull, err := h.svc.cfg.Box.Seal([]byte("{}"), model.SecretContext("env_1", "registry", 1))
+	require.NoError(t, err)
+	place := func(status windlassv1.TopologyStatus, generation int64) {
+		h.update(func(tx store.Tx) error {
+			return tx.PutTopology([]model.Topology{{
+				WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: region, Generation: generation, Status: status,
+			}})
+		})
+	}
+	h.update(func(tx store.Tx) error {
+		return errors.Join(
+			tx.InsertSecretVersion(model.Secret{WorkspaceID: "ws_1", EnvironmentID: "env_1", Name: "key", Version: 1, Ciphertext: sealed}),
+			tx.InsertSecretVersion(model.Secret{WorkspaceID: "ws_1", EnvironmentID: "env_1", Name: "registry", Version: 1, Ciphertext: pull}),
+			tx.InsertDeployment(model.Deployment{ID: "dep_1", WorkspaceID: "ws_1", AppID: "app_1", Version: 1, Spec: &windlassv1.DeploymentSpec{
+				Secrets: []*windlassv1.SecretReference{{Secret: "key", EnvName: "A"}, {Secret: "key", EnvName: "B"}, {Secret: "registry", ImagePull: true}},
+			}}))
+	})
+	place(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, 3)
+	get := func(ctx context.Context, id string, generation int64) (*agentv1.GetSecretsResponse, error) {
+		return h.svc.GetSecrets(ctx, &agentv1.GetSecretsRequest{DeploymentId: id, Generation: generation})
+	}
+
+	resp, err := get(h.as(region), "dep_1", 3)
+	require.NoError(t, err)
+	require.Len(t, resp.Secrets, 2, "each once, and those that are no variable, too")
+	require.Equal(t, value, resp.Secrets[0].Value)
+	require.Equal(t, "registry", resp.Secrets[1].Secret)
+	require.Equal(t, int32(1), resp.Secrets[1].Version)
+	_, err = get(h.as(region), "dep_1", 2)
+	require.NoError(t, err, "an agent that is a change behind")
+
+	denied := windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
+	_, err = get(h.as("reg_2"), "dep_1", 3)
+	requireRefused(t, err, connect.CodePermissionDenied, denied)
+	foreign := err
+	_, err = get(h.as(region), "dep_unknown", 3)
+	requireRefused(t, err, connect.CodePermissionDenied, denied)
+	require.Equal(t, foreign.Error(), err.Error(), "what is another's is not told from what is nobody's")
+	_, err = get(h.as(region), "dep_1", 4)
+	requireRefused(t, err, connect.CodePermissionDenied, denied)
+	_, err = get(t.Context(), "dep_1", 3)
+	requireRefused(t, err, connect.CodeUnauthenticated, unauthenticated)
+	for i, status := range []windlassv1.TopologyStatus{windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED} {
+		place(status, int64(4+i))
+		_, err = get(h.as(region), "dep_1", 4)
+		requireRefused(t, err, connect.CodePermissionDenied, denied)
+	}
+}
+
+func (h *house) status() (s windlassv1.RegionStatus) {
+	require.NoError(h.t, h.db.View(context.Background(), func(tx store.Tx) error {
+		r, err := tx.GetRegion(region)
+		s = r.Status
+		return err
+	}))
+	return s
+}
+
+func (h *house) connect() {
+	h.update(func(tx store.Tx) error {
+		_, _, err := tx.StartSession(region, "session-1", (15 * time.Second).Milliseconds(), model.Region{})
+		return err
+	})
+}
+
+func TestALeaseExpiresOnlyAfterAFullTimeToLiveOfOurOwnHealth(t *testing.T) {
+	const connected, unreachable = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.update(func(tx store.Tx) error {
+			return tx.PutTopology([]model.Topology{{
+				WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: region, Generation: 1,
+				Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+			}})
+		})
+		h.connect()
+		time.Sleep(time.Hour) // no control plane ran: the lease is long over
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.svc.Sweep(ctx) }()
+		time.Sleep(19 * time.Second)
+		require.Equal(t, connected, h.status(), "agents get a full lease to come back after a start")
+
+		h.away.Store(true)
+		time.Sleep(time.Minute)
+		h.away.Store(false)
+		time.Sleep(19 * time.Second)
+		require.Equal(t, connected, h.status(), "and after the database was away")
+
+		time.Sleep(30 * time.Second)
+		require.Equal(t, unreachable, h.status())
+		h.update(func(tx store.Tx) error {
+			wakes, err := tx.OverdueWakes(time.Now().UnixMilli(), time.Now().UnixMilli(), 10)
+			require.Len(t, wakes, 1, "its apps are told")
+			return err
+		})
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestMaintenanceKeepsWhatIsNeededAndForgetsTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		row := func(id string, status windlassv1.InstanceStatus) model.Instance {
+			return model.Instance{
+				ID: id, WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: region, Guard: 1,
+				Status: status, UpdatedAt: time.Now().UnixMilli(),
+			}
+		}
+		var rows []model.Instance
+		for i := range 2*maintainBatch + 1 {
+			rows = append(rows, row(fmt.Sprint("ins_old_", i), windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED))
+		}
+		rows = append(rows, row("ins_live", windlassv1.InstanceStatus_INSTANCE_STATUS_READY))
+		h.update(func(tx store.Tx) error { return tx.PutInstances(rows) })
+		for generation := range int64(25) {
+			h.update(func(tx store.Tx) error {
+				tx.Change(region, model.KindDeployment, "dep_1", generation+1)
+				return nil
+			})
+		}
+		time.Sleep(25 * time.Hour)
+		h.update(func(tx store.Tx) error {
+			return tx.PutInstances([]model.Instance{row("ins_new", windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED)})
+		})
+		require.NoError(t, h.svc.maintain(t.Context(), time.Now()))
+
+		require.NoError(t, h.db.View(t.Context(), func(tx store.Tx) error {
+			left, err := tx.ListInstances(model.InstanceFilter{IncludeTerminated: true}, model.Page{Limit: 10})
+			require.NoError(t, err)
+			require.Len(t, left, 2)
+			require.Equal(t, "ins_live", left[0].ID)
+			require.Equal(t, "ins_new", left[1].ID)
+			changes, err := tx.Changes(map[string]int64{region: 15}, 100)
+			require.Len(t, changes, 10)
+			_, gone := tx.ChainAt(region, 14)
+			require.ErrorIs(t, gone, store.ErrNotFound)
+			return err
+		}))
+	})
+}
+
+func TestScrapesCostAtMostOneQueryInFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.update(func(tx store.Tx) error {
+			var rows []model.Instance
+			for i, status := range []windlassv1.InstanceStatus{
+				windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_READY,
+				windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED,
+			} {
+				rows = append(rows, model.Instance{ID: fmt.Sprint("ins_", i), RegionID: region, Status: status, Guard: 1})
+			}
+			return tx.PutInstances(rows)
+		})
+		scrape := func() map[string]float64 {
+			families, err := h.registry.Gather()
+			require.NoError(t, err)
+			out := map[string]float64{}
+			for _, f := range families {
+				for _, m := range f.Metric {
+					name := f.GetName()
+					for _, l := range m.Label {
+						name += " " + l.GetValue()
+					}
+					if m.Gauge != nil {
+						out[name] = m.Gauge.GetValue()
+					}
+				}
+			}
+			return out
+		}
+		for range 10 {
+			got := scrape()
+			require.EqualValues(t, 3, got["deployment_instances_total"])
+			require.EqualValues(t, 2, got["deployment_instances_by_status ready"])
+			require.EqualValues(t, 1, got["deployment_instances_by_status terminated"])
+			require.Contains(t, got, "deployment_instances_by_status pending")
+		}
+		require.EqualValues(t, 1, h.views.Load())
+
+		time.Sleep(5 * time.Second)
+		h.away.Store(true)
+		require.NotContains(t, scrape(), "deployment_instances_total", "no figure is better than an old one")
+		scrape()
+		require.EqualValues(t, 2, h.views.Load(), "a database that is away is not trampled")
+		time.Sleep(5 * time.Second)
+		h.away.Store(false)
+		require.EqualValues(t, 3, scrape()["deployment_instances_total"])
+	})
+}

@@ -1,0 +1,181 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// This is the one place where anything is forgotten for its age or its number, and
+// these are all the tables that would grow with use. What is not listed has a row
+// for each thing that exists (a region, an app, a session) and goes with it.
+//
+//	region_changes        the newest 20,000 of a region
+//	deployment_topology   24 h after a row stopped; what its region said of it, too
+//	instances             24 h after one terminated
+//	apps                  24 h after one was deleted, with its versions, rollouts,
+//	                      routes and history
+//	deployments, rollouts the newest 100 versions of an app, its live and previous
+//	                      one, and what a region still has
+//	history               the newest 1,000 entries of an app
+//	secret_versions       the newest 5 of a secret
+//	join_tokens           24 h after one expired
+//	api_keys              30 d after one was revoked or expired
+//	idempotency           24 h, as the API promises
+//	audit                 90 d, or what the operator says
+//
+// (peers forgets its own rows: their age is seconds.) Counts have a tenth of slack,
+// so that a busy app is not trimmed row by row.
+const (
+	maintainEvery   = 10 * time.Minute
+	maintainTimeout = time.Minute
+	// maintainBatch bounds the rows that one transaction deletes, so that none
+	// holds its locks for long.
+	maintainBatch = 1000
+	// appsBatch is maintainBatch in apps: one may have a thousand rows.
+	appsBatch = 10
+	// idempotencyFor is what the API promises.
+	idempotencyFor = 24 * time.Hour
+	// joinTokensFor is how long whoever comes late is told that a token has expired,
+	// and not that there never was one.
+	joinTokensFor = 24 * time.Hour
+	// keysFor is how long a key that is good no more is still listed.
+	keysFor = 30 * 24 * time.Hour
+)
+
+// Maintain forgets what nobody needs any more, until ctx ends. Every process may
+// run it. The first time comes soon, for one that never lives long.
+func (s *Service) Maintain(ctx context.Context) error {
+	for wait := rand.N(maintainEvery / 5); ; wait = maintainEvery + rand.N(maintainEvery/2) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		if err := s.maintain(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			s.cfg.Log.WarnContext(ctx, "cannot clean up", "error", err)
+		}
+	}
+}
+
+func (s *Service) maintain(ctx context.Context, now time.Time) error {
+	before := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+	var errs []error
+	for _, job := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"changes", s.compact},
+		{"topology", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
+		// After topology, which keeps them.
+		{"apps", s.drained(appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
+		{"instances", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
+		{"versions and history", s.trim},
+		{"secrets", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
+		{"join tokens", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
+		{"keys", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
+		{"idempotency", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
+		{"audit", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
+	} {
+		// Each has its own time: one with much to do, or one that fails, must not keep
+		// the others from ever being done.
+		bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
+		if err := job.do(bounded); err != nil {
+			errs = append(errs, fmt.Errorf("forget %s: %w", job.name, err))
+		}
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+// compact forgets changes that are further back than agents may resume from.
+func (s *Service) compact(ctx context.Context) error {
+	after := ""
+	for {
+		var heads []model.Head
+		err := s.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			heads, err = tx.ListRegionHeads(after, maintainBatch)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("list heads: %w", err)
+		}
+		for _, h := range heads {
+			after = h.RegionID
+			upto := h.Revision - s.cfg.KeepChanges
+			if upto <= 0 {
+				continue
+			}
+			err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return tx.CompactChanges(h.RegionID, upto, maintainBatch) })
+			if err != nil {
+				return fmt.Errorf("compact feed of region %s: %w", h.RegionID, err)
+			}
+		}
+		if len(heads) < maintainBatch {
+			return nil
+		}
+	}
+}
+
+// trim cuts apps that have many versions, or much history, down to what is kept.
+func (s *Service) trim(ctx context.Context) error {
+	versions, entries := int(s.cfg.KeepVersions), s.cfg.KeepHistory
+	after := ""
+	for {
+		var ids []string
+		err := s.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			ids, err = tx.CrowdedApps(versions+versions/10, entries+entries/10, after, maintainBatch)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("find apps: %w", err)
+		}
+		for _, id := range ids {
+			after = id
+			if err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return s.trimVersions(tx, id) }); err != nil {
+				return fmt.Errorf("trim versions of app %s: %w", id, err)
+			}
+			if err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return tx.TrimHistory(id, entries, maintainBatch) }); err != nil {
+				return fmt.Errorf("trim history of app %s: %w", id, err)
+			}
+		}
+		if len(ids) < maintainBatch {
+			return nil
+		}
+	}
+}
+
+// trimVersions holds the app's lock, under which alone a version becomes live,
+// previous or the model of a newer one.
+func (s *Service) trimVersions(tx Tx, id string) (int, error) {
+	app, err := tx.LockApp("", id)
+	if s.cfg.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return tx.TrimVersions(app, s.cfg.KeepVersions, maintainBatch)
+}
+
+func (s *Service) drained(full int, batch func(Tx) (int, error)) func(context.Context) error {
+	return func(ctx context.Context) error { return s.drain(ctx, full, batch) }
+}
+
+// drain repeats a batch until it finds less than a full one.
+func (s *Service) drain(ctx context.Context, full int, batch func(Tx) (int, error)) error {
+	for {
+		var n int
+		err := s.cfg.Store.Update(ctx, func(tx Tx) (err error) {
+			n, err = batch(tx)
+			return err
+		})
+		if err != nil || n < full {
+			return err
+		}
+	}
+}

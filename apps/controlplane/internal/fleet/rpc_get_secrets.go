@@ -1,0 +1,79 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// GetSecrets returns the values that a deployment of the caller's region needs.
+// A deployment that is not assigned there is told from one that does not exist
+// by nobody.
+func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error) {
+	region, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var sealed []model.Secret
+	err = s.cfg.Store.View(ctx, func(tx Tx) error {
+		sealed, err = s.secretsOf(tx, region.ID, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &agentv1.GetSecretsResponse{}
+	for _, secret := range sealed {
+		value, err := s.cfg.Box.Open(secret.Ciphertext, model.SecretContext(secret.EnvironmentID, secret.Name, secret.Version))
+		if err != nil {
+			return nil, fmt.Errorf("open secret %s version %d of environment %s: %w", secret.Name, secret.Version, secret.EnvironmentID, err)
+		}
+		out.Secrets = append(out.Secrets, &agentv1.SecretValue{Secret: secret.Name, Version: secret.Version, Value: string(value)})
+	}
+	return out, nil
+}
+
+func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsRequest) ([]model.Secret, error) {
+	owners, err := tx.TopologyOwners(regionID, []string{req.DeploymentId})
+	if err != nil {
+		return nil, fmt.Errorf("read assignment of %s: %w", req.DeploymentId, err)
+	}
+	row, ok := owners[req.DeploymentId]
+	running := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	if !ok || !running || row.Generation < req.Generation {
+		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "deployment_id",
+			"the deployment is not assigned to this region at that generation")
+	}
+	deployments, err := tx.GetDeployments([]string{req.DeploymentId})
+	if err != nil || len(deployments) == 0 {
+		return nil, fmt.Errorf("read deployment %s: %w", req.DeploymentId, err)
+	}
+	app, err := tx.GetApp(row.WorkspaceID, row.AppID)
+	if err != nil {
+		return nil, fmt.Errorf("read app %s: %w", row.AppID, err)
+	}
+	var out []model.Secret
+	seen := map[string]bool{}
+	for _, ref := range deployments[0].Spec.GetSecrets() {
+		if seen[ref.Secret] {
+			continue
+		}
+		seen[ref.Secret] = true
+		secret, err := tx.GetSecret(app.WorkspaceID, app.EnvironmentID, ref.Secret)
+		if s.cfg.IsNotFound(err) {
+			return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "spec.secrets",
+				fmt.Sprintf("secret %q is not in the environment: set it with `windlass secret set`", ref.Secret))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read secret %s: %w", ref.Secret, err)
+		}
+		out = append(out, secret)
+	}
+	return out, nil
+}

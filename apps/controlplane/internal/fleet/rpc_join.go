@@ -1,0 +1,99 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Join trades a join token for a credential.
+func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	now := time.Now()
+	refused := func(why string) error {
+		return rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID, "token",
+			why+": make a new one with `windlass region token`")
+	}
+	var region model.Region
+	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
+		token, err := tx.GetJoinTokenByHash(model.HashToken(req.Token))
+		switch {
+		case s.cfg.IsNotFound(err):
+			return refused("the join token is unknown")
+		case err != nil:
+			return fmt.Errorf("look up join token: %w", err)
+		case now.UnixMilli() >= token.ExpiresAt:
+			return refused("the join token has expired")
+		}
+		err = tx.UseJoinToken(token.ID, req.JoinId, now.UnixMilli())
+		switch {
+		case s.cfg.IsConflict(err):
+			return refused("the join token was used by another agent")
+		case err != nil:
+			return fmt.Errorf("use join token %s: %w", token.ID, err)
+		}
+		region, err = tx.GetRegion(token.RegionID)
+		switch {
+		case s.cfg.IsNotFound(err):
+			return refused("the join token's region no longer exists")
+		case err != nil:
+			return fmt.Errorf("read region %s: %w", token.RegionID, err)
+		case token.CreatedAt < region.CredentialNotBefore:
+			// Else whoever still has the token and its join id undoes the revocation.
+			return refused("the region's credentials were revoked after the join token was made")
+		}
+		return tx.InsertAudit(model.Audit{
+			ID: ident.New("aud"), WorkspaceID: region.WorkspaceID, At: now.UnixMilli(),
+			Actor: "agent", ActorID: req.JoinId, Source: req.GetAgent().GetHostname(),
+			Procedure: agentv1connect.AgentServiceJoinProcedure, ResourceKind: "region", ResourceID: region.ID,
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	credential, err := s.issue(region.ID, now)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.JoinResponse{RegionId: region.ID, RegionName: region.Name, Credential: credential}, nil
+}
+
+// RenewCredential issues a fresh credential to one that is still good.
+func (s *Service) RenewCredential(ctx context.Context, _ *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
+	region, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	credential, err := s.issue(region.ID, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.RenewCredentialResponse{Credential: credential}, nil
+}
+
+// caller reads the region of the call and checks that its credential stands.
+func (s *Service) caller(ctx context.Context) (region model.Region, err error) {
+	regionID, issuedAt, ok := Caller(ctx)
+	if !ok {
+		return region, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
+	}
+	err = s.cfg.Store.View(ctx, func(tx Tx) error {
+		region, err = tx.GetRegion(regionID)
+		return err
+	})
+	switch {
+	case s.cfg.IsNotFound(err):
+		return region, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
+	case err != nil:
+		return region, fmt.Errorf("read region %s: %w", regionID, err)
+	}
+	return region, s.current(region, Identity{RegionID: regionID, IssuedAt: issuedAt})
+}

@@ -1,0 +1,429 @@
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// store writes a batch in one transaction. errs has one entry a report: nil, or
+// why that one was refused.
+func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	now := time.Now().UnixMilli()
+	var current []model.Region
+	var w writes
+	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
+		w = writes{wake: map[string]bool{}}
+		if errs, current, err = s.admit(tx, batch, now); err != nil {
+			return err
+		}
+		for i, p := range batch {
+			if errs[i] != nil {
+				continue
+			}
+			if err := s.collect(tx, &w, p, now); err != nil {
+				return fmt.Errorf("report of region %s: %w", p.region, err)
+			}
+		}
+		return w.put(tx, now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.remember(current)
+	for _, err := range errs {
+		if err != nil {
+			s.metrics.stale.Inc()
+		}
+	}
+	s.metrics.batch.Observe(float64(len(batch)))
+	s.metrics.rows.Add(float64(len(w.instances)))
+	s.metrics.wakes.Add(float64(len(w.wake)))
+	return errs, nil
+}
+
+// admit renews the leases of reports whose session is current and refuses the
+// others. The renewal holds the regions' rows to the end of the transaction, so
+// what is read after it stays true until the reports are stored.
+func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
+	regions := make([]string, len(batch))
+	for i, p := range batch {
+		regions[i] = p.region
+	}
+	slices.Sort(regions)
+	judge := func() error {
+		if current, err = tx.CheckSessions(regions); err != nil {
+			return fmt.Errorf("check sessions: %w", err)
+		}
+		byID := map[string]model.Region{}
+		for _, r := range current {
+			byID[r.ID] = r
+		}
+		errs = make([]error, len(batch))
+		for i, p := range batch {
+			errs[i] = check(byID[p.region], p)
+		}
+		return nil
+	}
+	if err := judge(); err != nil {
+		return nil, nil, err
+	}
+	before := current
+	var sessions []model.Region
+	for i, p := range batch {
+		if errs[i] != nil {
+			continue
+		}
+		session := model.Region{
+			ID: p.region, SessionID: p.req.SessionId, SessionEpoch: p.req.Epoch, SessionFence: p.req.Fence,
+			SessionSequence: p.req.Sequence, ReceivedRevision: p.req.ReceivedRevision, LastReportAt: now,
+		}
+		if p.req.Capacity != nil {
+			if session.Capacity, err = capacity(p.req.Capacity); err != nil {
+				return nil, nil, err
+			}
+		}
+		sessions = append(sessions, session)
+	}
+	if len(sessions) == 0 {
+		return errs, current, nil
+	}
+	slices.SortFunc(sessions, func(a, b model.Region) int { return cmp.Compare(a.ID, b.ID) })
+	if err := tx.NoteReports(sessions, s.cfg.LeaseTTL.Milliseconds()); err != nil {
+		return nil, nil, fmt.Errorf("note reports: %w", err)
+	}
+	if err := welcome(tx, before, sessions, now); err != nil {
+		return nil, nil, err
+	}
+	err = judge()
+	return errs, current, err
+}
+
+// welcome wakes the apps of regions that were out of reach and have just spoken
+// within the session that they had.
+func welcome(tx Tx, before, sessions []model.Region, now int64) error {
+	for _, r := range before {
+		spoke := slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.SessionID == r.SessionID })
+		if !spoke || r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
+			continue
+		}
+		apps, err := tx.AppsInRegion(r.ID)
+		if err != nil {
+			return fmt.Errorf("list apps of region %s: %w", r.ID, err)
+		}
+		if err := tx.Wake(apps, now, now); err != nil {
+			return fmt.Errorf("wake apps of region %s: %w", r.ID, err)
+		}
+	}
+	return nil
+}
+
+// writes is what a batch comes to.
+type writes struct {
+	observed  []model.Observed
+	routes    []model.RouteObserved
+	instances []model.Instance
+	ended     []inventory
+	quarantin map[string][]model.Quarantined
+	wake      map[string]bool
+}
+
+// inventory is one that ended: what it did not name is lost.
+type inventory struct {
+	region string
+	since  model.Guard
+}
+
+// collect turns one report into rows.
+func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
+	req := p.req
+	guard := model.NewGuard(req.Fence, req.Sequence)
+
+	owners, before, err := s.context(tx, p)
+	if err != nil {
+		return err
+	}
+
+	routes, err := s.routed(tx, p)
+	if err != nil {
+		return err
+	}
+
+	after := map[string]model.Observed{}
+	row := func(id string) (model.Observed, bool) {
+		if o, ok := after[id]; ok {
+			return o, true
+		}
+		owner, ok := owners[id]
+		if !ok {
+			// Not assigned here, ever: nothing this region says of it counts.
+			return model.Observed{}, false
+		}
+		o, ok := before[id]
+		if ok && o.Guard >= guard {
+			return o, false // told already, or outdated
+		}
+		if !ok {
+			o = model.Observed{WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: id, RegionID: p.region}
+		}
+		o.Guard, o.UpdatedAt = guard, now
+		return o, true
+	}
+	for _, a := range req.Applied {
+		switch a.Kind {
+		case agentv1.ItemKind_ITEM_KIND_DEPLOYMENT:
+			if o, ok := row(a.Key); ok {
+				o.AppliedEpoch, o.AppliedGeneration = a.Epoch, a.Generation
+				o.Phase, o.Code, o.Message = int32(a.Phase), clip(a.Code, maxReason), clip(a.Message, maxMessage)
+				o.Retryable, o.Deleted = a.Retryable, a.Deleted
+				after[a.Key] = o
+			}
+		case agentv1.ItemKind_ITEM_KIND_ROUTES:
+			before, ok := routes[a.Key]
+			if !ok || before.Guard >= guard {
+				continue
+			}
+			o := model.RouteObserved{
+				AppID: a.Key, RegionID: p.region, Guard: guard, Epoch: a.Epoch, Generation: a.Generation,
+				Phase: int32(a.Phase), Code: clip(a.Code, maxReason), Message: clip(a.Message, maxMessage), UpdatedAt: now,
+			}
+			w.routes = append(w.routes, o)
+			if s.cfg.RouteEdges(before, o) {
+				w.wake[a.Key] = true
+			}
+		}
+	}
+	for _, r := range req.Rollups {
+		if o, ok := row(r.DeploymentId); ok {
+			o.CountsGeneration = r.Generation
+			o.Pending, o.Running, o.Ready = max(r.Pending, 0), max(r.Running, 0), max(r.Ready, 0)
+			o.Draining, o.Fail = max(r.Draining, 0), max(r.Failed, 0)
+			o.ReadyReplicas, o.Doomed, o.Restarts = max(r.ReadyReplicas, 0), max(r.Doomed, 0), max(r.Restarts, 0)
+			o.Reason, o.ReasonMessage = clip(r.Reason, maxReason), clip(r.Message, maxMessage)
+			o.SlowestStartMS = r.SlowestStartMs
+			after[r.DeploymentId] = o
+		}
+	}
+	for id, o := range after {
+		w.observed = append(w.observed, o)
+		if s.cfg.Edges(before[id], o) {
+			w.wake[o.AppID] = true
+		}
+	}
+	for _, i := range req.Instances {
+		owner, ok := owners[i.DeploymentId]
+		if _, known := windlassv1.InstanceStatus_name[int32(i.Status)]; !ok || !known || !isID(i.Id) {
+			continue
+		}
+		w.instances = append(w.instances, model.Instance{
+			ID: i.Id, WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: i.DeploymentId, RegionID: p.region,
+			Role: clip(i.Role, maxName), Group: i.Group, Slot: i.Slot, Status: i.Status,
+			Reason: clip(i.Reason, maxReason), Message: clip(i.Message, maxMessage),
+			Address: clip(i.Address, maxName), RuntimeName: clip(i.RuntimeName, maxName), Restarts: i.Restarts,
+			GPUs:  clipAll(i.Gpus, maxGPUs, maxReason),
+			Guard: guard, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: now,
+		})
+	}
+	if req.InventoryEnd {
+		w.ended = append(w.ended, inventory{region: p.region, since: model.NewGuard(req.Fence, req.InventorySince)})
+	}
+	if req.QuarantineComplete {
+		rows := make([]model.Quarantined, 0, len(req.Quarantined))
+		seen := map[string]bool{}
+		for _, q := range req.Quarantined {
+			if seen[q.Key] || !isID(q.Key) {
+				continue
+			}
+			seen[q.Key] = true
+			rows = append(rows, model.Quarantined{RegionID: p.region, Key: q.Key, Generation: q.Generation, Instances: q.Instances, Since: now})
+		}
+		if w.quarantin == nil {
+			w.quarantin = map[string][]model.Quarantined{}
+		}
+		w.quarantin[p.region] = rows
+	}
+	return nil
+}
+
+// context reads whose the reported deployments are, and what was known of those
+// that are counted or applied.
+func (s *Service) context(tx Tx, p *pending) (owners map[string]model.Topology, before map[string]model.Observed, err error) {
+	observed := map[string]bool{}
+	for _, a := range p.req.Applied {
+		if a.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
+			observed[a.Key] = true
+		}
+	}
+	for _, r := range p.req.Rollups {
+		observed[r.DeploymentId] = true
+	}
+	mentioned := maps.Clone(observed)
+	for _, i := range p.req.Instances {
+		mentioned[i.DeploymentId] = true
+	}
+	before = map[string]model.Observed{}
+	if len(mentioned) == 0 {
+		return nil, before, nil
+	}
+	if owners, err = tx.TopologyOwners(p.region, slices.Sorted(maps.Keys(mentioned))); err != nil {
+		return nil, nil, fmt.Errorf("read assignments: %w", err)
+	}
+	if len(observed) == 0 {
+		return owners, before, nil
+	}
+	rows, err := tx.GetObserved(p.region, slices.Sorted(maps.Keys(observed)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read what was observed: %w", err)
+	}
+	for _, o := range rows {
+		before[o.DeploymentID] = o
+	}
+	return owners, before, nil
+}
+
+// routed returns, for those of the reported apps that have a route in the region
+// at all, what was known of its acknowledgement.
+func (s *Service) routed(tx Tx, p *pending) (map[string]model.RouteObserved, error) {
+	var apps []string
+	for _, a := range p.req.Applied {
+		if a.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES {
+			apps = append(apps, a.Key)
+		}
+	}
+	if len(apps) == 0 {
+		return nil, nil
+	}
+	out := map[string]model.RouteObserved{}
+	routes, err := tx.ListRoutes(apps)
+	if err != nil {
+		return nil, fmt.Errorf("read routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.RegionID == p.region {
+			out[r.AppID] = model.RouteObserved{}
+		}
+	}
+	before, err := tx.ListRouteObserved(apps)
+	if err != nil {
+		return nil, fmt.Errorf("read acknowledged routes: %w", err)
+	}
+	for _, o := range before {
+		if _, ok := out[o.AppID]; ok && o.RegionID == p.region {
+			out[o.AppID] = o
+		}
+	}
+	return out, nil
+}
+
+// put writes in an order that every batch shares, so that two batches cannot
+// wait for each other.
+func (w *writes) put(tx Tx, now int64) error {
+	slices.SortFunc(w.observed, func(a, b model.Observed) int {
+		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	slices.SortFunc(w.routes, func(a, b model.RouteObserved) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	slices.SortFunc(w.instances, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
+
+	if len(w.observed) > 0 {
+		if err := tx.PutObserved(w.observed); err != nil {
+			return fmt.Errorf("put observed: %w", err)
+		}
+	}
+	if len(w.routes) > 0 {
+		if err := tx.PutRouteObserved(w.routes); err != nil {
+			return fmt.Errorf("put acknowledged routes: %w", err)
+		}
+	}
+	if len(w.instances) > 0 {
+		if err := tx.PutInstances(w.instances); err != nil {
+			return fmt.Errorf("put instances: %w", err)
+		}
+	}
+	for _, inv := range w.ended {
+		if _, err := tx.MarkLost(inv.region, inv.since, now); err != nil {
+			return fmt.Errorf("mark lost instances of region %s: %w", inv.region, err)
+		}
+		apps, err := tx.ResetObserved(inv.region, inv.since, now)
+		if err != nil {
+			return fmt.Errorf("reset counts of region %s: %w", inv.region, err)
+		}
+		for _, app := range apps {
+			w.wake[app] = true
+		}
+	}
+	for _, region := range slices.Sorted(maps.Keys(w.quarantin)) {
+		if err := tx.SetQuarantine(region, w.quarantin[region]); err != nil {
+			return fmt.Errorf("set quarantine of region %s: %w", region, err)
+		}
+	}
+	if len(w.wake) > 0 {
+		if err := tx.Wake(slices.Sorted(maps.Keys(w.wake)), now, now); err != nil {
+			return fmt.Errorf("wake apps: %w", err)
+		}
+	}
+	return nil
+}
+
+// Texts of an agent are bounded by what people read and columns hold.
+const (
+	maxReason  = 64
+	maxMessage = 1024
+	maxName    = 255
+	maxGPUs    = 64
+	// maxCapacity is thousands of pools: it is read with every region.
+	maxCapacity = 60 << 10
+)
+
+// isID tells whether a column of ids can hold it.
+func isID(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+func clipAll(list []string, count, size int) []string {
+	out := make([]string, 0, min(len(list), count))
+	for _, s := range list[:min(len(list), count)] {
+		out = append(out, clip(s, size))
+	}
+	return out
+}
+
+// capacity is as much of c as the column holds.
+func capacity(c *agentv1.Capacity) ([]byte, error) {
+	if proto.Size(c) > maxCapacity {
+		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent listed more than is kept"}}
+	}
+	data, err := proto.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode capacity: %w", err)
+	}
+	return data, nil
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	// Never cut a rune in two: the database would refuse the row.
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}

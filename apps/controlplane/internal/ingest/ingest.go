@@ -1,0 +1,430 @@
+// Package ingest stores what agents report.
+//
+//	Report --> full lane:      queue -> batch -> one transaction -> reply
+//	       \-> heartbeat lane: reply at once; leases renewed together, each second
+//
+// # Group commit
+//
+// While one transaction commits, the reports that arrive queue up and become the
+// next one: batches grow with load and no report waits for a timer. A batch
+// costs a constant number of statements and a few per region in it, never one
+// per instance. A batch that fails is tried again report by report, so that one
+// bad report fails alone.
+//
+// # Fences
+//
+// A report counts only if its (session, epoch, fence) is its region's current
+// one. That is read in the same transaction, after the lease's renewal locked the
+// region's row, so that no newer session begins before the report is stored whole.
+// Each row it writes carries (fence, sequence) as a guard that SQL compares: a
+// report that comes twice or late changes nothing.
+//
+// # Bounds
+//
+// What waits to be stored is bounded in rows; beyond that reports are refused as
+// unavailable, and agents come back with jitter, asked to report less often. Texts
+// and ids are bounded too: what no column holds would fail the whole report, and
+// every retry of it.
+//
+// # Wake-ups
+//
+// An app's workflow is woken only when a report crosses a value that plan reads
+// (rollup.Edges); the wake-up row is in the same transaction as the facts.
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Tx is what ingest asks of a transaction.
+type Tx interface {
+	CheckSessions(regionIDs []string) ([]model.Region, error)
+	NoteReports(sessions []model.Region, leaseTTL int64) error
+	TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error)
+	GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error)
+	ListRoutes(appIDs []string) ([]model.Route, error)
+	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
+	PutObserved([]model.Observed) error
+	PutRouteObserved([]model.RouteObserved) error
+	PutInstances([]model.Instance) error
+	MarkLost(regionID string, below model.Guard, now int64) ([]string, error)
+	ResetObserved(regionID string, below model.Guard, now int64) ([]string, error)
+	SetQuarantine(regionID string, rows []model.Quarantined) error
+	AppsInRegion(regionID string) ([]string, error)
+	Wake(appIDs []string, due, now int64) error
+}
+
+// Store runs transactions on the primary.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+}
+
+// Config of a Service. Zero durations take the defaults stated.
+type Config struct {
+	Store Store
+	// Caller tells whose credential the call carries and when that was issued.
+	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
+	// Edges tells whether a change of what a region reports can change a decision.
+	Edges func(before, after model.Observed) bool
+	// RouteEdges is Edges for an acknowledgement of routes.
+	RouteEdges func(before, after model.RouteObserved) bool
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+
+	// LeaseTTL is dispatch's: 15 s.
+	LeaseTTL time.Duration
+	// MinInterval is the shortest coalescing time asked of agents: 200 ms.
+	MinInterval time.Duration
+	// MaxInstances per report asked of agents: 1,000.
+	MaxInstances int
+}
+
+const (
+	// maxBatchReports and maxBatchRows bound one transaction: it should commit in
+	// well under a second, and hold its locks no longer.
+	maxBatchReports = 256
+	maxBatchRows    = 10_000
+	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some
+	// 100 MiB, are seconds of work; more of it would only be answered too late.
+	queueLength   = 4096
+	maxQueuedRows = 200_000
+	// batchTimeout bounds one transaction with its retries.
+	batchTimeout = 20 * time.Second
+	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of
+	// the shortest heartbeat.
+	heartbeatFlush = time.Second
+	// maxInterval is how far an overloaded control plane slows its agents: below
+	// a third of the lease's time to live, so that none expires of it.
+	maxInterval = 4 * time.Second
+)
+
+// Service serves Report.
+type Service struct {
+	cfg     Config
+	queue   chan *pending
+	rows    atomic.Int64  // queued
+	ended   chan struct{} // closed at the end of Run
+	metrics *metrics
+
+	mu       sync.Mutex
+	sessions map[string]known        // by region: current when last checked
+	renewals map[string]model.Region // by region: leases to renew
+	commit   time.Duration           // moving average of a batch's time
+}
+
+// known is a session that was current at a time.
+type known struct {
+	region model.Region
+	at     time.Time
+}
+
+type pending struct {
+	ctx      context.Context
+	region   string
+	issuedAt int64
+	req      *agentv1.ReportRequest
+	done     chan error
+}
+
+// New checks the config.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Caller == nil || cfg.Edges == nil || cfg.RouteEdges == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("ingest: Store, Caller, Edges, RouteEdges, Log and Registerer are required")
+	}
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = 15 * time.Second
+	}
+	if cfg.MinInterval == 0 {
+		cfg.MinInterval = 200 * time.Millisecond
+	}
+	if cfg.MaxInstances == 0 {
+		cfg.MaxInstances = 1000
+	}
+	return &Service{
+		cfg:      cfg,
+		queue:    make(chan *pending, queueLength),
+		ended:    make(chan struct{}),
+		metrics:  newMetrics(cfg.Registerer),
+		sessions: map[string]known{},
+		renewals: map[string]model.Region{},
+	}, nil
+}
+
+// Limits are what agents are asked to keep to right now.
+func (s *Service) Limits() *agentv1.ReportLimits {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	interval := min(max(s.cfg.MinInterval, 4*s.commit), maxInterval)
+	return &agentv1.ReportLimits{
+		MinInterval:  durationpb.New(interval),
+		MaxInstances: int32(s.cfg.MaxInstances),
+	}
+}
+
+// Report stores one report, or refuses it whole.
+func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+	start := time.Now()
+	defer func() { s.metrics.latency.Observe(time.Since(start).Seconds()) }()
+	region, issuedAt, ok := s.cfg.Caller(ctx)
+	if !ok {
+		return nil, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
+	}
+	if req.InventoryEnd && (req.InventorySince < 1 || req.InventorySince > req.Sequence) {
+		return nil, rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "inventory_since",
+			"inventory_since has to be the sequence of the report that began the inventory, at most this report's")
+	}
+	p := &pending{ctx: ctx, region: region, issuedAt: issuedAt, req: req, done: make(chan error, 1)}
+	if !s.heartbeat(p, start) {
+		if err := s.enqueue(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.LeaseTTL)}, nil
+}
+
+// enqueue waits for the report's turn and its answer.
+func (s *Service) enqueue(ctx context.Context, p *pending) error {
+	n := int64(p.rows())
+	defer s.rows.Add(-n)
+	if s.rows.Add(n) > maxQueuedRows+n {
+		return unavailable("too many reports are waiting: send it again later")
+	}
+	select {
+	case s.queue <- p:
+	case <-s.ended:
+		return unavailable("this server is leaving: send the report again")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-p.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ended:
+	}
+	// Its batch was perhaps the last one.
+	select {
+	case err := <-p.done:
+		return err
+	default:
+		return unavailable("this server is leaving: send the report again")
+	}
+}
+
+func unavailable(message string) error {
+	return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", message)
+}
+
+// rows is about what the report costs to store, and to keep waiting.
+func (p *pending) rows() int {
+	r := p.req
+	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined)
+}
+
+// heartbeat takes a report that says nothing new, if its session was current a
+// moment ago. Should it be stale by now, its next report or the flush finds out;
+// all that a stale one can do until then is to queue a renewal that the store
+// refuses.
+func (s *Service) heartbeat(p *pending, now time.Time) bool {
+	r := p.req
+	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined) > 0 ||
+		r.Capacity != nil || r.InventoryBegin || r.InventoryEnd || r.QuarantineComplete {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.sessions[p.region]
+	if !ok || now.Sub(k.at) > s.cfg.LeaseTTL || check(k.region, p) != nil {
+		return false
+	}
+	k.region.ReceivedRevision = max(k.region.ReceivedRevision, r.ReceivedRevision)
+	k.region.LastReportAt = now.UnixMilli()
+	k.region.Capacity = nil
+	s.renewals[p.region] = k.region
+	s.metrics.heartbeats.Inc()
+	return true
+}
+
+// check tells whether a report is of the region's current session.
+func check(region model.Region, p *pending) error {
+	switch {
+	case p.issuedAt < region.CredentialNotBefore:
+		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
+	case region.SessionID != p.req.SessionId || region.SessionEpoch != p.req.Epoch || region.SessionFence != p.req.Fence:
+		return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "fence", "the session is no longer the region's current one: watch again")
+	case region.SessionSequence < p.req.PreviousSequence:
+		return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "previous_sequence", "an earlier report of the session is lost: watch again")
+	}
+	return nil
+}
+
+// Run commits batches and renewals until ctx ends; reports still queued then are
+// refused as unavailable, and their agents retry.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.renew(ctx) })
+	// Two workers: one gathers and prepares while the other waits for its commit.
+	for range 2 {
+		wg.Go(func() { s.work(ctx) })
+	}
+	wg.Wait()
+	close(s.ended)
+	return nil
+}
+
+func (s *Service) work(ctx context.Context) {
+	var next *pending
+	for ctx.Err() == nil {
+		first := next
+		if first == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case first = <-s.queue:
+			}
+		}
+		var batch []*pending
+		if batch, next = s.gather(first); len(batch) > 0 {
+			s.process(ctx, batch)
+		}
+	}
+}
+
+// gather takes what is queued already, one report of a region at the most; next
+// is one that has to wait for the batch to be stored. A report whose caller has
+// gone is left out: it is sent again.
+func (s *Service) gather(first *pending) (batch []*pending, next *pending) {
+	if first.ctx.Err() == nil {
+		batch = append(batch, first)
+	}
+	rows := first.rows()
+	regions := map[string]bool{first.region: true}
+	for len(batch) < maxBatchReports && rows < maxBatchRows {
+		select {
+		case p := <-s.queue:
+			if p.ctx.Err() != nil {
+				continue
+			}
+			if regions[p.region] {
+				// Two in flight from one region: a retry overtook its first try, or two
+				// agents. One after the other.
+				return batch, p
+			}
+			regions[p.region] = true
+			batch = append(batch, p)
+			rows += p.rows()
+		default:
+			return batch, nil
+		}
+	}
+	return batch, nil
+}
+
+func (s *Service) process(ctx context.Context, batch []*pending) {
+	start := time.Now()
+	errs, err := s.store(ctx, batch)
+	if err != nil && len(batch) > 1 && ctx.Err() == nil {
+		s.cfg.Log.WarnContext(ctx, "a batch of reports failed: storing them one by one", "reports", len(batch), "error", err)
+		// Together they get the time of one batch: if it is the database that fails,
+		// those behind this batch must not wait for each of its reports in turn.
+		bounded, cancel := context.WithTimeout(ctx, batchTimeout)
+		defer cancel()
+		for _, p := range batch {
+			s.process(bounded, []*pending{p})
+		}
+		return
+	}
+	s.mu.Lock()
+	s.commit = (3*s.commit + time.Since(start)) / 4
+	s.mu.Unlock()
+	for i, p := range batch {
+		switch {
+		case err != nil:
+			p.done <- unavailable("the report could not be stored: send it again")
+		default:
+			p.done <- errs[i]
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Log.ErrorContext(ctx, "cannot store a report", "region", batch[0].region, "error", err)
+	}
+}
+
+// renew flushes the heartbeat lane.
+func (s *Service) renew(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(heartbeatFlush):
+		}
+		s.mu.Lock()
+		due := s.renewals
+		s.renewals = map[string]model.Region{}
+		s.mu.Unlock()
+		if len(due) == 0 {
+			continue
+		}
+		if err := s.flush(ctx, due); err != nil && ctx.Err() == nil {
+			s.cfg.Log.WarnContext(ctx, "cannot renew leases", "regions", len(due), "error", err)
+		}
+	}
+}
+
+// flush renews leases together and refreshes what is known of their sessions.
+func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	ids := make([]string, 0, len(due))
+	sessions := make([]model.Region, 0, len(due))
+	for _, id := range slices.Sorted(maps.Keys(due)) {
+		ids = append(ids, id)
+		sessions = append(sessions, due[id])
+	}
+	var current []model.Region
+	err := s.cfg.Store.Update(ctx, func(tx Tx) (err error) {
+		before, err := tx.CheckSessions(ids)
+		if err != nil {
+			return err
+		}
+		if err = tx.NoteReports(sessions, s.cfg.LeaseTTL.Milliseconds()); err != nil {
+			return err
+		}
+		if err = welcome(tx, before, sessions, time.Now().UnixMilli()); err != nil {
+			return err
+		}
+		current, err = tx.CheckSessions(ids)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.remember(current)
+	return nil
+}
+
+func (s *Service) remember(current []model.Region) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range current {
+		s.sessions[r.ID] = known{region: r, at: now}
+	}
+}

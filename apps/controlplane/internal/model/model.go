@@ -1,0 +1,357 @@
+// Package model holds the control plane's domain types: plain data that every
+// other package speaks in, with the state tables and nothing else. It reads no
+// clock and does no I/O. Times are unix milliseconds, UTC; 0 means not yet.
+package model
+
+import (
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Workspace is a tenant.
+type Workspace struct {
+	ID, Name        string
+	CreatedAt       int64
+	UpdatedAt       int64
+	ResourceVersion int64
+}
+
+// APIKey is a user's credential. Only the SHA-256 of its value is kept.
+type APIKey struct {
+	ID          string
+	WorkspaceID string // empty for an operator's
+	Name        string
+	Role        windlassv1.Role
+	Prefix      string // first characters of the value, to tell keys apart
+	Hash        []byte
+	CreatedAt   int64
+	ExpiresAt   int64
+	RevokedAt   int64
+}
+
+// Project groups apps and environments.
+type Project struct {
+	ID, WorkspaceID, Name string
+	CreatedAt             int64
+	UpdatedAt             int64
+	ResourceVersion       int64
+}
+
+// Environment owns variables and secrets.
+type Environment struct {
+	ID, WorkspaceID, ProjectID, Name string
+	Variables                        map[string]string
+	CreatedAt                        int64
+	UpdatedAt                        int64
+	ResourceVersion                  int64
+}
+
+// Secret is one version of a secret; Ciphertext is bound to its identity.
+type Secret struct {
+	WorkspaceID, EnvironmentID, Name string
+	Version                          int32
+	Ciphertext                       []byte
+	CreatedAt                        int64 // of the first version
+	UpdatedAt                        int64 // of this one
+}
+
+// App is a long-lived, routed model service.
+type App struct {
+	ID, WorkspaceID, ProjectID, EnvironmentID string
+	Name, Description                         string
+	Status                                    windlassv1.AppStatus
+	Message                                   string
+	LiveDeploymentID                          string
+	PreviousDeploymentID                      string // previous stable
+	RolloutID                                 string // in flight, empty if none
+	LatestVersion                             int32
+	// Replicas that the next deployment gets when its spec does not say.
+	Replicas int32
+	// Step counts the workflow's steps: each begins with a compare-and-set on it,
+	// so that a stalled replica's late step cannot write.
+	Step               int64
+	DeletingSince      int64
+	AbandonUnreachable bool
+	DeletedAt          int64
+	CreatedAt          int64
+	UpdatedAt          int64
+	ResourceVersion    int64
+}
+
+// Deployment is one immutable version of an app; only its status changes.
+type Deployment struct {
+	ID, WorkspaceID, AppID string
+	Version                int32
+	Spec                   *windlassv1.DeploymentSpec
+	// SpecHash covers what runs: not replicas, label, message or commit.
+	SpecHash      []byte
+	ResolvedImage string
+	Status        windlassv1.DeploymentStatus
+	Reason        string
+	Message       string
+	Source        string // deploy, environment, rollback
+	FromVersion   int32
+	CreatedBy     string
+	Stable        bool
+	CreatedAt     int64
+	ReadyAt       int64
+	EndedAt       int64
+}
+
+// Rollout is the move of an app to a deployment.
+type Rollout struct {
+	ID, WorkspaceID, AppID string
+	DeploymentID           string
+	Version                int32
+	FromDeploymentID       string
+	FromVersion            int32
+	Status                 windlassv1.RolloutStatus
+	Reason                 string
+	Message                string
+	CreatedBy              string
+	CancelRequested        bool
+	CancelledBy            string
+	CancelWhy              string
+	// Traceparent of the call that began it; every step continues that trace.
+	Traceparent string
+	// Attempts counts how often its steps looked and found nothing to do.
+	Attempts   int32
+	CreatedAt  int64
+	Deadline   int64
+	FinishedAt int64
+}
+
+// Topology says that a deployment is to run in a region.
+type Topology struct {
+	WorkspaceID, AppID, DeploymentID string
+	RegionID                         string
+	Replicas                         int32
+	Weight                           int32 // of 100, relative to the app's others there
+	Generation                       int64 // grows with every change that the agent must see
+	Status                           windlassv1.TopologyStatus
+	Reason                           string // why it is still stopping
+	// Traceparent of the decision behind the newest generation; it travels to the
+	// agent.
+	Traceparent string
+	CreatedAt   int64
+	UpdatedAt   int64
+}
+
+// TopologyCount is how many rows a region has in a status.
+type TopologyCount struct {
+	RegionID string
+	Status   windlassv1.TopologyStatus
+	Rows     int
+}
+
+// Route is the app's entry in a region. Its targets are the weights of the
+// topology rows; only the counter and the hosts are its own.
+type Route struct {
+	WorkspaceID, AppID, RegionID string
+	Hosts                        []string
+	Generation                   int64
+	UpdatedAt                    int64
+}
+
+// Guard orders reports of one region: fence<<40 | sequence. A session sends
+// fewer than 2^40 reports and a region has fewer than 2^23 sessions.
+type Guard int64
+
+// NewGuard joins a session's fence and a report's sequence.
+func NewGuard(fence, sequence int64) Guard { return Guard(fence<<40 | sequence) }
+
+// Observed is what a region's agent last said of one deployment.
+type Observed struct {
+	WorkspaceID, AppID, DeploymentID, RegionID string
+	Guard                                      Guard
+	// Applied: what the agent made of the desired state.
+	AppliedEpoch      int64
+	AppliedGeneration int64
+	Phase             int32 // agentv1.AppliedState_Phase
+	Code              string
+	Message           string
+	Retryable         bool
+	Deleted           bool
+	// Counts, as of CountsGeneration.
+	CountsGeneration                        int64
+	Pending, Running, Ready, Draining, Fail int32
+	ReadyReplicas                           int32
+	Doomed                                  int32
+	Reason                                  string // most telling among those not ready
+	ReasonMessage                           string
+	Restarts                                int32
+	SlowestStartMS                          int64
+	UpdatedAt                               int64
+}
+
+// Instances that exist, terminated ones aside.
+func (o Observed) Instances() int32 {
+	return o.Pending + o.Running + o.Ready + o.Draining + o.Fail
+}
+
+// RouteObserved is what a region's agent last said of an app's routes.
+type RouteObserved struct {
+	AppID, RegionID string
+	Guard           Guard
+	Epoch           int64
+	Generation      int64
+	Phase           int32 // agentv1.AppliedState_Phase
+	Code            string
+	Message         string
+	UpdatedAt       int64
+}
+
+// Instance is a row for people; decisions read Observed.
+type Instance struct {
+	ID, WorkspaceID, AppID, DeploymentID, RegionID string
+	Role                                           string
+	Group, Slot                                    int32
+	Status                                         windlassv1.InstanceStatus
+	Reason, Message                                string
+	Address                                        string
+	RuntimeName                                    string
+	Restarts                                       int32
+	GPUs                                           []string
+	Guard                                          Guard
+	StartedAt, ReadyAt, UpdatedAt                  int64
+}
+
+// Region is a place that runs instances.
+type Region struct {
+	ID, WorkspaceID, Name string // no workspace: the platform's
+	Labels                map[string]string
+	Status                windlassv1.RegionStatus
+	Message               string
+	// The current session. A report of any other is refused.
+	SessionID    string
+	SessionEpoch int64
+	SessionFence int64
+	// SessionSequence of the newest report that said anything. A session that was
+	// told of a later one was told so by a database that is lost.
+	SessionSequence     int64
+	LeaseExpiresAt      int64 // on the database's clock
+	AgentVersion        string
+	AgentRuntime        string
+	AgentFeatures       []string
+	ReceivedRevision    int64
+	LastReportAt        int64
+	Capacity            []byte // agentv1.Capacity, serialised
+	CredentialNotBefore int64  // credentials issued before it are revoked
+	CreatedAt           int64
+	UpdatedAt           int64
+	ResourceVersion     int64
+}
+
+// JoinToken lets one agent join once.
+type JoinToken struct {
+	ID, RegionID string
+	Hash         []byte
+	CreatedAt    int64
+	ExpiresAt    int64
+	UsedAt       int64
+	UsedBy       string // join id of the agent that used it
+}
+
+// Quarantined is a workload that a region runs and nobody asked for.
+type Quarantined struct {
+	RegionID, Key string
+	Generation    int64
+	Instances     int32
+	Since         int64
+	ApprovedAt    int64
+}
+
+// ChangeKind is the kind of a changed key, equal to agentv1.ItemKind.
+type ChangeKind int32
+
+// Kinds of change.
+const (
+	KindDeployment ChangeKind = 1
+	KindRoutes     ChangeKind = 2
+)
+
+// Head is the newest revision of a region.
+type Head struct {
+	RegionID string
+	Epoch    int64
+	Revision int64
+	Chain    []byte // 32 bytes
+}
+
+// Change is one entry of a region's feed. It has no payload: the state of its
+// key is read when it is sent.
+type Change struct {
+	RegionID   string
+	Revision   int64
+	Kind       ChangeKind
+	Key        string
+	Generation int64
+	ID         string
+	Chain      []byte
+}
+
+// DesiredItem is the newest desired state of one key in one region, as the
+// store reads it for the agents.
+type DesiredItem struct {
+	Kind       ChangeKind
+	Key        string
+	Generation int64
+	// Delete: a tombstone. Nothing below is set but Deployment's ids.
+	Delete bool
+
+	// For KindDeployment.
+	Topology   Topology
+	Deployment Deployment
+	App        App
+	// ProjectName and EnvironmentName are empty when those rows are gone.
+	ProjectName, EnvironmentName string
+	// SecretVersions by name, of the secrets that the spec refers to.
+	SecretVersions map[string]int32
+
+	// For KindRoutes. No hosts: the app has none in the region.
+	Route   Route
+	Targets []RouteTarget
+}
+
+// RouteTarget is one weighted deployment of a route.
+type RouteTarget struct {
+	DeploymentID string
+	Weight       int32
+}
+
+// History is one decision about an app.
+type History struct {
+	ID, WorkspaceID, AppID  string
+	At                      int64
+	What, Why, Who          string
+	RolloutID, DeploymentID string
+	Version                 int32
+	RegionID                string
+}
+
+// Audit is one call that changed something.
+type Audit struct {
+	ID, WorkspaceID string
+	At              int64
+	Actor, ActorID  string
+	Source          string
+	Procedure       string
+	ResourceKind    string
+	ResourceID      string
+	Before, After   string // JSON, secrets redacted
+}
+
+// Idempotency remembers the answer to a mutation.
+type Idempotency struct {
+	WorkspaceID, Key string
+	RequestHash      []byte
+	Procedure        string
+	Response         []byte
+	CreatedAt        int64
+}
+
+// Wake asks for a step of an app's workflow at Due.
+type Wake struct {
+	AppID  string
+	Due    int64
+	SentAt int64
+}

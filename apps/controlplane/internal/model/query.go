@@ -1,0 +1,13 @@
+package model
+
+// Page is a keyset page: rows after the cursor, at most Limit.
+type Page struct {
+	After string // sort key of the last row seen, empty for the first page
+	Limit int
+}
+
+// InstanceFilter selects instances; empty fields mean any.
+type InstanceFilter struct {
+	WorkspaceID, AppID, DeploymentID, RegionID string
+	IncludeTerminated                          bool
+}

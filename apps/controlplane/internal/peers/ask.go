@@ -1,0 +1,86 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
+)
+
+// ErrUnreachable says that no process that can be reached holds the region's
+// stream, or that the one that does got no answer.
+var ErrUnreachable = errors.New("the region's agent is not reachable")
+
+// maxHops bounds how often an agent is followed that moves while we look for it.
+const maxHops = 3
+
+// Ask asks the region's agent, through whichever process holds its stream. The
+// context has a deadline. An error that is neither ErrUnreachable nor the local
+// Agents' own is what the agent said.
+func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
+	asked := ""
+	for range maxHops {
+		holder, peer, err := s.holder(ctx, region)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("find the stream of region %s: %w", region, err)
+		case holder == "" || holder == s.cfg.ID:
+			return s.cfg.Agents.Ask(ctx, region, req)
+		case peer.ID == "" || holder == asked:
+			// The process has gone, or has no such stream any more, and its agent has
+			// not come back yet.
+			s.metrics.asked(ErrUnreachable)
+			return nil, fmt.Errorf("ask region %s: %w", region, ErrUnreachable)
+		}
+		data, moved, err := s.forward(ctx, peer, region, req)
+		if moved {
+			asked = holder
+			continue
+		}
+		s.metrics.asked(err)
+		return data, err
+	}
+	return nil, fmt.Errorf("ask region %s: its agent moves on and on: %w", region, ErrUnreachable)
+}
+
+// holder is the process that the region's agent watched last, and its row as long
+// as that counts.
+func (s *Service) holder(ctx context.Context, region string) (id string, peer model.Peer, err error) {
+	err = s.cfg.Store.View(ctx, func(tx Tx) error {
+		id, peer = "", model.Peer{}
+		id, err = tx.GetStream(region)
+		if s.cfg.IsNotFound(err) || id == s.cfg.ID {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		others, err := tx.ListPeers(s.cfg.Lease.Milliseconds())
+		for _, p := range others {
+			if p.ID == id {
+				peer = p
+			}
+		}
+		return err
+	})
+	return id, peer, err
+}
+
+// forward asks through the peer; moved tells that it does not hold the stream.
+func (s *Service) forward(ctx context.Context, p model.Peer, region string, req *agentv1.Request) (data []byte, moved bool, err error) {
+	res, err := s.client(p).Ask(ctx, &peerv1.AskRequest{RegionId: region, Request: req})
+	switch {
+	case err == nil && res.Error != "":
+		return nil, false, errors.New(res.Error)
+	case err == nil:
+		return res.Data, false, nil
+	case ctx.Err() == nil && connect.CodeOf(err) == connect.CodeNotFound:
+		return nil, true, nil
+	}
+	return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, ErrUnreachable, err)
+}

@@ -1,0 +1,37 @@
+package peers
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	nudges   *prometheus.CounterVec
+	received prometheus.Counter
+	asks     *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
+	m := &metrics{
+		nudges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_peer_nudges_total", Help: "Calls that told a peer of commits, by outcome (ok, error).",
+		}, []string{"outcome"}),
+		received: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_peer_nudges_received_total", Help: "Calls by which peers told of commits.",
+		}),
+		asks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_peer_asks_total", Help: "Requests to agents that went through a peer, by outcome (ok, error).",
+		}, []string{"outcome"}),
+	}
+	reg.MustRegister(m.nudges, m.received, m.asks, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_peers", Help: "Other processes of the control plane that this one knows.",
+	}, count))
+	return m
+}
+
+func outcome(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+func (m *metrics) sent(err error)  { m.nudges.WithLabelValues(outcome(err)).Inc() }
+func (m *metrics) asked(err error) { m.asks.WithLabelValues(outcome(err)).Inc() }

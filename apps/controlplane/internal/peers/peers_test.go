@@ -1,0 +1,330 @@
+package peers
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// wire carries calls inside of this process: to whoever is plugged in at the
+// address.
+type wire struct {
+	mu    sync.Mutex
+	there map[string]http.Handler
+}
+
+func (w *wire) plug(address string, h http.Handler) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.there[address] = h
+}
+
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	h := w.there[req.URL.Host]
+	w.mu.Unlock()
+	if h == nil {
+		return nil, errors.New("connection refused")
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, req)
+	return rec.Result(), req.Context().Err()
+}
+
+// nobody is no agent.
+type nobody struct{}
+
+var errNobody = errors.New("no agent")
+
+func (nobody) Ask(context.Context, string, *agentv1.Request) ([]byte, error) { return nil, errNobody }
+func (nobody) Connected(string) bool                                         { return false }
+func (nobody) IsUnreachable(err error) bool                                  { return errors.Is(err, errNobody) }
+
+// house is a database, a network and the key of one installation.
+type house struct {
+	t   *testing.T
+	db  *memory.Store
+	net *wire
+	box *seal.Box
+}
+
+func setup(t *testing.T) *house {
+	data, err := seal.Generate()
+	require.NoError(t, err)
+	box, err := seal.New(data)
+	require.NoError(t, err)
+	return &house{
+		t: t, box: box, net: &wire{there: map[string]http.Handler{}},
+		db: memory.New(func() int64 { return time.Now().UnixMilli() }),
+	}
+}
+
+// process is one of the house's.
+type process struct {
+	*Service
+	stop func()
+
+	mu    sync.Mutex
+	heard []Nudge
+}
+
+func (h *house) start(id string, change ...func(*Config)) *process {
+	h.t.Helper()
+	p := &process{}
+	cfg := Config{
+		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: nobody{},
+		Nudged: func(n Nudge) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.heard = append(p.heard, n)
+		},
+		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+		HTTP:       &http.Client{Transport: h.net}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	p.Service, err = New(cfg)
+	require.NoError(h.t, err)
+	_, handler := p.Handler(rpc.Config{})
+	h.net.plug(cfg.Address, handler)
+	ctx, cancel := context.WithCancel(h.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = p.Run(ctx)
+	}()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	return p
+}
+
+func (p *process) told() []Nudge {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.heard)
+}
+
+func (p *process) knows() (ids []string) {
+	p.Service.mu.RLock()
+	defer p.Service.mu.RUnlock()
+	for id := range p.senders {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (h *house) rows() (ids []string) {
+	h.t.Helper()
+	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
+		rows, err := tx.ListPeers(time.Hour.Milliseconds())
+		for _, p := range rows {
+			ids = append(ids, p.ID)
+		}
+		return err
+	}))
+	return ids
+}
+
+// rarely is a process that looks at the table only when it starts and when asked.
+func rarely(c *Config) { c.Beat, c.Lease = 10*time.Hour, 100*time.Hour }
+
+func TestANewcomerIsKnownBeforeTheNextBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a := h.start("cp_a", rarely)
+		defer a.stop()
+		time.Sleep(time.Minute)
+		b := h.start("cp_b", rarely)
+		defer b.stop()
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"cp_b"}, a.knows())
+		require.Equal(t, []string{"cp_a"}, b.knows())
+		a.Tell(Nudge{Regions: []string{"reg_1"}, Apps: []string{"app_1"}})
+		synctest.Wait()
+		require.Equal(t, []Nudge{{Regions: []string{"reg_1"}, Apps: []string{"app_1"}}}, b.told())
+		require.Empty(t, a.told(), "nobody is told what it told")
+	})
+}
+
+func TestAProcessThatStopsTakesItsRowAlongAndOneThatDiesIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a, b := h.start("cp_a"), h.start("cp_b")
+		defer a.stop()
+		// Dead since now: its row is there and nothing renews it.
+		require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error {
+			return tx.PutPeer(model.Peer{ID: "cp_dead", Address: "cp_dead:1"})
+		}))
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"cp_b", "cp_dead"}, a.knows())
+		b.stop()
+		require.Equal(t, []string{"cp_a", "cp_dead"}, h.rows())
+		// Of what it is told, one that has gone takes nothing; the one that tells learns it.
+		a.Tell(Nudge{Regions: []string{"reg_1"}})
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"cp_dead"}, a.knows())
+		time.Sleep(time.Minute)
+		require.Empty(t, a.knows())
+		require.Equal(t, []string{"cp_a"}, h.rows())
+	})
+}
+
+func TestAProcessThatWasOnlySlowIsThereAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a, b := h.start("cp_a"), h.start("cp_b")
+		defer a.stop()
+		defer b.stop()
+		time.Sleep(10 * time.Second)
+		require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error { return tx.DeletePeer("cp_b") }))
+		time.Sleep(20 * time.Second)
+		require.Equal(t, []string{"cp_b"}, a.knows())
+		require.Equal(t, []string{"cp_a", "cp_b"}, h.rows())
+	})
+}
+
+func TestWhatAPeerMissedItIsToldOnceItIsReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a, b := h.start("cp_a", rarely), h.start("cp_b", rarely)
+		defer a.stop()
+		defer b.stop()
+		time.Sleep(time.Second)
+		_, handler := b.Handler(rpc.Config{})
+		h.net.plug("cp_b:1", nil)
+		for i := range 3 {
+			a.Tell(Nudge{Regions: []string{fmt.Sprint("reg_", i)}})
+			time.Sleep(10 * time.Second)
+		}
+		require.Empty(t, b.told())
+		h.net.plug("cp_b:1", handler)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []Nudge{{Regions: []string{"reg_0", "reg_1", "reg_2"}}}, b.told(), "all in one call")
+	})
+}
+
+func TestAPeerThatHangsCostsABoundedSetAndNobodyElseAnything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a, b, c := h.start("cp_a", rarely), h.start("cp_b", rarely), h.start("cp_c", rarely)
+		defer a.stop()
+		defer b.stop()
+		defer c.stop()
+		time.Sleep(time.Second)
+		_, handler := b.Handler(rpc.Config{})
+		h.net.plug("cp_b:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		const regions = maxTold + 10
+		begin := time.Now()
+		for i := range regions {
+			a.Tell(Nudge{Regions: []string{fmt.Sprintf("reg_%06d", i)}, Apps: []string{fmt.Sprintf("app_%06d", i)}})
+		}
+		require.Zero(t, time.Since(begin), "who commits waits for nobody")
+		synctest.Wait()
+		heard := map[string]bool{}
+		all := false
+		for _, n := range c.told() {
+			all = all || n.AllRegions
+			for _, id := range n.Regions {
+				heard[id] = true
+			}
+		}
+		require.True(t, all || len(heard) == regions, "the other one heard of every region at once")
+		to := a.senders["cp_b"]
+		to.mu.Lock()
+		require.LessOrEqual(t, len(to.regions), maxTold)
+		require.LessOrEqual(t, len(to.apps), maxTold)
+		to.mu.Unlock()
+
+		h.net.plug("cp_b:1", handler)
+		time.Sleep(10 * time.Second)
+		told := b.told()
+		require.NotEmpty(t, told)
+		require.True(t, slices.ContainsFunc(told, func(n Nudge) bool { return n.AllRegions }), "more than can be told is any")
+	})
+}
+
+func TestAnAgentWhoseProcessHasGoneIsUnreachableAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		a, b := h.start("cp_a"), h.start("cp_b")
+		defer a.stop()
+		defer b.stop()
+		time.Sleep(time.Second)
+		ask := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			begin := time.Now()
+			_, err := a.Ask(ctx, "reg_1", &agentv1.Request{Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{InstanceId: "ins_1"}}})
+			require.Zero(t, time.Since(begin))
+			return err
+		}
+		stream := func(id string) {
+			require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error { return tx.PutStream("reg_1", id) }))
+		}
+		require.ErrorIs(t, ask(), errNobody, "of a stream that nobody noted, this process knows best")
+		for _, holder := range []string{"cp_b", "cp_unknown"} {
+			stream(holder)
+			require.ErrorIs(t, ask(), ErrUnreachable, holder)
+		}
+		stream("cp_b")
+		h.net.plug("cp_b:1", nil)
+		require.ErrorIs(t, ask(), ErrUnreachable)
+	})
+}
+
+func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
+	h := setup(t)
+	to := func(id string) *Service {
+		s, err := New(Config{
+			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: nobody{}, Nudged: func(Nudge) {},
+			IsNotFound: func(error) bool { return false }, HTTP: http.DefaultClient,
+			Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		})
+		require.NoError(t, err)
+		return s
+	}
+	a, b := to("cp_a"), to("cp_b")
+	now := time.Now()
+	good, err := a.issue("cp_b", now)
+	require.NoError(t, err)
+	require.NoError(t, b.verify(good, now))
+	require.NoError(t, b.verify(good, now.Add(credentialFor)))
+
+	require.ErrorContains(t, b.verify(good, now.Add(credentialTTL)), "expired")
+	require.ErrorContains(t, a.verify(good, now), "another process")
+	require.ErrorContains(t, b.verify("", now), "needs the credential")
+	require.ErrorContains(t, b.verify(good[:len(good)-4], now), "key file")
+	require.ErrorContains(t, b.verify(CredentialPrefix+"!", now), "damaged")
+
+	// Sealed under the same key, for something else.
+	agents, err := h.box.Seal([]byte(`{"f":"cp_a","t":"cp_b","e":99999999999999}`), "windlass agent credential")
+	require.NoError(t, err)
+	require.ErrorContains(t, b.verify(CredentialPrefix+base64.RawURLEncoding.EncodeToString(agents), now), "key file")
+	foreign := setup(t)
+	b.cfg.Box = foreign.box
+	require.ErrorContains(t, b.verify(good, now), "key file")
+}

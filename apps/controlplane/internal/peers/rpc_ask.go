@@ -1,0 +1,40 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+type handler struct{ *Service }
+
+// Ask asks an agent for another process.
+func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskResponse, error) {
+	if !h.cfg.Agents.Connected(req.RegionId) {
+		return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "region_id",
+			"the region's stream is not here")
+	}
+	data, err := h.cfg.Agents.Ask(ctx, req.RegionId, req.Request)
+	switch {
+	case err == nil:
+		return &peerv1.AskResponse{Data: data}, nil
+	case h.cfg.Agents.IsUnreachable(err):
+		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "region_id", err.Error())
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("ask region %s for a peer: %w", req.RegionId, err)
+	}
+	return &peerv1.AskResponse{Error: err.Error()}, nil
+}
+
+// Handler serves peers. Mount it at its path, on a listener that they alone reach.
+func (s *Service) Handler(cfg rpc.Config) (path string, h http.Handler) {
+	cfg.Interceptors = []connect.Interceptor{s.gate()}
+	return peerv1connect.NewPeerServiceHandler(handler{s}, rpc.HandlerOptions(cfg)...)
+}

@@ -1,0 +1,133 @@
+package peers
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
+)
+
+// maxTold bounds the names in one nudge, and what a peer that hangs costs us:
+// under a megabyte.
+const maxTold = 10_000
+
+// retryCalls is short at first: what the call tells is news for a beat only.
+var retryCalls = backoff.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second}
+
+// sender tells one peer what it may want to know.
+type sender struct {
+	svc    *Service
+	peer   model.Peer
+	client peerv1connect.PeerServiceClient
+	cancel context.CancelFunc
+	signal chan struct{} // buffer of one
+
+	mu      sync.Mutex
+	regions map[string]struct{}
+	all     bool
+	apps    map[string]struct{}
+}
+
+func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
+	to := &sender{
+		svc: s, peer: p, client: s.client(p), cancel: cancel,
+		signal:  make(chan struct{}, 1),
+		regions: map[string]struct{}{}, apps: map[string]struct{}{},
+	}
+	to.wake() // with nothing to tell: the greeting
+	return to
+}
+
+func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
+	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, "http://"+p.Address, rpc.ClientOptions(rpc.ClientConfig{
+		Token: s.tokens(p.ID), UserAgent: "windlass-controlplane",
+	})...)
+}
+
+func (to *sender) wake() {
+	select {
+	case to.signal <- struct{}{}:
+	default:
+	}
+}
+
+// add notes what is to be told. It never blocks.
+func (to *sender) add(n Nudge) {
+	to.mu.Lock()
+	to.all = to.all || n.AllRegions || len(to.regions)+len(n.Regions) > maxTold
+	if to.all {
+		clear(to.regions)
+	} else {
+		for _, id := range n.Regions {
+			to.regions[id] = struct{}{}
+		}
+	}
+	// Watchers whose app is left out read it again by themselves.
+	for _, id := range n.Apps[:min(len(n.Apps), maxTold-len(to.apps))] {
+		to.apps[id] = struct{}{}
+	}
+	to.mu.Unlock()
+	to.wake()
+}
+
+// take returns what is to be told, and forgets it.
+func (to *sender) take() Nudge {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	n := Nudge{Regions: slices.Sorted(maps.Keys(to.regions)), AllRegions: to.all, Apps: slices.Sorted(maps.Keys(to.apps))}
+	clear(to.regions)
+	clear(to.apps)
+	to.all = false
+	return n
+}
+
+// run sends until ctx ends, with the peer or with us.
+func (to *sender) run(ctx context.Context) {
+	log := to.svc.cfg.Log.With("peer", to.peer.ID, "address", to.peer.Address)
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-to.signal:
+		}
+		n := to.take()
+		err := to.send(ctx, n)
+		if ctx.Err() != nil {
+			return
+		}
+		to.svc.metrics.sent(err)
+		if err == nil {
+			if failures > 0 {
+				log.Info("a peer is reached again")
+			}
+			failures = 0
+			continue
+		}
+		if failures == 0 {
+			log.Warn("cannot reach a peer: it hears of commits by its own beat until then", "error", err)
+		}
+		// It may have gone, or come back elsewhere.
+		to.svc.again()
+		to.add(n)
+		if backoff.Sleep(ctx, retryCalls.Delay(failures, to.svc.cfg.Random)) != nil {
+			return
+		}
+		failures++
+	}
+}
+
+func (to *sender) send(ctx context.Context, n Nudge) error {
+	ctx, cancel := context.WithTimeout(ctx, to.svc.cfg.CallTimeout)
+	defer cancel()
+	_, err := to.client.Nudge(ctx, &peerv1.NudgeRequest{
+		From: to.svc.cfg.ID, Regions: n.Regions, AllRegions: n.AllRegions, Apps: n.Apps,
+	})
+	return err
+}

@@ -1,0 +1,374 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// move takes d along its table. The planner never asks for a step that the table
+// lacks; if it did, staying is the harmless answer.
+func (p *planner) move(d *model.Deployment, to windlassv1.DeploymentStatus) {
+	if !model.CanMove(model.DeploymentMoves, d.Status, to) {
+		return
+	}
+	d.Status = to
+	switch to {
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY:
+		d.ReadyAt, d.Reason, d.Message = p.now, "", ""
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED,
+		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED,
+		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
+		d.EndedAt = p.now
+	default:
+	}
+}
+
+// endRollout ends a rollout that people ended, or that is over already.
+func (p *planner) endRollout() {
+	r := p.rollout
+	switch {
+	case r == nil:
+		p.app.RolloutID = ""
+	case r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
+		p.app.RolloutID = ""
+	case p.deps[r.DeploymentID] == nil:
+		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, ReasonDeploymentLost,
+			"its deployment "+r.DeploymentID+" does not exist")
+		p.log("RolloutFailed", r.Message, nil, "")
+	case p.app.DeletingSince != 0:
+		p.stopTarget(ReasonAppDeleted, "the app is being deleted", Who)
+	case r.CancelRequested:
+		why := "cancelled by " + r.CancelledBy
+		if r.CancelWhy != "" {
+			why += ": " + r.CancelWhy
+		}
+		p.stopTarget(ReasonCancelled, why, r.CancelledBy)
+	}
+}
+
+func (p *planner) stopTarget(reason, why, who string) {
+	d := p.target()
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+	d.Reason, d.Message = reason, why
+	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, reason, why)
+	p.log("RolloutCancelled", why, d, "")
+	p.history[len(p.history)-1].Who = who
+}
+
+func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
+	r := p.rollout
+	r.Status, r.Reason, r.Message, r.FinishedAt = to, reason, message, p.now
+	p.app.RolloutID = ""
+}
+
+// fail ends the rollout and its deployment. What it started is leaving from now
+// on, and weights fall back to the live one, if there is one.
+func (p *planner) fail(d *model.Deployment, reason, message string) {
+	from := d.Status
+	p.resolve = ""
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
+	d.Reason, d.Message = reason, message
+	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message)
+	why := fmt.Sprintf("%s, while %s: %s", reason, name(from), message)
+	if live := p.live(); live != nil {
+		why += fmt.Sprintf("; v%d stays live", live.Version)
+	}
+	p.log("RolloutFailed", why, d, "")
+}
+
+// advance takes the target one state further, if the facts allow it.
+func (p *planner) advance() bool {
+	d := p.target()
+	if d == nil {
+		return false
+	}
+	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING ||
+		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK {
+		p.noteStarted(d)
+		if reason, message, doomed := p.doomed(d); doomed {
+			p.fail(d, reason, message)
+			return true
+		}
+	}
+	switch d.Status {
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
+		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
+		// The deadline first: nothing is started only to be stopped.
+		return p.deadline(d) || p.build(d)
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
+		if p.allReady(d) {
+			p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+			return true
+		}
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
+		if p.allAcknowledged(d) {
+			p.goLive(d)
+			return true
+		}
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED,
+		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED,
+		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
+		// Its own end came first (it was superseded by a call); the rollout
+		// follows.
+		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, ReasonSuperseded, "its deployment ended")
+		p.log("RolloutSuperseded", "its deployment is "+name(d.Status), d, "")
+		return true
+	default:
+		return false
+	}
+	return p.deadline(d)
+}
+
+// build resolves the image, if it has only a tag, and then tells the regions.
+func (p *planner) build(d *model.Deployment) bool {
+	image := Image(d.Spec)
+	if image != "" && d.ResolvedImage == "" {
+		if strings.Contains(image, "@sha256:") {
+			d.ResolvedImage = image
+		} else if !p.resolved(d, image) {
+			return d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
+		}
+	}
+	p.start(d)
+	return true
+}
+
+// Image that instances of the spec run, empty for none.
+func Image(spec *windlassv1.DeploymentSpec) string {
+	for _, r := range spec.GetRoles() {
+		if r.GetImage() != "" {
+			return r.GetImage()
+		}
+	}
+	return spec.GetImage()
+}
+
+// resolved tells whether d has its digest now, and asks for it if not.
+func (p *planner) resolved(d *model.Deployment, image string) bool {
+	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
+		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
+		p.log("ImageResolving", image+" names a tag: its digest is looked up once, so that every region runs the same", d, "")
+	}
+	r := p.in.Resolved
+	switch {
+	case r == nil || r.Image != image:
+		p.resolve = image
+		return false
+	case r.Digested != "":
+		d.ResolvedImage, d.Reason, d.Message = r.Digested, "", ""
+		p.log("ImageResolved", image+" is "+r.Digested, d, "")
+		return true
+	case r.Final:
+		p.fail(d, ReasonImagePullError, r.Message)
+		return false
+	}
+	// Kept on the deployment, so that it is there to tell when the deadline comes.
+	p.resolve = image
+	d.Reason, d.Message = ReasonImagePullError, r.Message
+	return false
+}
+
+// start tells every region at once: there is nothing to protect on a first
+// deployment, and an update gets no weight before it is ready everywhere.
+func (p *planner) start(d *model.Deployment) {
+	replicas := int32(defaultReplicas)
+	switch {
+	case d.Spec.Replicas != nil:
+		replicas = d.Spec.GetReplicas()
+	case p.app.Replicas > 0:
+		replicas = p.app.Replicas
+	}
+	for _, n := range d.Spec.GetRegions() {
+		if p.in.RegionIDs[n] == "" {
+			p.fail(d, ReasonUnknownRegion, "region "+n+" does not exist or may not be used by the workspace")
+			return
+		}
+	}
+	for _, n := range d.Spec.GetRegions() {
+		p.assign(d, p.in.RegionIDs[n], replicas)
+	}
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	p.log("RegionsStarting", fmt.Sprintf("%d replicas in each of %s", replicas, strings.Join(d.Spec.GetRegions(), ", ")), d, "")
+}
+
+func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
+	p.touch(region)
+	for _, t := range p.rows {
+		if t.DeploymentID == d.ID && t.RegionID == region {
+			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, ""
+				t.Replicas, t.Weight = replicas, 0
+				t.Generation++
+			}
+			return
+		}
+	}
+	p.rows = append(p.rows, &model.Topology{
+		WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, DeploymentID: d.ID, RegionID: region,
+		Replicas: replicas, Generation: 1,
+		Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, CreatedAt: p.now,
+	})
+	p.sortRows()
+}
+
+func (p *planner) noteStarted(d *model.Deployment) {
+	for _, t := range p.activeRows(d.ID) {
+		pl := p.place(t)
+		if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING && pl.Ready() {
+			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+			p.log("RegionReady", fmt.Sprintf("%d of %d replicas ready at generation %d",
+				pl.Observed.ReadyReplicas, t.Replicas, t.Generation), d, t.RegionID)
+		}
+	}
+}
+
+// doomed returns the first region, by name, that waiting for is pointless.
+func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bool) {
+	for _, pl := range p.places(p.activeRows(d.ID)) {
+		if reason, message, doomed := pl.Doomed(); doomed {
+			if reason == "" {
+				reason = "InstancesFailed"
+			}
+			if message == "" {
+				message = "no detail was reported"
+			}
+			where := fmt.Sprintf("%s, %d of %d replicas ready", pl.Name(), pl.Observed.ReadyReplicas, pl.Row.Replicas)
+			if n := pl.Observed.Doomed; n > 0 {
+				where += fmt.Sprintf(", %d doomed", n)
+			}
+			// The message last: it may end with what a program said.
+			return reason, where + ": " + message, true
+		}
+	}
+	return "", "", false
+}
+
+func (p *planner) allReady(d *model.Deployment) bool {
+	for _, t := range p.activeRows(d.ID) {
+		if !p.place(t).Ready() {
+			return false
+		}
+	}
+	return true
+}
+
+// allAcknowledged asks for readiness again: the old version is about to stop, and
+// a replica or an epoch may have gone since traffic began to move.
+func (p *planner) allAcknowledged(d *model.Deployment) bool {
+	for _, t := range p.activeRows(d.ID) {
+		if t.Weight != fullWeight || !p.acknowledged(t.RegionID) || !p.place(t).Ready() {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *planner) goLive(d *model.Deployment) {
+	old := p.live()
+	var figures []string
+	for _, t := range p.activeRows(d.ID) {
+		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
+	}
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
+	d.Stable = true
+	p.app.LiveDeploymentID = d.ID
+	if old != nil {
+		if old.Stable {
+			p.app.PreviousDeploymentID = old.ID
+		}
+		p.move(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+	}
+	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
+	p.log("LiveMoved", "every region serves it: "+strings.Join(figures, ", "), d, "")
+	if old != nil {
+		p.log("DeploymentSuperseded", fmt.Sprintf("v%d is live", d.Version), old, "")
+	}
+}
+
+// freshFor is how recent a region's last word must be for a deadline to be
+// judged by it: twice the longest lease that is sensible. After an outage of our
+// own, or a restored backup, rows tell of a time long past; a connected region
+// then speaks within its lease or becomes unreachable, and either settles it.
+const freshFor = 60_000
+
+// keepFromStarting are reasons of instances that have not even begun. They pass by
+// themselves, or do not: so they are waited for until the deadline, and then say
+// more than that it has passed.
+var keepFromStarting = []string{"Unschedulable", "QuotaExceeded", "ImagePullError", "SecretUnavailable"}
+
+// deadline fails a target that is late, on facts of the present only.
+func (p *planner) deadline(d *model.Deployment) bool {
+	r := p.rollout
+	if r.Deadline == 0 || p.now < r.Deadline {
+		return false
+	}
+	rows := p.activeRows(d.ID)
+	var late, lost int
+	cause := ""
+	for _, t := range rows {
+		pl := p.place(t)
+		if pl.Ready() && (d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK || p.acknowledged(t.RegionID)) {
+			continue
+		}
+		late++
+		if why, _ := pl.Why(); cause == "" && !pl.Unreachable() && slices.Contains(keepFromStarting, why) {
+			cause = why
+		}
+		if pl.Unreachable() {
+			lost++
+		} else if pl.Resyncing() || p.now-pl.Region.LastReportAt > freshFor {
+			p.stale = true
+			return false
+		}
+	}
+	reason := rollup.ReasonDeadlineExceeded
+	switch {
+	case late > 0 && late == lost:
+		reason = rollup.ReasonRegionUnreachable
+	case cause != "":
+		reason = cause
+	}
+	p.fail(d, reason, p.lateness(d, rows))
+	return true
+}
+
+func (p *planner) lateness(d *model.Deployment, rows []*model.Topology) string {
+	after := fmt.Sprintf("not ready after %d s", (p.now-p.rollout.CreatedAt)/1000)
+	switch d.Status {
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
+		return after + ": it could not be started in time"
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
+		return fmt.Sprintf("%s: %s could not be resolved: %s", after, Image(d.Spec), d.Message)
+	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
+		var parts []string
+		for _, pl := range p.places(rows) {
+			if p.acknowledged(pl.Row.RegionID) {
+				if !pl.Ready() {
+					parts = append(parts, pl.String())
+				}
+				continue
+			}
+			o, route := p.routeObs[pl.Row.RegionID], p.routes[pl.Row.RegionID]
+			s := fmt.Sprintf("%s has not acknowledged route generation %d (it is at %d)", pl.Name(), route.Generation, o.Generation)
+			if o.Message != "" {
+				s += ": " + o.Message
+			}
+			if pl.Unreachable() {
+				s += ": region is out of reach"
+			}
+			parts = append(parts, s)
+		}
+		return after + ": " + strings.Join(parts, "; ")
+	default:
+		return after + ": " + rollup.Describe(p.places(rows), func(pl rollup.Place) bool { return !pl.Ready() })
+	}
+}
+
+func name(s windlassv1.DeploymentStatus) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "DEPLOYMENT_STATUS_"))
+}

@@ -1,0 +1,260 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// touch notes that the output changes the region's feed.
+func (p *planner) touch(region string) { p.touched[region] = true }
+
+// room tells whether the region's feed may still be changed by this output. The
+// target's regions never ask: they are at most MaxRegions by themselves.
+func (p *planner) room(region string) bool {
+	if p.touched[region] || len(p.touched) < MaxRegions {
+		p.touched[region] = true
+		return true
+	}
+	p.deferred = true
+	return false
+}
+
+// wanted is the share of the region's traffic that the row is to have.
+func (p *planner) wanted(t *model.Topology) int32 {
+	if p.app.DeletingSince != 0 || !active(t) {
+		return 0
+	}
+	live := t.DeploymentID == p.app.LiveDeploymentID
+	d := p.target()
+	if d == nil || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK || d.ID == p.app.LiveDeploymentID {
+		return share(live)
+	}
+	if t.DeploymentID == d.ID {
+		return fullWeight
+	}
+	// Where the target does not go the live one serves until it no longer is.
+	return share(live && !p.isActive(d.ID, t.RegionID))
+}
+
+func share(all bool) int32 {
+	if all {
+		return fullWeight
+	}
+	return 0
+}
+
+func (p *planner) isActive(deployment, region string) bool {
+	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool {
+		return t.DeploymentID == deployment && t.RegionID == region && active(t)
+	})
+}
+
+// weigh sets weights and the routes that follow from them. However often it runs
+// in one call, a route's generation grows once, and only if the region must see
+// something else than before the call.
+func (p *planner) weigh() {
+	targetRegions := map[string]bool{}
+	if d := p.target(); d != nil {
+		for _, t := range p.activeRows(d.ID) {
+			targetRegions[t.RegionID] = true
+		}
+	}
+	byRegion := map[string][]*model.Topology{}
+	for _, t := range p.rows {
+		byRegion[t.RegionID] = append(byRegion[t.RegionID], t)
+	}
+	for region := range p.routes {
+		if _, ok := byRegion[region]; !ok {
+			byRegion[region] = nil
+		}
+	}
+	for _, region := range sortedKeys(byRegion) {
+		p.weighRegion(region, byRegion[region], targetRegions[region])
+	}
+}
+
+func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) {
+	var hosts []string
+	changed := false
+	for _, t := range rows {
+		w := p.wanted(t)
+		if w > 0 {
+			hosts = p.in.Hosts
+		}
+		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
+	}
+	was, had := p.routesWas[region]
+	changed = changed || !slices.Equal(hosts, was.Hosts)
+	switch {
+	case !changed:
+		if r := p.routes[region]; r != nil && had {
+			*r = was
+		} else {
+			delete(p.routes, region)
+		}
+	case must:
+		p.touch(region)
+	case !p.room(region):
+		return
+	}
+	for _, t := range rows {
+		t.Weight = p.wanted(t)
+	}
+	if changed {
+		p.routes[region] = &model.Route{
+			WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, RegionID: region,
+			Hosts: slices.Clone(hosts), Generation: was.Generation + 1, UpdatedAt: p.now,
+		}
+	}
+}
+
+func (p *planner) acknowledged(region string) bool {
+	r := p.routes[region]
+	return r == nil || rollup.RouteAcknowledged(*r, p.routeObs[region], p.regions[region])
+}
+
+// orphans ends deployments that are on their way and that no rollout carries: a
+// newer one took their place.
+func (p *planner) orphans() {
+	for _, was := range p.in.Deployments {
+		d := p.deps[was.ID]
+		if p.isWanted(d.ID) || model.Terminal(model.DeploymentMoves, d.Status) || p.app.DeletingSince != 0 {
+			continue
+		}
+		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+		d.Reason, d.Message = ReasonSuperseded, "a newer deployment took its place"
+		p.log("DeploymentSuperseded", "no rollout carries it any more", d, "")
+	}
+}
+
+// leave stops what is not wanted, and notes what has stopped.
+func (p *planner) leave() {
+	p.logWeights()
+	stopping := map[string][]string{}
+	for _, t := range p.rows {
+		if active(t) && !p.isWanted(t.DeploymentID) && p.mayStop(t) && p.room(t.RegionID) {
+			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+			t.Generation++
+			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.place(t).Name())
+		}
+	}
+	for _, id := range sortedKeys(stopping) {
+		d := p.deps[id]
+		why := "it is no longer wanted"
+		switch {
+		case p.app.DeletingSince != 0:
+			why = "the app is being deleted"
+		case d != nil && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED:
+			why = "a newer deployment took its place"
+		case d != nil && d.Message != "":
+			why = d.Reason + ": " + d.Message
+		}
+		p.log("RegionsStopping", fmt.Sprintf("%s; nothing is routed to it in %s", why, strings.Join(stopping[id], ", ")), d, "")
+	}
+	for _, t := range p.rows {
+		if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+			p.confirm(t)
+		}
+	}
+}
+
+func (p *planner) isWanted(deployment string) bool {
+	if p.app.DeletingSince != 0 {
+		return false
+	}
+	d := p.target()
+	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment)
+}
+
+// mayStop tells whether nothing is routed to the row. A row that is starting
+// never had weight. A deletion does not wait for the acknowledgement of a region
+// that is out of reach: no successor is to be protected there, and the region
+// takes routes before deletes when it returns.
+func (p *planner) mayStop(t *model.Topology) bool {
+	switch {
+	case t.Weight != 0:
+		return false
+	case p.before[rowKey{t.DeploymentID, t.RegionID}].Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING:
+		return true
+	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
+		return true
+	}
+	return p.acknowledged(t.RegionID)
+}
+
+// confirm looks whether a stopping row has stopped, and if not, why.
+func (p *planner) confirm(t *model.Topology) {
+	pl, d := p.place(t), p.deps[t.DeploymentID]
+	switch {
+	case pl.Gone():
+		t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, ""
+		p.log("RegionStopped", fmt.Sprintf("the region confirmed generation %d: no instance is left", t.Generation), d, t.RegionID)
+	case p.app.DeletingSince != 0 && p.app.AbandonUnreachable && pl.Unreachable():
+		t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, ReasonAbandoned
+		p.log("RegionAbandoned", fmt.Sprintf("the region is out of reach and was to be abandoned; %d instances were there when it was last heard of",
+			pl.Observed.Instances()), d, t.RegionID)
+	case pl.Unreachable() && t.Reason == "":
+		t.Reason = rollup.ReasonRegionUnreachable
+		p.log("RegionUnreachable", "it stays stopping until the region returns and confirms", d, t.RegionID)
+	case !pl.Unreachable():
+		t.Reason = ""
+	}
+}
+
+// logWeights tells where traffic was sent, by cause.
+func (p *planner) logWeights() {
+	moved := map[string][]string{}
+	for _, region := range sortedKeys(p.routes) {
+		if p.routes[region].Generation == p.routesWas[region].Generation {
+			continue
+		}
+		to := ""
+		for _, t := range p.rows {
+			if t.RegionID == region && t.Weight > 0 {
+				to = t.DeploymentID
+			}
+		}
+		n := p.regions[region].Name
+		if n == "" {
+			n = region
+		}
+		moved[to] = append(moved[to], n)
+	}
+	for _, id := range sortedKeys(moved) {
+		d, regions := p.deps[id], strings.Join(moved[id], ", ")
+		switch {
+		case d == nil:
+			p.log("RoutesRemoved", "nothing is to serve in "+regions, nil, "")
+		case id != p.app.LiveDeploymentID:
+			p.log("WeightsMoved", fmt.Sprintf("every region has its replicas ready: all traffic of %s goes to v%d", regions, d.Version), d, "")
+		default:
+			p.log("WeightsRestored", fmt.Sprintf("v%d is live: all traffic of %s goes to it", d.Version, regions), d, "")
+		}
+	}
+}
+
+// finishDeletion forgets the app when every region is done.
+func (p *planner) finishDeletion() {
+	if p.app.DeletingSince == 0 {
+		return
+	}
+	for _, t := range p.rows {
+		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+			return
+		}
+	}
+	for _, was := range p.in.Deployments {
+		if d := p.deps[was.ID]; !model.Terminal(model.DeploymentMoves, d.Status) {
+			p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+			d.Reason, d.Message = ReasonAppDeleted, "the app was deleted"
+		}
+	}
+	p.app.DeletedAt = p.now
+	p.app.LiveDeploymentID = ""
+	p.log("AppDeleted", fmt.Sprintf("all %d regional assignments have stopped", len(p.rows)), nil, "")
+}

@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// status computes the app's.
+func (p *planner) status() {
+	p.app.Status, p.app.Message = rollup.Status(p.facts())
+}
+
+func (p *planner) facts() rollup.Facts {
+	f := rollup.Facts{Deleting: p.app.DeletingSince != 0, Target: p.target()}
+	if f.Deleting {
+		var left []*model.Topology
+		for _, t := range p.rows {
+			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				left = append(left, t)
+			}
+		}
+		f.Live = p.places(left)
+		return f
+	}
+	if f.Target != nil {
+		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
+	}
+	if p.live() != nil {
+		f.HasLive = true
+		f.Live = p.places(p.activeRows(p.app.LiveDeploymentID))
+	}
+	for _, d := range p.deps {
+		if f.Newest == nil || d.Version > f.Newest.Version {
+			f.Newest = d
+		}
+	}
+	return f
+}
+
+// Bounds of the poll that backs up the wake-ups, ms. Two seconds is what a person
+// notices; a minute costs an app that waits for hours next to nothing. An app
+// that only limps waits for a report and for no decision: with ten thousand of
+// them in a region that is out of reach, five minutes are 33 steps a second.
+const (
+	minPoll  = 2_000
+	maxPoll  = 60_000
+	limpPoll = 300_000
+)
+
+// next is when to look again. While anything is unsettled that is a poll whose
+// distance equals the age of the newest fact, which doubles from poll to poll
+// without anybody counting, and starts over when something happens.
+func (p *planner) next() int64 {
+	if p.app.DeletedAt != 0 {
+		return 0
+	}
+	if p.deferred {
+		return p.now
+	}
+	since, unsettled := p.unsettledSince()
+	poll := float64(min(max(p.now-since, minPoll), maxPoll))
+	switch {
+	case p.stale:
+		poll = minPoll
+	case unsettled:
+	case p.app.Status == windlassv1.AppStatus_APP_STATUS_DEGRADED,
+		p.app.Status == windlassv1.AppStatus_APP_STATUS_FAILED && p.app.LiveDeploymentID != "":
+		poll = limpPoll
+	default:
+		return 0
+	}
+	due := p.now + int64(poll*(0.75+0.5*p.in.Jitter))
+	if d := p.target(); d != nil && p.rollout.Deadline > p.now {
+		due = min(due, p.rollout.Deadline)
+	}
+	return due
+}
+
+// unsettledSince returns the time of the newest fact about what is not yet as it
+// is to be, and whether there is any such thing.
+func (p *planner) unsettledSince() (since int64, unsettled bool) {
+	note := func(at int64) { since, unsettled = max(since, at), true }
+	target := p.target()
+	if target != nil {
+		note(p.rollout.CreatedAt)
+	}
+	if p.app.DeletingSince != 0 {
+		note(p.app.DeletingSince)
+	}
+	for _, t := range p.rows {
+		o := p.observed[rowKey{t.DeploymentID, t.RegionID}]
+		switch {
+		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
+			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
+			// Ready, degraded or failed: nothing is to be decided before a report.
+		default:
+			note(p.changed(t))
+			note(o.UpdatedAt)
+		}
+	}
+	for region, r := range p.routes {
+		if !p.acknowledged(region) {
+			note(r.UpdatedAt)
+		}
+	}
+	return since, unsettled
+}
+
+// changed is when the row changed last, this call included.
+func (p *planner) changed(t *model.Topology) int64 {
+	if was, ok := p.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
+		return p.now
+	}
+	return t.UpdatedAt
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

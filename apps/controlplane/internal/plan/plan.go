@@ -1,0 +1,304 @@
+// Package plan decides, purely, what an app's workflow does next: given the
+// rows, what regions report and the time, it returns the rows to change, why,
+// and when to look again. It does no I/O and reads no clock.
+//
+// It is level-triggered. Nothing is remembered between two calls but the rows
+// themselves, so a step that runs twice, late, or on another replica decides the
+// same, and with the same facts decides nothing the second time.
+//
+//	deployment  pending -> building -> deploying -> network -> ready
+//	row                               starting -> started -> stopping -> stopped
+//	weight                            0            100 -> 0
+//
+// Three rules carry the rest:
+//
+//   - Wanted. The live deployment and the target of the rollout in flight are
+//     wanted; everything else that has rows is leaving. Failure, cancellation,
+//     supersession and deletion only change who is wanted; leaving is one path.
+//   - Weights are a function of who is wanted: all to the target once it is ready
+//     everywhere (network), else all to the live one. So going back needs no
+//     record of where one came from.
+//   - Make before break. A leaving row stops only when its region acknowledged,
+//     in its present epoch, the route generation that gives it nothing. The live
+//     pointer moves only when every region acknowledged its successor, so the
+//     live deployment is never stopped before something serves in its place.
+//
+// A failed rollout is over at once, for whoever waits for it; taking its rows
+// away goes on under the rules above, for as long as regions need.
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Who is the name that the control plane's own decisions carry.
+const Who = "windlass"
+
+// Reasons that a deployment or rollout ended for, beside those of the agents.
+const (
+	ReasonImagePullError       = "ImagePullError"
+	ReasonUnknownRegion        = "UnknownRegion"
+	ReasonCancelled            = "Cancelled"
+	ReasonAppDeleted           = "AppDeleted"
+	ReasonSuperseded           = "Superseded"
+	ReasonDeploymentLost       = "DeploymentMissing"
+	ReasonAbandoned            = "Abandoned"
+	defaultReplicas            = 2
+	fullWeight           int32 = 100
+)
+
+// MaxRegions bounds the regions that one Output touches, as the store bounds the
+// heads that one transaction holds. What is left over comes with the next step.
+const MaxRegions = 32
+
+// Input is every fact about one app.
+type Input struct {
+	App model.App
+	// Deployments: the target, the live one, the newest one, and each that has
+	// topology which is not stopped.
+	Deployments []model.Deployment
+	// Rollout that App.RolloutID names, nil for none.
+	Rollout *model.Rollout
+	// Topology holds all rows of the app, tombstones included.
+	Topology      []model.Topology
+	Observed      []model.Observed
+	Routes        []model.Route
+	RouteObserved []model.RouteObserved
+	// Regions of all rows and routes, and of RegionIDs.
+	Regions []model.Region
+	// RegionIDs resolves the names in the target's spec, while it is pending or
+	// building; names that nobody knows are absent.
+	RegionIDs map[string]string
+	// Hosts under which the app is served, everywhere.
+	Hosts []string
+	// Resolved is what came of resolving Output.Resolve, nil if nothing was tried.
+	Resolved *Resolution
+	// Jitter in [0, 1) spreads wake-ups.
+	Jitter float64
+}
+
+// Resolution is the outcome of resolving an image's tag.
+type Resolution struct {
+	// Image that was asked for, and the one with a digest that it is.
+	Image, Digested string
+	// Message of an error; Final if trying again cannot help.
+	Message string
+	Final   bool
+}
+
+// Output is what to write, and when to look again. Rows in it differ from those
+// of the Input; agents are to see those whose generation grew.
+type Output struct {
+	App         *model.App
+	Rollout     *model.Rollout
+	Deployments []model.Deployment
+	Topology    []model.Topology
+	Routes      []model.Route
+	// History in the order of the decisions; without ids.
+	History []model.History
+	// Resolve names an image whose tag is to be resolved, empty for none.
+	Resolve string
+	// Next is when to look again, unix ms; 0 when there is nothing to wait for.
+	Next int64
+}
+
+// Changed tells whether there is anything to write.
+func (o Output) Changed() bool {
+	return o.App != nil || o.Rollout != nil ||
+		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History) > 0
+}
+
+// Next decides. now is unix ms.
+func Next(in Input, now int64) Output {
+	if in.App.DeletedAt != 0 {
+		return Output{}
+	}
+	p := newPlanner(in, now)
+	p.endRollout()
+	for p.advance() {
+		p.weigh()
+	}
+	p.weigh()
+	p.orphans()
+	p.leave()
+	p.finishDeletion()
+	p.status()
+	return p.output()
+}
+
+type rowKey struct{ deployment, region string }
+
+// planner is a working copy of the facts.
+type planner struct {
+	in      Input
+	now     int64
+	app     model.App
+	rollout *model.Rollout
+	deps    map[string]*model.Deployment
+	// rows are sorted by (deployment, region): the order of decisions, of locks,
+	// and so of the output.
+	rows      []*model.Topology
+	before    map[rowKey]model.Topology
+	observed  map[rowKey]model.Observed
+	routes    map[string]*model.Route
+	routesWas map[string]model.Route
+	routeObs  map[string]model.RouteObserved
+	regions   map[string]model.Region
+	touched   map[string]bool
+	deferred  bool // something was left for the next step
+	stale     bool // a decision waits for a region's next word
+	resolve   string
+	history   []model.History
+}
+
+func newPlanner(in Input, now int64) *planner {
+	p := &planner{
+		in: in, now: now, app: in.App,
+		deps:      map[string]*model.Deployment{},
+		before:    map[rowKey]model.Topology{},
+		observed:  map[rowKey]model.Observed{},
+		routes:    map[string]*model.Route{},
+		routesWas: map[string]model.Route{},
+		routeObs:  map[string]model.RouteObserved{},
+		regions:   map[string]model.Region{},
+		touched:   map[string]bool{},
+	}
+	if in.Rollout != nil {
+		r := *in.Rollout
+		p.rollout = &r
+	}
+	for _, d := range in.Deployments {
+		p.deps[d.ID] = &d
+	}
+	for _, t := range in.Topology {
+		p.rows = append(p.rows, &t)
+		p.before[rowKey{t.DeploymentID, t.RegionID}] = t
+	}
+	p.sortRows()
+	for _, o := range in.Observed {
+		p.observed[rowKey{o.DeploymentID, o.RegionID}] = o
+	}
+	for _, r := range in.Routes {
+		p.routes[r.RegionID] = &r
+		p.routesWas[r.RegionID] = r
+	}
+	for _, o := range in.RouteObserved {
+		p.routeObs[o.RegionID] = o
+	}
+	for _, r := range in.Regions {
+		p.regions[r.ID] = r
+	}
+	return p
+}
+
+func (p *planner) sortRows() {
+	slices.SortFunc(p.rows, func(a, b *model.Topology) int {
+		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+}
+
+// target is the deployment of the rollout in flight, or nil.
+func (p *planner) target() *model.Deployment {
+	if p.rollout == nil || p.rollout.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+		return nil
+	}
+	return p.deps[p.rollout.DeploymentID]
+}
+
+func (p *planner) live() *model.Deployment { return p.deps[p.app.LiveDeploymentID] }
+
+func (p *planner) place(t *model.Topology) rollup.Place {
+	pl := rollup.Place{
+		Row:      *t,
+		Observed: p.observed[rowKey{t.DeploymentID, t.RegionID}],
+		Region:   p.regions[t.RegionID],
+	}
+	if d := p.deps[t.DeploymentID]; d != nil {
+		pl.MinReady = d.Spec.GetMinReady()
+	}
+	return pl
+}
+
+// active rows are those that were not told to stop.
+func active(t *model.Topology) bool {
+	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
+		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+}
+
+// activeRows of the deployment.
+func (p *planner) activeRows(deployment string) []*model.Topology {
+	var rows []*model.Topology
+	for _, t := range p.rows {
+		if t.DeploymentID == deployment && active(t) {
+			rows = append(rows, t)
+		}
+	}
+	return rows
+}
+
+func (p *planner) places(rows []*model.Topology) []rollup.Place {
+	places := make([]rollup.Place, 0, len(rows))
+	for _, t := range rows {
+		places = append(places, p.place(t))
+	}
+	slices.SortStableFunc(places, func(a, b rollup.Place) int { return cmp.Compare(a.Name(), b.Name()) })
+	return places
+}
+
+func (p *planner) log(what, why string, d *model.Deployment, region string) {
+	h := model.History{
+		WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, At: p.now,
+		What: what, Why: why, Who: Who, RegionID: region,
+	}
+	if p.rollout != nil {
+		h.RolloutID = p.rollout.ID
+	}
+	if d != nil {
+		h.DeploymentID, h.Version = d.ID, d.Version
+	}
+	p.history = append(p.history, h)
+}
+
+// output collects what differs from the input.
+func (p *planner) output() Output {
+	out := Output{History: p.history, Resolve: p.resolve}
+	if p.app != p.in.App {
+		p.app.UpdatedAt = p.now
+		out.App = &p.app
+	}
+	if p.rollout != nil && *p.rollout != *p.in.Rollout {
+		out.Rollout = p.rollout
+	}
+	for _, was := range p.in.Deployments {
+		if d := p.deps[was.ID]; !sameDeployment(*d, was) {
+			out.Deployments = append(out.Deployments, *d)
+		}
+	}
+	for _, t := range p.rows {
+		if was, ok := p.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
+			t.UpdatedAt = p.now
+			out.Topology = append(out.Topology, *t)
+		}
+	}
+	for _, id := range sortedKeys(p.routes) {
+		if r := p.routes[id]; r.Generation != p.routesWas[id].Generation {
+			out.Routes = append(out.Routes, *r)
+		}
+	}
+	out.Next = p.next()
+	return out
+}
+
+// sameDeployment compares what the planner may change.
+func sameDeployment(a, b model.Deployment) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
+		a.ResolvedImage == b.ResolvedImage && a.Stable == b.Stable &&
+		a.ReadyAt == b.ReadyAt && a.EndedAt == b.EndedAt && proto.Equal(a.Spec, b.Spec)
+}

@@ -1,0 +1,203 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+var places = []string{"ap", "eu", "us"}
+
+// drawEvent lets one thing happen to the app, as callers, agents and time may.
+func drawEvent(t *rapid.T, w *world) {
+	region := rapid.SampledFrom(places).Draw(t, "region")
+	deployment := fmt.Sprintf("v%d", rapid.Int32Range(1, max(1, w.app.LatestVersion)).Draw(t, "deployment"))
+	row, assigned := w.rows[rowKey{deployment, region}]
+	connected := w.regs[region].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	switch e := rapid.IntRange(0, 20).Draw(t, "event"); {
+	case e == 0 && w.app.DeletingSince == 0 && w.app.LatestVersion < 8:
+		drawDeploy(t, w)
+	case e <= 2 && assigned && connected:
+		w.apply(region, deployment, rapid.Int32Range(0, row.Replicas).Draw(t, "ready"))
+	case e == 3 && assigned && connected:
+		w.apply(region, deployment, 0)
+		w.observe(region, deployment, func(o *model.Observed) { o.Doomed, o.Reason = 1, "CrashLoop" })
+	case e == 4 && assigned && connected:
+		w.apply(region, deployment, 0)
+		w.observe(region, deployment, func(o *model.Observed) {
+			o.Phase, o.Code = int32(agentv1.AppliedState_PHASE_REJECTED), "Unschedulable"
+			o.Retryable = rapid.Bool().Draw(t, "retryable")
+		})
+	case e <= 9 && connected:
+		w.obey(region)
+	case e <= 11 && connected:
+		w.ack(region)
+	case e == 12:
+		w.setRegion(region, func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE })
+	case e == 13:
+		w.setRegion(region, func(r *model.Region) {
+			r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, w.now
+		})
+	case e == 14:
+		w.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
+	case e == 15:
+		w.now += rapid.Int64Range(0, deadline).Draw(t, "pause")
+	case e == 16 && rapid.Bool().Draw(t, "cancel"):
+		for i := range w.rol {
+			if w.rol[i].ID == w.app.RolloutID {
+				w.rol[i].CancelRequested, w.rol[i].CancelledBy = true, "ada"
+			}
+		}
+	case e == 17 && rapid.IntRange(0, 5).Draw(t, "delete") == 0:
+		w.app.DeletingSince, w.app.AbandonUnreachable = w.now, rapid.Bool().Draw(t, "abandon")
+	case e == 18 && assigned && active(&row):
+		// Scaling, or a rotated secret.
+		row.Replicas, row.Generation = rapid.Int32Range(0, 3).Draw(t, "scale"), row.Generation+1
+		w.rows[rowKey{deployment, region}] = row
+	case e == 19:
+		image := "registry.test/echo:v1"
+		w.res = &Resolution{Image: image, Message: "down"}
+		if rapid.Bool().Draw(t, "resolves") {
+			w.res = &Resolution{Image: image, Digested: image + "@sha256:00"}
+		}
+	}
+	if w.app.DeletedAt == 0 && rapid.IntRange(0, 3).Draw(t, "step") != 0 {
+		w.step()
+	}
+}
+
+func drawDeploy(t *rapid.T, w *world) {
+	regions := rapid.SliceOfNDistinct(rapid.SampledFrom(places), 1, 3, rapid.ID[string]).Draw(t, "regions")
+	s := spec(rapid.Int32Range(0, 3).Draw(t, "replicas"), regions...)
+	s.MinReady = rapid.Int32Range(0, 2).Draw(t, "min_ready")
+	if rapid.IntRange(0, 4).Draw(t, "image") == 0 {
+		s.Image = "registry.test/echo:v1"
+	}
+	w.deploy(s)
+}
+
+// TestAnyHistoryKeepsTheRules: world.step checks, after each decision of a
+// random history, that the plan is deterministic and idempotent, keeps to the
+// tables, never takes a generation back, and never stops what may still be
+// routed to, nor the live deployment before its successor serves everywhere.
+// Healed, the world ends with the live deployment alone, or with nothing.
+func TestAnyHistoryKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, places...)
+		w.deploy(spec(2, "eu", "us"))
+		w.step()
+		if rapid.Bool().Draw(t, "begin with a live deployment") {
+			w.settle()
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "length") {
+			drawEvent(t, w)
+		}
+		for _, r := range places {
+			w.setRegion(r, func(r *model.Region) {
+				r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, w.now
+			})
+			w.obey(r)
+		}
+		w.settle()
+		requireAtRest(t, w)
+	})
+}
+
+func requireAtRest(t *rapid.T, w *world) {
+	require.Zero(t, w.next, "nothing is left to wait for")
+	require.Empty(t, w.app.RolloutID)
+	for _, r := range w.rol {
+		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, r.Status)
+	}
+	for _, d := range w.deps {
+		require.Equal(t, d.ID != w.app.LiveDeploymentID, model.Terminal(model.DeploymentMoves, d.Status), d.ID)
+	}
+	for k, row := range w.rows {
+		if k.deployment == w.app.LiveDeploymentID {
+			require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, row.Status)
+			require.Equal(t, int32(100), row.Weight)
+			continue
+		}
+		require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status)
+		require.Zero(t, w.obs[k].Instances(), "%s still runs in %s", k.deployment, k.region)
+	}
+	switch {
+	case w.app.DeletingSince != 0:
+		require.NotZero(t, w.app.DeletedAt)
+	case w.app.LiveDeploymentID != "":
+		require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.app.Status, w.app.Message)
+	default:
+		require.Contains(t, []windlassv1.AppStatus{
+			windlassv1.AppStatus_APP_STATUS_IDLE, windlassv1.AppStatus_APP_STATUS_FAILED,
+		}, w.app.Status)
+	}
+}
+
+// TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent: whoever waits is told.
+func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, places...)
+		drawDeploy(t, w)
+		for range rapid.IntRange(1, 40).Draw(t, "length") {
+			drawEvent(t, w)
+		}
+		if w.app.DeletedAt != 0 {
+			return
+		}
+		for _, r := range places {
+			w.setRegion(r, func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE })
+		}
+		w.now += deadline
+		w.step()
+		require.Empty(t, w.app.RolloutID)
+		for _, r := range w.rol {
+			require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, r.Status)
+		}
+	})
+}
+
+// TestOneOutputTouchesNoMoreRegionsThanATransactionMayLock: an app that moves
+// between disjoint sets of regions, or is deleted with both, does it in parts.
+func TestOneOutputTouchesNoMoreRegionsThanATransactionMayLock(t *testing.T) {
+	var first, second []string
+	for i := range MaxRegions {
+		first = append(first, fmt.Sprintf("a%02d", i))
+		second = append(second, fmt.Sprintf("b%02d", i))
+	}
+	w := newWorld(t, append(append([]string{}, first...), second...)...)
+	touched := func(before map[rowKey]model.Topology, out Output) map[string]bool {
+		m := map[string]bool{}
+		for _, row := range out.Topology {
+			if row.Generation > before[rowKey{row.DeploymentID, row.RegionID}].Generation {
+				m[row.RegionID] = true
+			}
+		}
+		for _, r := range out.Routes {
+			m[r.RegionID] = true
+		}
+		return m
+	}
+	w.deploy(spec(1, first...))
+	w.settle()
+	w.deploy(spec(1, second...))
+	w.step()
+	w.app.DeletingSince = w.now
+	steps := 0
+	for w.app.DeletedAt == 0 {
+		before := maps.Clone(w.rows)
+		require.LessOrEqual(t, len(touched(before, w.step())), MaxRegions)
+		for r := range w.regs {
+			w.obey(r)
+		}
+		w.now += 1000
+		steps++
+		require.Less(t, steps, 20)
+	}
+}

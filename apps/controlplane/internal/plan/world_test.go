@@ -1,0 +1,419 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	start    = int64(1_000_000)
+	deadline = int64(600_000)
+)
+
+// world is one app with the regions around it: what the database holds, and
+// callers and agents that change it as the real ones do.
+type world struct {
+	t    require.TestingT
+	now  int64
+	app  model.App
+	deps []model.Deployment
+	rol  []model.Rollout
+	rows map[rowKey]model.Topology
+	obs  map[rowKey]model.Observed
+	rts  map[string]model.Route
+	rob  map[string]model.RouteObserved
+	regs map[string]model.Region
+	res  *Resolution
+	next int64
+	log  []model.History
+	// routed remembers which deployments each generation of a region's route sent
+	// traffic to.
+	routed map[string]map[int64][]string
+}
+
+func newWorld(t require.TestingT, regions ...string) *world {
+	w := &world{
+		t: t, now: start,
+		app:  model.App{ID: "app", WorkspaceID: "ws", Status: windlassv1.AppStatus_APP_STATUS_IDLE},
+		rows: map[rowKey]model.Topology{}, obs: map[rowKey]model.Observed{},
+		rts: map[string]model.Route{}, rob: map[string]model.RouteObserved{},
+		regs: map[string]model.Region{}, routed: map[string]map[int64][]string{},
+	}
+	for _, r := range regions {
+		w.regs[r] = model.Region{
+			ID: r, Name: r, SessionEpoch: 1, LastReportAt: start,
+			Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED,
+		}
+	}
+	return w
+}
+
+func (w *world) input() Input {
+	in := Input{
+		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"},
+		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5,
+	}
+	for _, r := range w.rol {
+		if r.ID == w.app.RolloutID {
+			in.Rollout = &r
+		}
+	}
+	for id, r := range w.regs {
+		in.Regions = append(in.Regions, r)
+		in.RegionIDs[id] = id
+	}
+	for _, t := range w.rows {
+		in.Topology = append(in.Topology, t)
+	}
+	for _, o := range w.obs {
+		in.Observed = append(in.Observed, o)
+	}
+	for _, r := range w.rts {
+		in.Routes = append(in.Routes, r)
+	}
+	for _, o := range w.rob {
+		in.RouteObserved = append(in.RouteObserved, o)
+	}
+	return in
+}
+
+// step plans once, checks what must hold of every plan, and writes it.
+func (w *world) step() Output {
+	in := w.input()
+	out := Next(in, w.now)
+	require.Equal(w.t, out, Next(w.input(), w.now), "the same facts must give the same plan")
+	w.check(in, out)
+	w.write(out)
+	again := Next(w.input(), w.now)
+	require.False(w.t, again.Changed() && out.Next != w.now, "the second run must change nothing: %+v", again)
+	w.next = again.Next
+	return out
+}
+
+// check holds a plan against the tables and the rules of the package comment.
+func (w *world) check(in Input, out Output) {
+	t := w.t
+	if out.App != nil && out.App.Status != in.App.Status {
+		require.True(t, model.CanMove(model.AppMoves, in.App.Status, out.App.Status),
+			"app %v -> %v", in.App.Status, out.App.Status)
+	}
+	for _, d := range out.Deployments {
+		i := slices.IndexFunc(in.Deployments, func(x model.Deployment) bool { return x.ID == d.ID })
+		require.True(t, reaches(in.Deployments[i].Status, d.Status), "deployment %v -> %v", in.Deployments[i].Status, d.Status)
+	}
+	if r := out.Rollout; r != nil && r.Status != in.Rollout.Status {
+		require.True(t, model.CanMove(model.RolloutMoves, in.Rollout.Status, r.Status))
+		require.NotZero(t, r.FinishedAt)
+	}
+	live := in.App.LiveDeploymentID
+	if out.App != nil && out.App.DeletedAt == 0 && out.App.LiveDeploymentID != live {
+		w.requireServed(out.App.LiveDeploymentID)
+	}
+	for _, row := range out.Topology {
+		was, had := w.rows[rowKey{row.DeploymentID, row.RegionID}]
+		require.GreaterOrEqual(t, row.Generation, was.Generation)
+		if row.Status == was.Status || !had {
+			continue
+		}
+		stopped := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+		require.True(t, model.CanMove(model.TopologyMoves, was.Status, row.Status) ||
+			stopped && w.app.AbandonUnreachable, "row %v -> %v", was.Status, row.Status)
+		if stopped && row.Reason != ReasonAbandoned {
+			w.requirePresent(row)
+		}
+		if row.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+			continue
+		}
+		require.Greater(t, row.Generation, was.Generation, "agents must see that a row stops")
+		require.Zero(t, row.Weight)
+		if in.App.DeletingSince == 0 {
+			w.requireNotRouted(row)
+		}
+		require.False(t, row.DeploymentID == live && in.App.DeletingSince == 0 &&
+			(out.App == nil || out.App.LiveDeploymentID == live), "the live deployment was stopped without a successor")
+	}
+	for _, r := range out.Routes {
+		require.Greater(t, r.Generation, w.rts[r.RegionID].Generation)
+	}
+	if out.App == nil || out.App.DeletedAt == 0 {
+		require.False(t, out.Next != 0 && out.Next < w.now)
+	}
+	for _, h := range out.History {
+		require.NotEmpty(t, h.What)
+		require.NotEmpty(t, h.Why)
+		require.NotEmpty(t, h.Who)
+	}
+}
+
+// requireServed: a deployment goes live only when every region that it goes to
+// says, in its present epoch, that its replicas are ready and its route serves.
+func (w *world) requireServed(live string) {
+	for k, row := range w.rows {
+		if k.deployment != live {
+			continue
+		}
+		w.requirePresent(row)
+		o := w.rob[k.region]
+		require.Equal(w.t, int32(100), row.Weight)
+		require.Equal(w.t, w.regs[k.region].SessionEpoch, o.Epoch)
+		require.Equal(w.t, o.Generation, w.rts[k.region].Generation)
+		if row.Replicas > 0 {
+			require.Positive(w.t, w.obs[k].ReadyReplicas)
+		}
+	}
+}
+
+// requirePresent: the region's word on the row is of this epoch and generation.
+func (w *world) requirePresent(row model.Topology) {
+	o := w.obs[rowKey{row.DeploymentID, row.RegionID}]
+	require.Equal(w.t, w.regs[row.RegionID].SessionEpoch, o.AppliedEpoch)
+	require.Equal(w.t, row.Generation, o.AppliedGeneration)
+	require.Equal(w.t, int32(agentv1.AppliedState_PHASE_APPLIED), o.Phase)
+}
+
+// requireNotRouted: what the region acknowledged, and everything it was sent
+// since, gives the row nothing.
+func (w *world) requireNotRouted(row model.Topology) {
+	for generation, deployments := range w.routed[row.RegionID] {
+		if !slices.Contains(deployments, row.DeploymentID) {
+			continue
+		}
+		o := w.rob[row.RegionID]
+		require.Equal(w.t, w.regs[row.RegionID].SessionEpoch, o.Epoch,
+			"%s stops in %s without an acknowledgement of this epoch", row.DeploymentID, row.RegionID)
+		require.Greater(w.t, o.Generation, generation,
+			"%s stops in %s, which may still route to it", row.DeploymentID, row.RegionID)
+	}
+}
+
+// reaches tells whether the table leads from one status to the other; a plan may
+// take several steps at once.
+func reaches(from, to windlassv1.DeploymentStatus) bool {
+	if from == to {
+		return true
+	}
+	for _, m := range model.DeploymentMoves {
+		if m.From == from && reaches(m.To, to) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) write(out Output) {
+	if out.App != nil {
+		w.app = *out.App
+	}
+	if out.Rollout != nil {
+		i := slices.IndexFunc(w.rol, func(r model.Rollout) bool { return r.ID == out.Rollout.ID })
+		w.rol[i] = *out.Rollout
+	}
+	for _, d := range out.Deployments {
+		w.deps[w.index(d.ID)] = d
+	}
+	for _, row := range out.Topology {
+		w.rows[rowKey{row.DeploymentID, row.RegionID}] = row
+	}
+	for _, r := range out.Routes {
+		w.rts[r.RegionID] = r
+		var to []string
+		for k, row := range w.rows {
+			if k.region == r.RegionID && row.Weight > 0 {
+				to = append(to, k.deployment)
+			}
+		}
+		require.LessOrEqual(w.t, len(to), 1)
+		require.Equal(w.t, len(to) == 0, len(r.Hosts) == 0)
+		if w.routed[r.RegionID] == nil {
+			w.routed[r.RegionID] = map[int64][]string{}
+		}
+		w.routed[r.RegionID][r.Generation] = to
+	}
+	w.log = append(w.log, out.History...)
+}
+
+func (w *world) index(id string) int {
+	return slices.IndexFunc(w.deps, func(d model.Deployment) bool { return d.ID == id })
+}
+
+// deploy is what the API does: the next version, its rollout, and the end of the
+// one in flight.
+func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
+	w.app.LatestVersion++
+	id := fmt.Sprintf("v%d", w.app.LatestVersion)
+	for i, r := range w.rol {
+		if r.ID == w.app.RolloutID {
+			w.rol[i].Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED
+			j := w.index(r.DeploymentID)
+			w.deps[j].Status = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED
+			w.deps[j].EndedAt = w.now
+		}
+	}
+	w.deps = append(w.deps, model.Deployment{
+		ID: id, AppID: w.app.ID, WorkspaceID: "ws", Version: w.app.LatestVersion, Spec: spec,
+		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, CreatedAt: w.now,
+	})
+	w.app.RolloutID = "rol-" + id
+	w.rol = append(w.rol, model.Rollout{
+		ID: w.app.RolloutID, AppID: w.app.ID, DeploymentID: id, Version: w.app.LatestVersion,
+		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
+		CreatedAt: w.now, Deadline: w.now + deadline,
+	})
+	return id
+}
+
+func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {
+	return &windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(replicas), Regions: regions}
+}
+
+// observe changes what the region said of the deployment.
+func (w *world) observe(region, deployment string, f func(*model.Observed)) {
+	k := rowKey{deployment, region}
+	o := w.obs[k]
+	o.AppID, o.DeploymentID, o.RegionID, o.UpdatedAt = w.app.ID, deployment, region, w.now
+	f(&o)
+	w.obs[k] = o
+	w.heard(region)
+}
+
+func (w *world) heard(region string) {
+	r := w.regs[region]
+	r.LastReportAt = w.now
+	w.regs[region] = r
+}
+
+// apply makes the agent take the row's present generation, and ready replicas
+// come up.
+func (w *world) apply(region, deployment string, ready int32) {
+	row, ok := w.rows[rowKey{deployment, region}]
+	if !ok {
+		return
+	}
+	w.observe(region, deployment, func(o *model.Observed) {
+		gone := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING ||
+			row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+		*o = model.Observed{
+			AppID: w.app.ID, DeploymentID: deployment, RegionID: region, UpdatedAt: w.now,
+			AppliedEpoch: w.regs[region].SessionEpoch, AppliedGeneration: row.Generation,
+			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Deleted: gone, CountsGeneration: row.Generation,
+		}
+		if !gone {
+			o.ReadyReplicas, o.Ready = ready, ready
+			o.Running = row.Replicas - ready
+		}
+	})
+}
+
+func (w *world) ack(region string) {
+	if r, ok := w.rts[region]; ok {
+		w.rob[region] = model.RouteObserved{
+			AppID: w.app.ID, RegionID: region, Epoch: w.regs[region].SessionEpoch,
+			Generation: r.Generation, Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
+		}
+	}
+	w.heard(region)
+}
+
+// obey makes the region's agent do all that is asked of it.
+func (w *world) obey(region string) {
+	for k, row := range w.rows {
+		if k.region == region {
+			w.apply(region, k.deployment, row.Replicas)
+		}
+	}
+	w.ack(region)
+}
+
+func (w *world) setRegion(region string, f func(*model.Region)) {
+	r := w.regs[region]
+	f(&r)
+	w.regs[region] = r
+}
+
+// settle steps and lets every region obey until nothing happens any more.
+func (w *world) settle() {
+	for range 40 {
+		out := w.step()
+		if out.Resolve != "" {
+			w.res = &Resolution{Image: out.Resolve, Digested: out.Resolve + "@sha256:00"}
+		}
+		for r := range w.regs {
+			if w.regs[r].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
+				w.obey(r)
+			}
+		}
+		w.now += 1000
+		if !out.Changed() && !Next(w.input(), w.now).Changed() {
+			return
+		}
+	}
+	require.Fail(w.t, "the app does not settle")
+}
+
+func describe(out Output, w *world) string {
+	var b strings.Builder
+	for _, h := range out.History {
+		fmt.Fprintf(&b, "%s", h.What)
+		if h.Version != 0 {
+			fmt.Fprintf(&b, " v%d", h.Version)
+		}
+		if h.RegionID != "" {
+			fmt.Fprintf(&b, " %s", h.RegionID)
+		}
+		fmt.Fprintf(&b, ": %s", h.Why)
+		if h.Who != Who {
+			fmt.Fprintf(&b, " (by %s)", h.Who)
+		}
+		b.WriteString("\n")
+	}
+	for _, d := range out.Deployments {
+		fmt.Fprintf(&b, "  deployment v%d %s\n", d.Version, name(d.Status))
+	}
+	for _, t := range out.Topology {
+		fmt.Fprintf(&b, "  row %s %s: %s replicas=%d weight=%d generation=%d", t.DeploymentID, t.RegionID,
+			strings.ToLower(strings.TrimPrefix(t.Status.String(), "TOPOLOGY_STATUS_")), t.Replicas, t.Weight, t.Generation)
+		if t.Reason != "" {
+			fmt.Fprintf(&b, " %s", t.Reason)
+		}
+		b.WriteString("\n")
+	}
+	for _, r := range out.Routes {
+		fmt.Fprintf(&b, "  route %s: generation=%d hosts=%v\n", r.RegionID, r.Generation, r.Hosts)
+	}
+	if r := out.Rollout; r != nil {
+		fmt.Fprintf(&b, "  rollout v%d %s\n", r.Version, strings.ToLower(strings.TrimPrefix(r.Status.String(), "ROLLOUT_STATUS_")))
+	}
+	if a := out.App; a != nil {
+		fmt.Fprintf(&b, "  app %s", strings.ToLower(strings.TrimPrefix(a.Status.String(), "APP_STATUS_")))
+		if a.LiveDeploymentID != "" {
+			fmt.Fprintf(&b, " live=%s", a.LiveDeploymentID)
+		}
+		if a.PreviousDeploymentID != "" {
+			fmt.Fprintf(&b, " previous=%s", a.PreviousDeploymentID)
+		}
+		if a.DeletedAt != 0 {
+			b.WriteString(" deleted")
+		}
+		if a.Message != "" {
+			fmt.Fprintf(&b, " %q", a.Message)
+		}
+		b.WriteString("\n")
+	}
+	if out.Resolve != "" {
+		fmt.Fprintf(&b, "  resolve %s\n", out.Resolve)
+	}
+	switch w.next {
+	case 0:
+		b.WriteString("settled\n")
+	default:
+		fmt.Fprintf(&b, "look again in %.1f s\n", float64(w.next-w.now)/1000)
+	}
+	return b.String()
+}

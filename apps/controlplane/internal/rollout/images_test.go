@@ -1,0 +1,141 @@
+package rollout_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+)
+
+// registryHouse is a container registry that may answer with a status instead.
+func registryHouse(t *testing.T) (host string, answer *atomic.Int64, noHead *atomic.Bool) {
+	answer, noHead = &atomic.Int64{}, &atomic.Bool{}
+	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case answer.Load() != 0 && strings.Contains(r.URL.Path, "/manifests/"):
+			w.WriteHeader(int(answer.Load()))
+		case noHead.Load() && r.Method == http.MethodHead:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		default:
+			store.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://"), answer, noHead
+}
+
+func push(t *testing.T, image string) (digest string) {
+	ref, err := name.ParseReference(image)
+	require.NoError(t, err)
+	img, err := random.Image(64, 1)
+	require.NoError(t, err)
+	require.NoError(t, remote.Write(ref, img))
+	d, err := img.Digest()
+	require.NoError(t, err)
+	return d.String()
+}
+
+func TestATagBecomesItsDigest(t *testing.T) {
+	host, _, noHead := registryHouse(t)
+	digest := push(t, host+"/team/echo:v1")
+	for _, head := range []bool{true, false} {
+		noHead.Store(!head)
+		got, err := rollout.Registry{}.Resolve(context.Background(), host+"/team/echo:v1", nil)
+		require.NoError(t, err)
+		require.Equal(t, host+"/team/echo@"+digest, got)
+	}
+}
+
+func TestARegistryThatSaysNoIsFinalAndOneThatIsAwayIsNot(t *testing.T) {
+	host, answer, _ := registryHouse(t)
+	push(t, host+"/echo:v1")
+	final := func(image string) bool {
+		_, err := rollout.Registry{}.Resolve(context.Background(), image, nil)
+		require.Error(t, err)
+		var f *rollout.FinalError
+		return errors.As(err, &f)
+	}
+	require.True(t, final(host+"/echo:nosuch"), "manifest unknown")
+	require.True(t, final("NOT A REFERENCE"))
+	for status, want := range map[int]bool{401: true, 403: true, 404: true, 429: false, 500: false, 503: false} {
+		answer.Store(int64(status))
+		require.Equal(t, want, final(host+"/echo:v1"), "%d", status)
+	}
+	require.False(t, final("127.0.0.1:1/echo:v1"), "nobody listens")
+}
+
+func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
+	const user, password = "puller", "correct-horse"
+	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
+	var locked atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, _ := r.BasicAuth(); locked.Load() && (u != user || p != password) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		store.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	host := strings.TrimPrefix(srv.URL, "http://")
+	image := host + "/team/echo:v1"
+	digest := push(t, image)
+	locked.Store(true)
+	login := func(place, password string) string {
+		auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+		return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, place, auth)
+	}
+	for name, c := range map[string]struct {
+		logins []string
+		fails  string
+	}{
+		"its host":                   {logins: []string{login(host, password)}},
+		"its host as a URL":          {logins: []string{login("https://"+host+"/v1/", password)}},
+		"its path":                   {logins: []string{login(host+"/team", password)}},
+		"its path before its host":   {logins: []string{login(host, "wrong"), login(host+"/team", password)}},
+		"another host beside":        {logins: []string{login("registry.example", "other"), login(host, password)}},
+		"none":                       {fails: "a private image needs a secret with image_pull"},
+		"another host":               {logins: []string{login("registry.example", password)}, fails: "401"},
+		"another path":               {logins: []string{login(host+"/other", password)}, fails: "401"},
+		"a path that begins like it": {logins: []string{login(host+"/te", password)}, fails: "401"},
+		"a wrong password":           {logins: []string{login(host, "wrong")}, fails: "401"},
+		"no configuration":           {logins: []string{password}, fails: "holds no Docker configuration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := rollout.Registry{}.Resolve(t.Context(), image, c.logins)
+			if c.fails == "" {
+				require.NoError(t, err)
+				require.Equal(t, host+"/team/echo@"+digest, got)
+				return
+			}
+			require.ErrorContains(t, err, c.fails)
+			require.NotContains(t, err.Error(), password)
+			_, final := errors.AsType[*rollout.FinalError](err)
+			require.True(t, final)
+		})
+	}
+}
+
+func TestAHostIsALabelThatNoOtherAppCanTake(t *testing.T) {
+	a := rollout.Host(model.App{ID: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f", Name: "chat"}, "example.test")
+	require.Equal(t, "chat-5a6b7c8d9e0f.example.test", a)
+	long := rollout.Host(model.App{ID: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f", Name: strings.Repeat("a", 49) + "-" + strings.Repeat("b", 13)}, "x")
+	require.LessOrEqual(t, len(strings.TrimSuffix(long, ".x")), 63)
+	require.NotContains(t, long, "--")
+}

@@ -1,0 +1,66 @@
+package rollout
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+)
+
+// logins are credentials by where they are for: "host" or "host/path".
+type logins map[string]authn.AuthConfig
+
+// loginKeychain reads Docker configurations. Of two entries for one place, the
+// first counts.
+func loginKeychain(configs []string) (authn.Keychain, error) {
+	all := logins{}
+	for _, c := range configs {
+		var file struct {
+			Auths map[string]authn.AuthConfig `json:"auths"`
+		}
+		// What is wrong with it may quote it.
+		if json.Unmarshal([]byte(c), &file) != nil || file.Auths == nil {
+			return nil, fmt.Errorf(`a secret with image_pull holds no Docker configuration such as {"auths": {"registry.example": {"auth": ...}}}`)
+		}
+		for place, auth := range file.Auths {
+			if place = registryPlace(place); place != "" {
+				if _, ok := all[place]; !ok {
+					all[place] = auth
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// registryPlace is an entry's name as Docker and Kubernetes read it: with or
+// without a scheme, with the path of an old API or with one that is meant.
+func registryPlace(s string) string {
+	if _, rest, ok := strings.Cut(s, "://"); ok {
+		s = rest
+	}
+	s = strings.TrimSuffix(s, "/")
+	for _, api := range []string{"/v1", "/v2"} {
+		s = strings.TrimSuffix(s, api)
+	}
+	if host, path, _ := strings.Cut(s, "/"); host == "docker.io" || host == "registry-1.docker.io" {
+		s = strings.TrimSuffix("index.docker.io/"+path, "/")
+	}
+	return s
+}
+
+// Resolve implements authn.Keychain. Credentials go nowhere but where they are
+// for; of those that are, the one with the longest path counts.
+func (l logins) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	for place := target.String(); ; {
+		if auth, ok := l[place]; ok {
+			return authn.FromConfig(auth), nil
+		}
+		cut := strings.LastIndexByte(place, '/')
+		if cut < 0 {
+			return authn.Anonymous, nil
+		}
+		place = place[:cut]
+	}
+}

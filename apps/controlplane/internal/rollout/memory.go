@@ -1,0 +1,155 @@
+package rollout
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// maxSteps run at once in one process: enough to keep a database busy, few
+// enough not to queue in it.
+const maxSteps = 32
+
+// Memory is a Driver without anything behind it: goroutines and timers of this
+// process. Its wake-ups are lost with the process, which the Sweeper makes up
+// for. Inside a synctest bubble it runs on virtual time.
+type Memory struct {
+	step Step
+	log  *slog.Logger
+	slot chan struct{}
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	apps   map[string]*memoryApp
+}
+
+// memoryApp exists while its app runs or has a timer.
+type memoryApp struct {
+	running, again bool
+	failures       int
+	timer          *time.Timer
+	// nonce tells the one live timer from one that fired while it was replaced.
+	nonce int
+}
+
+// NewMemory returns a driver that is ready at once; Close it, or Run it.
+func NewMemory(step Step, log *slog.Logger) *Memory {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Memory{
+		step: step, log: log, slot: make(chan struct{}, maxSteps),
+		ctx: ctx, cancel: cancel, apps: map[string]*memoryApp{},
+	}
+}
+
+// Run closes the driver when ctx ends.
+func (m *Memory) Run(ctx context.Context) error {
+	<-ctx.Done()
+	m.Close()
+	return nil
+}
+
+// Close stops timers, cancels the steps that run and waits for them.
+func (m *Memory) Close() {
+	m.mu.Lock()
+	m.closed = true
+	for _, a := range m.apps {
+		a.stop()
+	}
+	m.mu.Unlock()
+	m.cancel()
+	m.wg.Wait()
+}
+
+// Wake implements Driver.
+func (m *Memory) Wake(_ context.Context, appIDs []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range appIDs {
+		m.kick(id)
+	}
+	return nil
+}
+
+// kick runs a step of the app now, or after the one that is running. It holds mu.
+func (m *Memory) kick(id string) {
+	if m.closed {
+		return
+	}
+	a := m.apps[id]
+	if a == nil {
+		a = &memoryApp{}
+		m.apps[id] = a
+	}
+	a.stop()
+	if a.running {
+		a.again = true
+		return
+	}
+	a.running = true
+	m.wg.Go(func() { m.run(id, a) })
+}
+
+func (a *memoryApp) stop() {
+	a.nonce++
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+}
+
+func (m *Memory) run(id string, a *memoryApp) {
+	for {
+		m.slot <- struct{}{}
+		next, err := m.step(m.ctx, id)
+		<-m.slot
+		if err != nil && m.ctx.Err() == nil {
+			m.log.Warn("step failed, will be tried again", "app", id, "failures", a.failures+1, "error", err)
+		}
+		if m.settle(id, a, next, err) {
+			return
+		}
+	}
+}
+
+// settle schedules the next look, or reports that a step is to run at once.
+func (m *Memory) settle(id string, a *memoryApp, next int64, err error) (done bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return true
+	}
+	delay := time.Until(time.UnixMilli(next))
+	if err != nil {
+		delay = backoff.Policy{}.Delay(a.failures, nil)
+		a.failures++
+	} else {
+		a.failures = 0
+	}
+	if a.again {
+		a.again = false
+		return false
+	}
+	a.running = false
+	if err == nil && next == 0 {
+		delete(m.apps, id)
+		return true
+	}
+	nonce := a.nonce
+	a.timer = time.AfterFunc(delay, func() { m.fire(id, a, nonce) })
+	return true
+}
+
+func (m *Memory) fire(id string, a *memoryApp, nonce int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.nonce == nonce {
+		m.kick(id)
+	}
+}

@@ -1,0 +1,50 @@
+package rollout
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+type metrics struct {
+	duration *prometheus.HistogramVec
+	status   *prometheus.CounterVec
+	build    prometheus.Histogram
+	attempts prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "deployment_workflow_duration_seconds",
+			Help: "Time from a rollout's creation to its end.",
+			// A process starts in a second; a large model loads for half an hour.
+			Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200},
+		}, []string{"status"}),
+		status: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deployment_workflow_status",
+			Help: "Rollouts that ended, by how.",
+		}, []string{"status"}),
+		build: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "deployment_build_duration_seconds",
+			Help:    "Time that one look-up of an image's digest took.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2.5, 9),
+		}),
+		attempts: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "deployment_polling_attempts",
+			Help:    "Steps of a rollout that found nothing to do, by its end.",
+			Buckets: []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500},
+		}),
+	}
+	reg.MustRegister(m.duration, m.status, m.build, m.attempts)
+	return m
+}
+
+func (m *metrics) finished(r model.Rollout) {
+	status := strings.ToLower(strings.TrimPrefix(r.Status.String(), "ROLLOUT_STATUS_"))
+	m.duration.WithLabelValues(status).Observe(float64(r.FinishedAt-r.CreatedAt) / 1000)
+	m.status.WithLabelValues(status).Inc()
+	m.attempts.Observe(float64(r.Attempts))
+}

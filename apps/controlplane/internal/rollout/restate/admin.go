@@ -1,0 +1,181 @@
+package restate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// admin speaks the part of Restate's admin API that registration needs.
+type admin struct {
+	url    string
+	client *http.Client
+}
+
+// deployment is a set of handlers at an address, as Restate knows it.
+type deployment struct {
+	ID       string `json:"id"`
+	URI      string `json:"uri"`
+	Services []struct {
+		Name string `json:"name"`
+	} `json:"services"`
+}
+
+func (d deployment) serves(service string) bool {
+	for _, s := range d.Services {
+		if s.Name == service {
+			return true
+		}
+	}
+	return false
+}
+
+func (a admin) deployments(ctx context.Context) ([]deployment, error) {
+	var list struct {
+		Deployments []deployment `json:"deployments"`
+	}
+	err := a.call(ctx, http.MethodGet, "/deployments", nil, &list)
+	return list.Deployments, err
+}
+
+// latest returns the id of the deployment that new invocations of the service go
+// to, empty when Restate does not know the service.
+func (a admin) latest(ctx context.Context, service string) (string, error) {
+	var s struct {
+		DeploymentID string `json:"deployment_id"`
+	}
+	err := a.call(ctx, http.MethodGet, "/services/"+url.PathEscape(service), nil, &s)
+	var status *statusError
+	if errors.As(err, &status) && status.code == http.StatusNotFound {
+		return "", nil
+	}
+	return s.DeploymentID, err
+}
+
+// register makes the endpoint's handlers the ones that new invocations go to.
+// Without force, an address that is registered stays as it is.
+func (a admin) register(ctx context.Context, uri string, force bool) error {
+	return a.call(ctx, http.MethodPost, "/deployments", map[string]any{"uri": uri, "force": force}, nil)
+}
+
+// move gives a deployment another address. What is pinned to it goes on there.
+func (a admin) move(ctx context.Context, id, uri string) error {
+	return a.call(ctx, http.MethodPatch, "/deployments/"+url.PathEscape(id), map[string]any{"uri": uri}, nil)
+}
+
+func (a admin) remove(ctx context.Context, id string) error {
+	return a.call(ctx, http.MethodDelete, "/deployments/"+url.PathEscape(id)+"?force=true", nil, nil)
+}
+
+// pinned returns up to limit invocations that can go on at that deployment only.
+func (a admin) pinned(ctx context.Context, id string, limit int) ([]string, error) {
+	return a.invocations(ctx, "pinned_deployment_id", id, "status <> 'completed'", limit)
+}
+
+// backingOff returns up to limit invocations of the service that wait for their
+// next try.
+func (a admin) backingOff(ctx context.Context, service string, limit int) ([]string, error) {
+	return a.invocations(ctx, "target_service_name", service, "status = 'backing-off'", limit)
+}
+
+func (a admin) invocations(ctx context.Context, column, value, and string, limit int) ([]string, error) {
+	if strings.ContainsAny(value, `'\`) {
+		return nil, fmt.Errorf("restate admin: %q cannot be asked for", value)
+	}
+	var list struct {
+		Rows []struct {
+			ID string `json:"id"`
+		} `json:"rows"`
+	}
+	query := fmt.Sprintf("SELECT id FROM sys_invocation WHERE %s = '%s' AND %s LIMIT %d", column, value, and, limit)
+	if err := a.call(ctx, http.MethodPost, "/query", map[string]any{"query": query}, &list); err != nil {
+		return nil, err
+	}
+	ids := make([]string, 0, len(list.Rows))
+	for _, r := range list.Rows {
+		ids = append(ids, r.ID)
+	}
+	return ids, nil
+}
+
+// retry has an invocation that is backing off tried now.
+func (a admin) retry(ctx context.Context, invocation string) error {
+	return a.call(ctx, http.MethodPatch, "/invocations/"+url.PathEscape(invocation)+"/resume", nil, nil)
+}
+
+func (a admin) kill(ctx context.Context, invocation string) error {
+	err := a.call(ctx, http.MethodPatch, "/invocations/"+url.PathEscape(invocation)+"/kill", nil, nil)
+	var status *statusError
+	if errors.As(err, &status) && status.code == http.StatusNotFound {
+		return nil // it has ended
+	}
+	return err
+}
+
+// maxAnswer bounds what is read of an answer: a list of deployments is a few
+// kilobytes.
+const maxAnswer = 8 << 20
+
+func (a admin) call(ctx context.Context, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("restate admin: %s %s: %w", method, path, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.url+path, body)
+	if err != nil {
+		return fmt.Errorf("restate admin: %s %s: %w", method, path, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("restate admin: %w", err)
+	}
+	defer discard(resp)
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("restate admin: %s %s: %w", method, path, answer(resp))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+		return fmt.Errorf("restate admin: %s %s: read the answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// statusError is an answer that is no success.
+type statusError struct {
+	code int
+	body string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("answered %d: %s", e.code, e.body)
+}
+
+func answer(resp *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 512))
+	if err != nil {
+		body = []byte(err.Error())
+	}
+	return &statusError{code: resp.StatusCode, body: strings.TrimSpace(string(body))}
+}
+
+// discard reads the little that is left, so that the connection is used again.
+func discard(resp *http.Response) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10))
+	_ = resp.Body.Close()
+}

@@ -1,0 +1,228 @@
+package restate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// identityPath answers who serves an address.
+const identityPath = "/identity"
+
+func (d *Driver) identity() string { return "windlass workflow " + d.cfg.Service }
+
+// probes that in a row find a deployment's address dead make it so: a restart of
+// another replica, or one lost packet, is no reason to take over.
+const deadAfter = 3
+
+// reconcileLoop looks at the registration at its time, when asked, and quickly
+// again while it is not in order.
+func (d *Driver) reconcileLoop(ctx context.Context) error {
+	dead := map[string]int{}
+	for failing, fresh := false, true; ; {
+		settled, err := d.reconcile(ctx, dead)
+		if err != nil && ctx.Err() == nil && !failing {
+			d.cfg.Log.Warn("workflows are not registered with Restate, will be tried again", "error", err)
+		}
+		if failing && err == nil {
+			d.cfg.Log.Info("workflows are registered with Restate", "endpoint", d.Endpoint())
+		}
+		failing = err != nil
+		if fresh && settled && err == nil {
+			d.hurry(ctx)
+			fresh = false
+		}
+		wait := d.cfg.ReconcileEvery
+		if err != nil || !settled {
+			wait = min(wait, 300*time.Millisecond)
+		}
+		timer := time.NewTimer(backoff.Policy{Min: wait / 2, Max: wait}.Delay(1, nil))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-d.check:
+			timer.Stop()
+		}
+	}
+}
+
+// hurry has everything tried at once that failed while nobody served it. It is
+// only quicker than waiting, so that its errors are no matter.
+func (d *Driver) hurry(ctx context.Context) {
+	ids, err := d.admin.backingOff(ctx, d.cfg.Service, killBatch)
+	for _, id := range ids {
+		err = errors.Join(err, d.admin.retry(ctx, id))
+	}
+	if err != nil {
+		d.cfg.Log.Debug("some invocations wait for their time", "error", err)
+	}
+}
+
+// reconcile brings Restate's knowledge in line with what is alive:
+//
+//	nothing of this version is registered      register our address
+//	it is, at an address that is dead          move it to ours: what is pinned to
+//	                                           it goes on here, with the same code
+//	another version is, and its address dead   end what only it could finish, and
+//	                                           forget it
+//	another version is the latest, and dead    make ours the latest
+//
+// A live address is never taken over: another replica serves it as well as we
+// would. dead counts the failed probes of each deployment.
+func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bool, err error) {
+	all, err := d.admin.deployments(ctx)
+	if err != nil {
+		return false, err
+	}
+	settled = true
+	served, seen := "", map[string]bool{} // a live deployment of this version
+	var gone []deployment
+	for _, dep := range all {
+		if !dep.serves(d.cfg.Service) {
+			continue
+		}
+		seen[dep.ID] = true
+		switch {
+		case dep.URI == d.Endpoint() || sameAddress(dep.URI, d.Endpoint()):
+			served = dep.ID
+		case d.alive(ctx, dep.URI):
+			delete(dead, dep.ID)
+			if d.sameVersion(dep.URI) && served == "" {
+				served = dep.ID
+			}
+		default:
+			if dead[dep.ID]++; dead[dep.ID] >= deadAfter {
+				gone = append(gone, dep)
+			} else {
+				settled = false
+			}
+		}
+	}
+	for id := range dead {
+		if !seen[id] {
+			delete(dead, id)
+		}
+	}
+	for _, dep := range gone {
+		if d.sameVersion(dep.URI) && served == "" {
+			if err := d.admin.move(ctx, dep.ID, d.Endpoint()); err != nil {
+				return false, err
+			}
+			d.cfg.Log.Info("took over workflows of an address that is dead", "was", dep.URI, "endpoint", d.Endpoint())
+			served = dep.ID
+			delete(dead, dep.ID)
+			continue
+		}
+		if err := d.forget(ctx, dep); err != nil {
+			return false, err
+		}
+		delete(dead, dep.ID)
+	}
+	if served == "" && settled {
+		// Not while a deployment may yet turn out to be dead: moving it is better
+		// than a second one beside it.
+		return true, d.admin.register(ctx, d.Endpoint(), false)
+	}
+	return settled, d.lead(ctx, served, seen)
+}
+
+// lead makes this version the one that new invocations go to, when the latest
+// one was forgotten or is no more.
+func (d *Driver) lead(ctx context.Context, served string, known map[string]bool) error {
+	if served == "" {
+		return nil
+	}
+	latest, err := d.admin.latest(ctx, d.cfg.Service)
+	if err != nil || known[latest] {
+		return err
+	}
+	return d.admin.register(ctx, d.Endpoint(), true)
+}
+
+// killBatch bounds one query for what is pinned.
+const killBatch = 500
+
+// forget ends what is pinned to the deployment and removes it. Steps are
+// idempotent and their wake-up rows are in SQL, so that what is ended here starts
+// over with the next sweep; left alone, it would hold its app's key for ever.
+func (d *Driver) forget(ctx context.Context, dep deployment) error {
+	ended := 0
+	for {
+		ids, err := d.admin.pinned(ctx, dep.ID, killBatch)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := d.admin.kill(ctx, id); err != nil {
+				return err
+			}
+		}
+		if ended += len(ids); len(ids) < killBatch {
+			break
+		}
+	}
+	if err := d.admin.remove(ctx, dep.ID); err != nil {
+		return err
+	}
+	d.cfg.Log.Info("forgot workflows at an address that is dead", "was", dep.URI, "ended", ended)
+	return nil
+}
+
+func (d *Driver) sameVersion(uri string) bool {
+	u, err := url.Parse(uri)
+	return err == nil && pathOf(u) == pathOf(d.endpoint)
+}
+
+// sameAddress compares URLs as Restate may have normalised them.
+func sameAddress(a, b string) bool {
+	ua, err := url.Parse(a)
+	if err != nil {
+		return false
+	}
+	ub, err := url.Parse(b)
+	return err == nil && ua.Scheme == ub.Scheme && ua.Host == ub.Host && pathOf(ua) == pathOf(ub)
+}
+
+func pathOf(u *url.URL) string { return path.Join("/", u.Path) }
+
+// alive tells whether our service answers at the address.
+func (d *Driver) alive(ctx context.Context, uri string) bool {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	u, err := url.Parse(uri)
+	if err != nil {
+		return false
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(identityPath).String(), nil)
+	if err != nil {
+		return false
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer discard(resp)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
+	return err == nil && resp.StatusCode == http.StatusOK && string(body) == d.identity()
+}
+
+// Check tells whether Restate knows our service: for a readiness check.
+func (d *Driver) Check(ctx context.Context) error {
+	latest, err := d.admin.latest(ctx, d.cfg.Service)
+	if err != nil {
+		return err
+	}
+	if latest == "" {
+		return fmt.Errorf("restate: service %s is not registered", d.cfg.Service)
+	}
+	return nil
+}

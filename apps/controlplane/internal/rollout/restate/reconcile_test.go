@@ -1,0 +1,222 @@
+package restate
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+)
+
+// counter is a step that counts, and that may be held.
+type counter struct {
+	mu    sync.Mutex
+	steps map[string]int
+	hold  chan struct{}
+	held  chan struct{}
+}
+
+func newCounter() *counter { return &counter{steps: map[string]int{}} }
+
+func (c *counter) step(ctx context.Context, id string) (int64, error) {
+	c.mu.Lock()
+	c.steps[id]++
+	hold, held := c.hold, c.held
+	c.hold = nil
+	c.mu.Unlock()
+	if hold != nil {
+		close(held)
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return 0, nil
+}
+
+// holdNext makes the next step wait until the test ends.
+func (c *counter) holdNext() (held chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hold, c.held = make(chan struct{}), make(chan struct{})
+	return c.held
+}
+
+func (c *counter) count(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.steps[id]
+}
+
+// latest tells whether new invocations go to the driver's address, and how many
+// addresses Restate knows for the service.
+func (r *rig) latest(d *Driver) (leads bool, known int) {
+	all, err := d.admin.deployments(context.Background())
+	require.NoError(r.t, err)
+	latest, err := d.admin.latest(context.Background(), r.service)
+	require.NoError(r.t, err)
+	for _, dep := range all {
+		if dep.serves(r.service) {
+			known++
+			leads = leads || (dep.ID == latest && sameAddress(dep.URI, d.Endpoint()))
+		}
+	}
+	return leads, known
+}
+
+// leads tells whether the driver's address is the only one there is.
+func (r *rig) leads(d *Driver) bool {
+	leads, known := r.latest(d)
+	return leads && known == 1
+}
+
+// leave runs a step on a process of the version, and kills it in the middle.
+func (r *rig) leave(c *counter, version, app string) process {
+	p := r.startVersion(c.step, version)
+	await(r.t, "it leads", func() bool { leads, _ := r.latest(p.Driver); return leads })
+	held := c.holdNext()
+	require.NoError(r.t, p.Wake(context.Background(), []string{app}))
+	<-held
+	p.crash()
+	return p
+}
+
+func TestWhatADeadAddressBeganGoesOnAtOurs(t *testing.T) {
+	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r.leave(c, handlersVersion, app)
+	before := c.count(app)
+	p := r.start(c.step)
+	await(t, "the step that was cut off is run again, by itself", func() bool { return c.count(app) > before })
+	await(t, "only our address is left", func() bool { return r.leads(p.Driver) })
+}
+
+// TestWhatOnlyLostCodeCouldFinishHoldsNoKey: the handlers' version has changed,
+// and nobody serves the old one any more.
+func TestWhatOnlyLostCodeCouldFinishHoldsNoKey(t *testing.T) {
+	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r.leave(c, "v0", app)
+	before := c.count(app)
+	p := r.start(c.step)
+	await(t, "the old version is forgotten", func() bool { return r.leads(p.Driver) })
+	require.NoError(t, p.Wake(context.Background(), []string{app}))
+	await(t, "the app's key is free", func() bool { return c.count(app) > before })
+}
+
+func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
+	r, c, app := newRig(t), newCounter(), ident.New("app")
+	old := r.start(c.step)
+	await(t, "the old version leads", func() bool { return r.leads(old.Driver) })
+	r.leave(c, "v2", app)
+	before := c.count(app)
+	await(t, "the newer version, which is dead, is forgotten", func() bool { return r.leads(old.Driver) })
+	await(t, "new invocations come to the old one", func() bool {
+		_ = old.Wake(context.Background(), []string{app}) // not known for a moment
+		return c.count(app) > before
+	})
+}
+
+func TestALiveReplicaIsLeftAloneAndADeadOneReplaced(t *testing.T) {
+	r, c, app := newRig(t), newCounter(), ident.New("app")
+	first := r.start(c.step)
+	await(t, "the first is registered", func() bool { return r.leads(first.Driver) })
+	second := r.start(c.step)
+	for range 2 * deadAfter {
+		settled, err := second.reconcile(context.Background(), map[string]int{})
+		require.NoError(t, err)
+		require.True(t, settled)
+	}
+	require.True(t, r.leads(first.Driver))
+	require.NoError(t, second.Wake(context.Background(), []string{app}))
+	await(t, "the step is run", func() bool { return c.count(app) == 1 })
+	first.crash()
+	await(t, "the second takes over", func() bool { return r.leads(second.Driver) })
+	require.NoError(t, second.Wake(context.Background(), []string{app}))
+	await(t, "the step is run", func() bool { return c.count(app) == 2 })
+}
+
+// TestARestateThatLostItsDataIsToldAgain uses one of its own.
+func TestARestateThatLostItsDataIsToldAgain(t *testing.T) {
+	dir := t.TempDir()
+	cfg := restate.Config{Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true}
+	server, err := restate.Start(t.Context(), cfg)
+	require.NoError(t, err)
+	r := &rig{t: t, ingress: server.IngressURL(), admin: server.AdminURL(), service: "WindlassApp"}
+	c, app := newCounter(), ident.New("app")
+	p := r.start(c.step)
+	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
+
+	stop(t, server)
+	require.NoError(t, os.RemoveAll(cfg.Dir))
+	require.Error(t, p.Wake(context.Background(), []string{app}))
+	cfg.IngressPort, cfg.AdminPort = portOf(t, r.ingress), portOf(t, r.admin)
+	server, err = restate.Start(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { stop(t, server) })
+
+	await(t, "it is registered again", func() bool { return p.Check(context.Background()) == nil })
+	require.NoError(t, p.Wake(context.Background(), []string{app}))
+	await(t, "the step is run", func() bool { return c.count(app) == 1 })
+}
+
+func stop(t *testing.T, s *restate.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, s.Stop(ctx))
+}
+
+// TestAnOutageNeverPausesAnApp: the retry policy that Restate has taken over.
+func TestAnOutageNeverPausesAnApp(t *testing.T) {
+	r := newRig(t)
+	p := r.start(func(context.Context, string) (int64, error) { return 0, nil })
+	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
+	var service struct {
+		RetryPolicy struct {
+			MaxAttempts   int64  `json:"max_attempts"`
+			MaxInterval   string `json:"max_interval"`
+			OnMaxAttempts string `json:"on_max_attempts"`
+		} `json:"retry_policy"`
+	}
+	require.NoError(t, p.admin.call(context.Background(), "GET", "/services/"+r.service, nil, &service))
+	require.Greater(t, service.RetryPolicy.MaxAttempts, int64(1_000_000_000))
+	require.Equal(t, "Kill", service.RetryPolicy.OnMaxAttempts)
+	require.Equal(t, "10s", service.RetryPolicy.MaxInterval)
+}
+
+func TestConfigNamesWhatIsWrong(t *testing.T) {
+	good := Config{
+		Step:    func(context.Context, string) (int64, error) { return 0, nil },
+		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t),
+	}
+	for _, c := range []struct {
+		change func(*Config)
+		says   string
+	}{
+		{func(c *Config) { c.Step = nil }, "Step and Log are required"},
+		{func(c *Config) { c.Ingress = "8080" }, "ingress"},
+		{func(c *Config) { c.Admin = "" }, "admin"},
+		{func(c *Config) { c.Listen = "nowhere:x" }, "listen"},
+		{func(c *Config) { c.Listen = ":0" }, "set the address to advertise"},
+		{func(c *Config) { c.Advertise = "controlplane" }, "advertised address"},
+	} {
+		cfg := good
+		c.change(&cfg)
+		_, err := New(cfg)
+		require.ErrorContains(t, err, c.says)
+	}
+	cfg := good
+	cfg.Listen, cfg.Advertise = ":0", "http://controlplane:9080/base/"
+	d, err := New(cfg)
+	require.NoError(t, err)
+	require.Equal(t, "http://controlplane:9080/base/workflow/v1", d.Endpoint())
+	require.NoError(t, d.listener.Close())
+}
+
+var _ rollout.Driver = (*Driver)(nil)

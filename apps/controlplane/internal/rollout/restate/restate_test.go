@@ -1,0 +1,116 @@
+package restate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/rollouttest"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
+)
+
+// rig is a control plane's life over a Restate that outlives it: each process
+// listens somewhere else, as after a restart on a machine where the port is taken.
+type rig struct {
+	t              testing.TB
+	ingress, admin string
+	service        string
+}
+
+func newRig(t testing.TB) *rig {
+	ingress, admin := stacktest.Restate(t)
+	return &rig{t: t, ingress: ingress, admin: admin, service: ident.New("App")}
+}
+
+func testLog(t testing.TB) *slog.Logger {
+	w := io.Discard
+	if os.Getenv("WINDLASS_TEST_VERBOSE") != "" {
+		w = t.Output()
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+type process struct {
+	*Driver
+	dead  *atomic.Bool
+	crash func()
+}
+
+func (r *rig) start(step rollout.Step) process { return r.startVersion(step, handlersVersion) }
+
+func (r *rig) startVersion(step rollout.Step, version string) process {
+	ctx, cancel := context.WithCancel(context.Background())
+	d, err := newVersion(Config{
+		// A dead process runs nothing: its steps end with it.
+		Step: func(run context.Context, id string) (int64, error) {
+			run, stop := context.WithCancel(run)
+			defer stop()
+			defer context.AfterFunc(ctx, stop)()
+			return step(run, id)
+		},
+		Ingress: r.ingress, Admin: r.admin, Listen: "127.0.0.1:0", Service: r.service, Log: testLog(r.t),
+		ReconcileEvery: 300 * time.Millisecond,
+	}, version)
+	require.NoError(r.t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = d.Run(ctx) // a server that is closed under its feet says so
+	}()
+	var dead atomic.Bool
+	crash := func() {
+		dead.Store(true)
+		_ = d.server.Close()
+		cancel()
+		<-done
+	}
+	r.t.Cleanup(crash)
+	return process{Driver: d, dead: &dead, crash: crash}
+}
+
+func (r *rig) Start(step rollout.Step) rollouttest.Process {
+	p := r.start(step)
+	await(r.t, "it is registered", func() bool { return p.Check(context.Background()) == nil })
+	return rollouttest.Process{Driver: p, Crash: p.crash}
+}
+
+// Wake refuses when the process is dead, and else waits for the registration.
+func (p process) Wake(ctx context.Context, ids []string) error {
+	if p.dead.Load() {
+		return errors.New("the process is dead")
+	}
+	return p.Driver.Wake(ctx, ids)
+}
+
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+func TestRestateDriverKeepsTheContract(t *testing.T) {
+	rollouttest.Run(t, func(t testing.TB) rollouttest.Rig { return newRig(t) },
+		func(t *testing.T, part func(t *testing.T)) { part(t) })
+}
+
+func portOf(t testing.TB, raw string) int {
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(u.Port())
+	require.NoError(t, err)
+	return port
+}

@@ -1,0 +1,83 @@
+// Package rollout runs the apps' workflows: it reads what is, asks plan what is
+// next, writes that, and sees to it that the app is looked at again.
+//
+//	api, ingest, fleet      one transaction: what happened, and app_wake(app, now)
+//	      |
+//	   Waker                told of the commit, sends a step          (fast)
+//	   Sweeper              finds wake rows that are overdue          (sure)
+//	      v
+//	   Driver               one step of an app at a time, one timer an app
+//	      v
+//	   Stepper.Step         clear the wake; read; plan; write; app_wake(app, next)
+//
+// Nothing is lost when any arrow is cut. What happened is in the row that the
+// same transaction left, and only a step takes it away, in the transaction that
+// reads what happened. A step that dies before its commit has changed nothing; one
+// that dies after it left the row for its next look. So a Driver may lose, double,
+// delay and reorder wake-ups: the row brings the app back. That is also why losing
+// all data of the driver behind it loses nothing.
+//
+// Two steps of one app never interleave: a step locks the app's row, and begins
+// with a compare-and-set on its step number, which a replica that was stalled
+// since cannot pass.
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// Tx is what a step needs of a transaction.
+type Tx interface {
+	topology.Tx
+
+	LockApp(workspaceID, id string) (model.App, error)
+	StepApp(id string, step int64) error
+	UpdateApp(model.App) error
+	GetDeployments(ids []string) ([]model.Deployment, error)
+	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
+	UpdateDeployment(model.Deployment) error
+	GetRollout(workspaceID, id string) (model.Rollout, error)
+	UpdateRollout(model.Rollout) error
+	LockTopology(appID string) ([]model.Topology, error)
+	ListRoutes(appIDs []string) ([]model.Route, error)
+	ListObserved(appIDs []string) ([]model.Observed, error)
+	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
+	GetRegions(ids []string) ([]model.Region, error)
+	GetRegionByName(workspaceID, name string) (model.Region, error)
+	InsertHistory([]model.History) error
+
+	Wake(appIDs []string, due, now int64) error
+	ClearWake(appID string) error
+}
+
+// Store runs transactions that retry as a whole when the database asks for it.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+}
+
+// Step looks at one app and does what there is to do. It returns when to look
+// again, unix ms, 0 for not before something happens. It is safe to call at any
+// time, any number of times.
+type Step func(ctx context.Context, appID string) (next int64, err error)
+
+// Driver calls a Step, one at a time for each app.
+type Driver interface {
+	// Wake has a step of each app run soon after, and not before, now. It returns
+	// when the driver has taken them over; an error means that some may not have
+	// been, and is no disaster, see the package comment.
+	Wake(ctx context.Context, appIDs []string) error
+}
+
+// StepTimeout bounds one step, without the resolution of an image: it is a dozen
+// queries, and a lock that another step of the app may hold.
+const StepTimeout = 30 * time.Second
+
+// pause waits, and tells whether ctx lasted as long.
+func pause(ctx context.Context, d time.Duration) bool { return backoff.Sleep(ctx, d) == nil }
+
+func nowMillis() int64 { return time.Now().UnixMilli() }

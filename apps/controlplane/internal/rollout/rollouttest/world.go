@@ -1,0 +1,193 @@
+package rollouttest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+)
+
+// world is a database of wake-up rows and the smallest workflow that can go
+// wrong: an app has seen what happened to it when a step ran after it.
+type world struct {
+	t testing.TB
+
+	mu   sync.Mutex
+	apps map[string]*app
+	// most is the highest number of steps of one app that ran at once; parallel
+	// that of all.
+	most, running, parallel int
+}
+
+type app struct {
+	events, seen int
+	// looks are the distances of the polls that are still to come.
+	looks []time.Duration
+	// steps that began, and when.
+	steps []time.Time
+	// dues at which a look was asked for.
+	dues    []time.Time
+	running int
+	due     int64 // of the wake-up row, 0 for none
+	sent    int64
+	fail    int           // steps that are to fail
+	hold    chan struct{} // a step waits for it, after its commit
+	held    chan struct{} // closed when one does
+}
+
+func newWorld(t testing.TB) *world { return &world{t: t, apps: map[string]*app{}} }
+
+func (w *world) app(id string) *app {
+	if w.apps[id] == nil {
+		w.apps[id] = &app{}
+	}
+	return w.apps[id]
+}
+
+// overlap is the highest number of steps that ran at once, of one app and of all.
+func (w *world) overlap() (ofOne, ofAll int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.most, w.parallel
+}
+
+// with runs f on the app, under the lock.
+func (w *world) with(id string, f func(*app)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(w.app(id))
+}
+
+// happen is a transaction that changes the app and leaves the wake-up row.
+func (w *world) happen(id string) {
+	w.with(id, func(a *app) {
+		a.events++
+		a.due, a.sent = time.Now().UnixMilli(), 0
+	})
+}
+
+// step is a rollout.Step with the database's part in one critical section.
+func (w *world) step(ctx context.Context, id string) (next int64, err error) {
+	w.mu.Lock()
+	a := w.app(id)
+	a.running++
+	w.running++
+	w.most, w.parallel = max(w.most, a.running), max(w.parallel, w.running)
+	a.steps = append(a.steps, time.Now())
+	defer func() {
+		w.mu.Lock()
+		a.running--
+		w.running--
+		w.mu.Unlock()
+	}()
+	if a.fail > 0 {
+		a.fail--
+		w.mu.Unlock()
+		return 0, errors.New("the database is away")
+	}
+	a.due, a.sent = 0, 0
+	a.seen = a.events
+	if len(a.looks) > 0 {
+		next = time.Now().Add(a.looks[0]).UnixMilli()
+		a.looks = a.looks[1:]
+		a.due = next
+		a.dues = append(a.dues, time.UnixMilli(next))
+	}
+	hold, held := a.hold, a.held
+	a.hold, a.held = nil, nil
+	w.mu.Unlock()
+	if hold != nil {
+		close(held)
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return next, nil
+}
+
+// quiet tells whether every app has seen all and looked as often as it was to.
+func (w *world) quiet() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.apps {
+		if a.seen != a.events || len(a.looks) > 0 || a.due != 0 || a.running > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// OverdueWakes implements rollout.SweepTx.
+func (w *world) OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var rows []model.Wake
+	for id, a := range w.apps {
+		if a.due != 0 && a.due <= due && a.sent < sentBefore && len(rows) < limit {
+			rows = append(rows, model.Wake{AppID: id, Due: a.due, SentAt: a.sent})
+		}
+	}
+	return rows, nil
+}
+
+// MarkWakesSent implements rollout.SweepTx.
+func (w *world) MarkWakesSent(ids []string, at int64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		w.app(id).sent = at
+	}
+	return nil
+}
+
+// Update implements rollout.SweepStore.
+func (w *world) Update(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
+
+// View implements rollout.SweepStore.
+func (w *world) View(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
+
+// sweep runs a Sweeper beside the driver until the test ends.
+func (w *world) sweep(driver rollout.Driver) {
+	s, err := rollout.NewSweeper(rollout.SweeperConfig{
+		Store: w, Driver: driver, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
+		Interval: 50 * time.Millisecond, Grace: 200 * time.Millisecond, Resend: 500 * time.Millisecond,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	w.t.Cleanup(func() { cancel(); <-done })
+}
+
+// await waits until the condition holds of the world.
+func (w *world) await(what string, within time.Duration, condition func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(within); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("%s: not within %s", what, within)
+		}
+	}
+}
+
+func (w *world) awaitApp(what, id string, within time.Duration, condition func(*app) bool) {
+	w.t.Helper()
+	w.await(what, within, func() (ok bool) {
+		w.with(id, func(a *app) { ok = condition(a) })
+		return ok
+	})
+}

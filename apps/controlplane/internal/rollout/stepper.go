@@ -1,0 +1,340 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Config of a Stepper.
+type Config struct {
+	Store  Store
+	Images ImageResolver
+	// Logins returns the values of those of the app's secrets, by name, that there
+	// are: Docker configurations with which to pull its image. nil: there are none.
+	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
+	// Domain under which apps get their host names; empty means "windlass.local".
+	Domain string
+	// IsNotFound tells the store's "no such row" from other errors.
+	IsNotFound func(error) bool
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Tracer     trace.Tracer
+	// Random returns numbers in [0, 1) that spread polls; nil means math/rand.
+	Random func() float64
+}
+
+// Stepper carries out plans. It is safe for concurrent use.
+type Stepper struct {
+	cfg     Config
+	metrics *metrics
+}
+
+// NewStepper checks cfg.
+func NewStepper(cfg Config) (*Stepper, error) {
+	if cfg.Store == nil || cfg.Images == nil || cfg.IsNotFound == nil || cfg.Log == nil ||
+		cfg.Registerer == nil || cfg.Tracer == nil {
+		return nil, errors.New("rollout: Store, Images, IsNotFound, Log, Registerer and Tracer are required")
+	}
+	if cfg.Domain == "" {
+		cfg.Domain = "windlass.local"
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	return &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+}
+
+// Step implements the type Step: a transaction that reads, plans and writes; and
+// when the plan asks for an image, its resolution and a second transaction. The
+// registry is never asked with a row locked.
+func (s *Stepper) Step(ctx context.Context, appID string) (int64, error) {
+	d, err := s.decide(ctx, appID, nil)
+	if err != nil {
+		return 0, fmt.Errorf("step app %s: %w", appID, err)
+	}
+	if image := d.out.Resolve; image != "" {
+		resolution := s.resolve(ctx, d, image)
+		if d, err = s.decide(ctx, appID, resolution); err != nil {
+			return 0, fmt.Errorf("step app %s: %w", appID, err)
+		}
+	}
+	return d.out.Next, nil
+}
+
+// decision is one pass: what was found and what was made of it.
+type decision struct {
+	in  plan.Input
+	out plan.Output
+	at  int64
+}
+
+func (s *Stepper) decide(ctx context.Context, appID string, resolution *plan.Resolution) (decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
+	defer cancel()
+	// One draw for all tries of the transaction, so that they plan alike.
+	jitter := s.cfg.Random()
+	var d decision
+	var spans *stepSpans
+	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
+		d = decision{at: nowMillis()}
+		if err := tx.ClearWake(appID); err != nil {
+			return err
+		}
+		in, err := s.read(tx, appID)
+		if err != nil {
+			return err
+		}
+		if in.App.ID == "" || in.App.DeletedAt != 0 {
+			return nil
+		}
+		if err := tx.StepApp(appID, in.App.Step); err != nil {
+			return err
+		}
+		in.App.Step++
+		in.Resolved, in.Jitter = resolution, jitter
+		d.in, d.out = in, plan.Next(in, d.at)
+		if spans == nil {
+			spans = s.startSpans(ctx, d)
+		}
+		return s.write(tx, d, spans)
+	})
+	spans.end(err)
+	if err != nil {
+		return decision{}, err
+	}
+	s.tell(ctx, d)
+	return d, nil
+}
+
+// read gathers the facts in a number of queries that depends on neither regions
+// nor instances, but for the one step that turns a spec's region names into ids.
+func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
+	app, err := tx.LockApp("", appID)
+	if s.cfg.IsNotFound(err) {
+		return plan.Input{}, nil
+	} else if err != nil {
+		return plan.Input{}, err
+	}
+	in := plan.Input{App: app, Hosts: []string{Host(app, s.cfg.Domain)}}
+	if in.Topology, err = tx.LockTopology(appID); err != nil {
+		return in, err
+	}
+	if app.RolloutID != "" {
+		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
+		if err == nil {
+			in.Rollout = &r
+		} else if !s.cfg.IsNotFound(err) {
+			return in, err
+		}
+	}
+	if in.Deployments, err = s.readDeployments(tx, in); err != nil {
+		return in, err
+	}
+	apps := []string{appID}
+	if in.Observed, err = tx.ListObserved(apps); err != nil {
+		return in, err
+	}
+	if in.Routes, err = tx.ListRoutes(apps); err != nil {
+		return in, err
+	}
+	if in.RouteObserved, err = tx.ListRouteObserved(apps); err != nil {
+		return in, err
+	}
+	return in, s.readRegions(tx, &in)
+}
+
+// readDeployments reads those that the plan speaks of, and the newest one.
+func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, error) {
+	want := map[string]bool{}
+	if in.App.LiveDeploymentID != "" {
+		want[in.App.LiveDeploymentID] = true
+	}
+	if in.Rollout != nil {
+		want[in.Rollout.DeploymentID] = true
+	}
+	for _, t := range in.Topology {
+		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+			want[t.DeploymentID] = true
+		}
+	}
+	deployments, err := tx.GetDeployments(sortedKeys(want))
+	if err != nil || in.App.LatestVersion == 0 {
+		return deployments, err
+	}
+	newest, err := tx.GetDeploymentByVersion(in.App.WorkspaceID, in.App.ID, in.App.LatestVersion)
+	switch {
+	case s.cfg.IsNotFound(err):
+		return deployments, nil
+	case err != nil:
+		return nil, err
+	case !want[newest.ID]:
+		deployments = append(deployments, newest)
+	}
+	return deployments, nil
+}
+
+func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
+	want := map[string]bool{}
+	for _, t := range in.Topology {
+		want[t.RegionID] = true
+	}
+	for _, r := range in.Routes {
+		want[r.RegionID] = true
+	}
+	if in.Regions, err = tx.GetRegions(sortedKeys(want)); err != nil {
+		return err
+	}
+	in.RegionIDs = map[string]string{}
+	for _, name := range regionsToName(*in) {
+		r, err := tx.GetRegionByName(in.App.WorkspaceID, name)
+		if s.cfg.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		in.RegionIDs[name] = r.ID
+		if !want[r.ID] {
+			want[r.ID] = true
+			in.Regions = append(in.Regions, r)
+		}
+	}
+	return nil
+}
+
+// regionsToName returns the names that the plan may need to turn into rows.
+func regionsToName(in plan.Input) []string {
+	if in.Rollout == nil {
+		return nil
+	}
+	for _, d := range in.Deployments {
+		if d.ID == in.Rollout.DeploymentID &&
+			(d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING ||
+				d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING) {
+			return d.Spec.GetRegions()
+		}
+	}
+	return nil
+}
+
+// write stores the plan, and asks for the next look in the same transaction.
+func (s *Stepper) write(tx Tx, d decision, spans *stepSpans) error {
+	out := d.out
+	if out.App != nil {
+		if err := tx.UpdateApp(*out.App); err != nil {
+			return err
+		}
+	}
+	for _, dep := range out.Deployments {
+		if err := tx.UpdateDeployment(dep); err != nil {
+			return err
+		}
+	}
+	if r := rolloutToWrite(d); r != nil {
+		if err := tx.UpdateRollout(*r); err != nil {
+			return err
+		}
+	}
+	have := topology.State{Rows: d.in.Topology, Routes: d.in.Routes}
+	want := topology.State{Rows: spans.stamp(d), Routes: out.Routes}
+	if err := topology.Write(tx, have, want); err != nil {
+		return err
+	}
+	if len(out.History) > 0 {
+		for i := range out.History {
+			out.History[i].ID = ident.New("hst")
+		}
+		if err := tx.InsertHistory(out.History); err != nil {
+			return err
+		}
+	}
+	if out.Next == 0 {
+		return nil
+	}
+	return tx.Wake([]string{d.in.App.ID}, out.Next, d.at)
+}
+
+// rolloutToWrite counts a look that found nothing to do.
+func rolloutToWrite(d decision) *model.Rollout {
+	if d.out.Rollout != nil {
+		return d.out.Rollout
+	}
+	if !polled(d) {
+		return nil
+	}
+	r := *d.in.Rollout
+	r.Attempts++
+	return &r
+}
+
+// polled tells whether a rollout is under way and the step found nothing to do
+// for it.
+func polled(d decision) bool {
+	return d.in.Rollout != nil && len(d.out.History) == 0 && d.out.Resolve == "" &&
+		d.in.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
+}
+
+// tell logs and counts what was decided, once it is durable.
+func (s *Stepper) tell(ctx context.Context, d decision) {
+	for _, h := range d.out.History {
+		s.cfg.Log.InfoContext(ctx, "decided", "what", h.What, "app", h.AppID, "why", h.Why, "who", h.Who,
+			"deployment", h.DeploymentID, "region", h.RegionID)
+	}
+	if r := d.out.Rollout; r != nil && r.FinishedAt != 0 && d.in.Rollout.FinishedAt == 0 {
+		s.Ended(*r)
+	}
+}
+
+// Ended counts a rollout whose end is durable, and writes its span. Whoever ends
+// one elsewhere than in a step calls it, once.
+func (s *Stepper) Ended(r model.Rollout) {
+	s.metrics.finished(r)
+	s.workflow(r)
+}
+
+func (s *Stepper) resolve(ctx context.Context, d decision, image string) *plan.Resolution {
+	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "deployment.build")
+	defer span.End()
+	begin := time.Now()
+	digested, err := s.digest(ctx, d, image)
+	s.metrics.build.Observe(time.Since(begin).Seconds())
+	if err != nil {
+		span.RecordError(err)
+		var final *FinalError
+		return &plan.Resolution{Image: image, Message: err.Error(), Final: errors.As(err, &final)}
+	}
+	return &plan.Resolution{Image: image, Digested: digested}
+}
+
+func (s *Stepper) digest(ctx context.Context, d decision, image string) (string, error) {
+	var names, logins []string
+	for _, dep := range d.in.Deployments {
+		if dep.ID != d.in.Rollout.DeploymentID {
+			continue
+		}
+		for _, ref := range dep.Spec.GetSecrets() {
+			if ref.GetImagePull() {
+				names = append(names, ref.GetSecret())
+			}
+		}
+	}
+	if len(names) > 0 && s.cfg.Logins != nil {
+		var err error
+		if logins, err = s.cfg.Logins(ctx, d.in.App, names); err != nil {
+			return "", fmt.Errorf("read the secrets to pull %s with: %w", image, err)
+		}
+	}
+	return s.cfg.Images.Resolve(ctx, image, logins)
+}

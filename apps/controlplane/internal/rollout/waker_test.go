@@ -1,0 +1,58 @@
+package rollout_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+)
+
+// flaky is a driver that is away for its first calls.
+type flaky struct {
+	mu    sync.Mutex
+	away  int
+	woken map[string]int
+}
+
+func (f *flaky) Wake(_ context.Context, ids []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.away > 0 {
+		f.away--
+		return errors.New("away")
+	}
+	for _, id := range ids {
+		f.woken[id]++
+	}
+	return nil
+}
+
+func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &flaky{away: 5, woken: map[string]int{}}
+		w := rollout.NewWaker(d, discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		for i := range 3000 {
+			w.Notify([]string{fmt.Sprint(i % 1000)})
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		d.mu.Lock()
+		require.Len(t, d.woken, 1000)
+		for id, n := range d.woken {
+			require.LessOrEqual(t, n, 2, id)
+		}
+		d.mu.Unlock()
+		cancel()
+		require.NoError(t, <-done)
+	})
+}

@@ -1,0 +1,39 @@
+package rollup
+
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
+// Edges tells whether a report crosses a value that the planner reads, so that
+// the app is to be woken. Everything else that moves (running counts, messages
+// of what is on its way) is for people and wakes nobody.
+func Edges(old, now model.Observed) bool {
+	switch {
+	case old.AppliedEpoch != now.AppliedEpoch,
+		old.AppliedGeneration != now.AppliedGeneration,
+		old.Phase != now.Phase,
+		old.Retryable != now.Retryable,
+		old.Deleted != now.Deleted,
+		old.CountsGeneration != now.CountsGeneration,
+		old.ReadyReplicas != now.ReadyReplicas,
+		(old.Doomed == 0) != (now.Doomed == 0),
+		(old.Fail == 0) != (now.Fail == 0),
+		(old.Restarts == 0) != (now.Restarts == 0),
+		(old.Instances() == 0) != (now.Instances() == 0):
+		return true
+	case now.Phase == phaseRejected && old.Code != now.Code:
+		return true
+	}
+	failing := now.Fail > 0 || now.Doomed > 0 || now.Restarts > 0
+	return failing && old.Reason != now.Reason
+}
+
+// RouteEdges is Edges for the region's word on the app's routes.
+func RouteEdges(old, now model.RouteObserved) bool {
+	return old.Epoch != now.Epoch || old.Generation != now.Generation || old.Phase != now.Phase
+}
+
+// RouteAcknowledged tells whether the region serves the app's present route. An
+// app that never had a route in the region has nothing to wait for.
+func RouteAcknowledged(route model.Route, o model.RouteObserved, region model.Region) bool {
+	return route.Generation == 0 ||
+		(o.Phase == phaseApplied && o.Epoch == region.SessionEpoch && o.Generation >= route.Generation)
+}

@@ -1,0 +1,56 @@
+package memory
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) InsertDeployment(d model.Deployment) error {
+	if err := t.deployments.insert(d); err != nil {
+		return err
+	}
+	t.touch(d.AppID)
+	return nil
+}
+
+func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
+	d, ok := t.deployments.get(id)
+	return one(d, ok && d.WorkspaceID == workspaceID, "deployment", id)
+}
+
+func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error) {
+	d, ok := t.deployments.find(0, versionName(appID, version))
+	return one(d, ok && d.WorkspaceID == workspaceID, "deployment of app", appID)
+}
+
+func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
+	var rows []model.Deployment
+	for _, id := range distinct(ids) {
+		if d, ok := t.deployments.get(id); ok {
+			rows = append(rows, d)
+		}
+	}
+	return rows, nil
+}
+
+func (t *tx) UpdateDeployment(d model.Deployment) error {
+	stored, ok, err := t.deployments.lock(d.ID)
+	if err != nil {
+		return err
+	}
+	if !ok || stored.WorkspaceID != d.WorkspaceID {
+		return notFound("deployment", d.ID)
+	}
+	stored.Status, stored.Reason, stored.Message = d.Status, d.Reason, d.Message
+	stored.ResolvedImage, stored.Stable = d.ResolvedImage, d.Stable
+	stored.ReadyAt, stored.EndedAt = d.ReadyAt, d.EndedAt
+	t.touch(stored.AppID)
+	return t.deployments.put(stored)
+}
+
+func (t *tx) ListDeployments(workspaceID, appID string, p store.Page) ([]model.Deployment, error) {
+	rows := t.deployments.list(func(d model.Deployment) bool {
+		return d.WorkspaceID == workspaceID && (appID == "" || d.AppID == appID)
+	})
+	return pageDown(rows, p, func(d model.Deployment) string { return d.ID }), nil
+}

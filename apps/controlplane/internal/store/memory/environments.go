@@ -1,0 +1,103 @@
+package memory
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) InsertProject(p model.Project) error { return t.projects.insert(p) }
+
+func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
+	p, ok := t.projects.get(id)
+	return one(p, ok && p.WorkspaceID == workspaceID, "project", id)
+}
+
+func (t *tx) GetProjectByName(workspaceID, name string) (model.Project, error) {
+	p, ok := t.projects.find(0, workspaceID+"\x00"+name)
+	return one(p, ok, "project", name)
+}
+
+func (t *tx) ListProjects(workspaceID string, p store.Page) ([]model.Project, error) {
+	rows := t.projects.list(func(r model.Project) bool { return r.WorkspaceID == workspaceID })
+	return page(rows, p, func(r model.Project) string { return r.Name }), nil
+}
+
+func (t *tx) UpdateProject(p model.Project) error {
+	stored, ok, err := t.projects.lock(p.ID)
+	switch {
+	case err != nil:
+		return err
+	case !ok || stored.WorkspaceID != p.WorkspaceID:
+		return notFound("project", p.ID)
+	case stored.ResourceVersion != p.ResourceVersion:
+		return conflict("project", p.ID)
+	}
+	stored.Name, stored.UpdatedAt = p.Name, p.UpdatedAt
+	stored.ResourceVersion++
+	return t.projects.put(stored)
+}
+
+func (t *tx) DeleteProject(workspaceID, id string) error {
+	if p, ok := t.projects.get(id); !ok || p.WorkspaceID != workspaceID {
+		return notFound("project", id)
+	}
+	return t.projects.delete(id)
+}
+
+func (t *tx) InsertEnvironment(e model.Environment) error { return t.environments.insert(e) }
+
+func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
+	e, ok := t.environments.get(id)
+	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
+}
+
+func (t *tx) GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error) {
+	e, ok := t.environments.find(0, projectID+"\x00"+name)
+	return one(e, ok && e.WorkspaceID == workspaceID, "environment", name)
+}
+
+func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) {
+	e, ok, err := t.environments.lock(id)
+	if err != nil {
+		return model.Environment{}, err
+	}
+	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
+}
+
+func (t *tx) ListEnvironments(workspaceID, projectID string, p store.Page) ([]model.Environment, error) {
+	rows := t.environments.list(func(e model.Environment) bool {
+		return e.WorkspaceID == workspaceID && e.ProjectID == projectID
+	})
+	return page(rows, p, func(e model.Environment) string { return e.Name }), nil
+}
+
+func (t *tx) UpdateEnvironment(e model.Environment) error {
+	stored, ok, err := t.environments.lock(e.ID)
+	switch {
+	case err != nil:
+		return err
+	case !ok || stored.WorkspaceID != e.WorkspaceID:
+		return notFound("environment", e.ID)
+	case stored.ResourceVersion != e.ResourceVersion:
+		return conflict("environment", e.ID)
+	}
+	stored.Name, stored.Variables, stored.UpdatedAt = e.Name, e.Variables, e.UpdatedAt
+	stored.ResourceVersion++
+	return t.environments.put(stored)
+}
+
+// DeleteEnvironment takes the environment's secrets with it.
+func (t *tx) DeleteEnvironment(workspaceID, id string) error {
+	if e, ok := t.environments.get(id); !ok || e.WorkspaceID != workspaceID {
+		return notFound("environment", id)
+	}
+	for _, s := range t.secrets.list(func(s secret) bool { return s.name.a == id }) {
+		if err := t.deleteSecret(s.name); err != nil {
+			return err
+		}
+	}
+	if err := t.secretFloors.delete(id); err != nil {
+		return err
+	}
+	return t.environments.delete(id)
+}

@@ -1,0 +1,107 @@
+package memory
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+func (t *tx) GetHead(regionID string) (model.Head, error) {
+	h, ok := t.heads.get(regionID)
+	return one(h.Head, ok, "head of region", regionID)
+}
+
+func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
+	var heads []model.Head
+	for _, id := range distinct(regionIDs) {
+		if h, ok := t.heads.get(id); ok {
+			heads = append(heads, h.Head)
+		}
+	}
+	return heads, nil
+}
+
+func (t *tx) ListRegionHeads(after string, limit int) ([]model.Head, error) {
+	var heads []model.Head
+	for _, h := range t.heads.list(func(h head) bool { return h.RegionID > after }) {
+		heads = append(heads, h.Head)
+	}
+	slices.SortFunc(heads, func(a, b model.Head) int { return cmp.Compare(a.RegionID, b.RegionID) })
+	return first(heads, limit), nil
+}
+
+// from is where the changes above a revision begin.
+func (l log) from(revision int64) int {
+	i, _ := slices.BinarySearchFunc(l, revision+1, func(c model.Change, r int64) int { return cmp.Compare(c.Revision, r) })
+	return i
+}
+
+func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) {
+	var changes []model.Change
+	for _, region := range slices.Sorted(maps.Keys(after)) {
+		feed, _ := t.logs.get(region)
+		for _, c := range feed.changes[feed.changes.from(after[region]):] {
+			if len(changes) >= limit {
+				return changes, nil
+			}
+			c.Chain = bytes.Clone(c.Chain)
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+// ChainAt asks the head first: the chain of its revision, and of the one at which
+// its epoch began, is there even when the change was compacted or belongs to the
+// epoch before.
+func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
+	h, ok := t.heads.get(regionID)
+	if !ok {
+		return nil, notFound("head of region", regionID)
+	}
+	switch revision {
+	case h.Revision:
+		return h.Chain, nil
+	case h.baseRevision:
+		return h.baseChain, nil
+	case 0:
+		return changefeed.Genesis(), nil
+	}
+	feed, _ := t.logs.get(regionID)
+	if i := feed.changes.from(revision - 1); i < len(feed.changes) && feed.changes[i].Revision == revision {
+		return bytes.Clone(feed.changes[i].Chain), nil
+	}
+	return nil, notFound("chain value in region "+regionID+" of revision", revision)
+}
+
+func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
+	h, ok, err := t.heads.lock(regionID)
+	if err != nil {
+		return model.Head{}, err
+	}
+	if !ok {
+		return model.Head{}, notFound("head of region", regionID)
+	}
+	h.Epoch++
+	h.Chain = changefeed.Restart(h.Epoch, salt)
+	h.baseRevision, h.baseChain = h.Revision, h.Chain
+	t.bumped[regionID] = true
+	return headSchema.copy(h).Head, t.heads.put(h)
+}
+
+func (t *tx) CompactChanges(regionID string, upto int64, limit int) (int, error) {
+	feed, ok, err := t.logs.lock(regionID)
+	if err != nil || !ok {
+		return 0, err
+	}
+	gone := len(first(feed.changes[:feed.changes.from(upto)], limit))
+	if gone == 0 {
+		return 0, nil
+	}
+	feed.changes = feed.changes[gone:]
+	return gone, t.logs.put(feed)
+}

@@ -1,0 +1,123 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+func (t *tx) DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error) {
+	switch kind {
+	case model.KindDeployment:
+		return t.desiredDeployments(regionID, keys)
+	case model.KindRoutes:
+		return t.desiredRoutes(regionID, keys), nil
+	}
+	return nil, fmt.Errorf("store: desired items of region %q: no kind %d", regionID, kind)
+}
+
+func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
+	var items []model.DesiredItem
+	assigned := map[string]bool{}
+	for _, row := range t.assigned(regionID, keys) {
+		item, err := t.desiredDeployment(row)
+		if err != nil {
+			return nil, err
+		}
+		assigned[item.Key] = true
+		items = append(items, item)
+	}
+	wanted := set(keys)
+	for _, q := range t.quarantined(regionID) {
+		if q.ApprovedAt == 0 || assigned[q.Key] || (keys != nil && !wanted[q.Key]) {
+			continue
+		}
+		items = append(items, model.DesiredItem{
+			Kind: model.KindDeployment, Key: q.Key, Generation: q.Generation + 1, Delete: true,
+			Deployment: model.Deployment{ID: q.Key},
+		})
+	}
+	slices.SortFunc(items, func(a, b model.DesiredItem) int { return cmp.Compare(a.Key, b.Key) })
+	return items, nil
+}
+
+// assigned are the topology rows of the region, or of those of the keys that have
+// one.
+func (t *tx) assigned(regionID string, keys []string) []model.Topology {
+	if keys == nil {
+		return t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID })
+	}
+	var rows []model.Topology
+	for _, key := range distinct(keys) {
+		if r, ok := t.topology.get(place(key, regionID)); ok {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
+	item := model.DesiredItem{Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation}
+	if row.Status == stopped || row.Status == stopping {
+		item.Delete = true
+		item.Deployment = model.Deployment{ID: row.DeploymentID, AppID: row.AppID, WorkspaceID: row.WorkspaceID}
+		return item, nil
+	}
+	item.Topology = row
+	var ok bool
+	if item.Deployment, ok = t.deployments.get(row.DeploymentID); !ok {
+		return item, fmt.Errorf("store: topology in region %q names deployment %q, which does not exist", row.RegionID, row.DeploymentID)
+	}
+	if item.App, ok = t.apps.get(row.AppID); !ok {
+		return item, fmt.Errorf("store: topology in region %q names app %q, which does not exist", row.RegionID, row.AppID)
+	}
+	if e, ok := t.environments.get(item.App.EnvironmentID); ok {
+		if p, ok := t.projects.get(e.ProjectID); ok {
+			item.ProjectName, item.EnvironmentName = p.Name, e.Name
+		}
+	}
+	for _, ref := range item.Deployment.Spec.GetSecrets() {
+		s, ok := t.secrets.get(pair{item.App.EnvironmentID, ref.GetSecret()})
+		if !ok {
+			continue // deleted: the agent says so
+		}
+		if item.SecretVersions == nil {
+			item.SecretVersions = map[string]int32{}
+		}
+		item.SecretVersions[ref.GetSecret()] = s.version
+	}
+	return item, nil
+}
+
+func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
+	var routes []model.Route
+	if keys == nil {
+		routes = t.routes.list(func(r model.Route) bool { return r.RegionID == regionID })
+	} else {
+		for _, key := range distinct(keys) {
+			if r, ok := t.routes.get(place(key, regionID)); ok {
+				routes = append(routes, r)
+			}
+		}
+	}
+	var apps []string
+	for _, r := range routes {
+		apps = append(apps, r.AppID)
+	}
+	of, targets := set(apps), map[string][]model.RouteTarget{}
+	for _, row := range t.placed(func(r model.Topology) bool {
+		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
+	}) {
+		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight})
+	}
+	var items []model.DesiredItem
+	for _, r := range routes {
+		items = append(items, model.DesiredItem{
+			Kind: model.KindRoutes, Key: r.AppID, Generation: r.Generation, Route: r, Targets: targets[r.AppID],
+		})
+	}
+	slices.SortFunc(items, func(a, b model.DesiredItem) int { return cmp.Compare(a.Key, b.Key) })
+	return items
+}

@@ -1,0 +1,88 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
+	of := set(appIDs)
+	rows := t.observed.list(func(o model.Observed) bool { return of[o.AppID] })
+	slices.SortFunc(rows, func(a, b model.Observed) int { return byPlace(observedSchema.key(a), observedSchema.key(b)) })
+	return rows, nil
+}
+
+func (t *tx) GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error) {
+	var rows []model.Observed
+	for _, id := range distinct(deploymentIDs) {
+		if o, ok := t.observed.get(place(id, regionID)); ok {
+			rows = append(rows, o)
+		}
+	}
+	return rows, nil
+}
+
+func (t *tx) PutObserved(rows []model.Observed) error {
+	for _, o := range rows {
+		stored, ok, err := t.observed.lock(observedSchema.key(o))
+		if err != nil {
+			return err
+		}
+		if ok && o.Guard <= stored.Guard {
+			continue
+		}
+		t.touch(o.AppID)
+		if err := t.observed.put(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
+	of := set(appIDs)
+	rows := t.routeObserved.list(func(o model.RouteObserved) bool { return of[o.AppID] })
+	slices.SortFunc(rows, func(a, b model.RouteObserved) int {
+		return byPlace(routeObservedSchema.key(a), routeObservedSchema.key(b))
+	})
+	return rows, nil
+}
+
+func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
+	for _, o := range rows {
+		stored, ok, err := t.routeObserved.lock(routeObservedSchema.key(o))
+		if err != nil {
+			return err
+		}
+		if ok && o.Guard <= stored.Guard {
+			continue
+		}
+		t.touch(o.AppID)
+		if err := t.routeObserved.put(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]string, error) {
+	rows, err := t.observed.lockList(func(o model.Observed) bool { return o.RegionID == regionID && o.Guard < before })
+	if err != nil {
+		return nil, err
+	}
+	var apps []string
+	for _, o := range rows {
+		o.Phase, o.Deleted = int32(agentv1.AppliedState_PHASE_PENDING), false
+		o.Pending, o.Running, o.Ready, o.Draining, o.Fail = 0, 0, 0, 0, 0
+		o.ReadyReplicas, o.Doomed = 0, 0
+		o.UpdatedAt = now
+		if err := t.observed.put(o); err != nil {
+			return nil, err
+		}
+		t.touch(o.AppID)
+		apps = append(apps, o.AppID)
+	}
+	return distinct(apps), nil
+}

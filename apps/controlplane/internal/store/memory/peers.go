@@ -1,0 +1,50 @@
+package memory
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) PutPeer(p model.Peer) error {
+	stored, ok, err := t.peers.lock(p.ID)
+	if err != nil {
+		return err
+	}
+	if ok {
+		p.StartedAt = stored.StartedAt
+	}
+	p.LastSeen = t.store.now()
+	return t.peers.put(p)
+}
+
+func (t *tx) ListPeers(seenWithin int64) ([]model.Peer, error) {
+	since := t.store.now() - seenWithin
+	rows := t.peers.list(func(p model.Peer) bool { return p.LastSeen >= since })
+	return page(rows, store.Page{}, func(p model.Peer) string { return p.ID }), nil
+}
+
+func (t *tx) DeletePeer(id string) error { return t.peers.delete(id) }
+
+func (t *tx) DeletePeers(unseenFor int64) (int, error) {
+	since := t.store.now() - unseenFor
+	rows, err := t.peers.lockList(func(p model.Peer) bool { return p.LastSeen < since })
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range rows {
+		if err := t.peers.delete(p.ID); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
+}
+
+func (t *tx) PutStream(regionID, peerID string) error {
+	return t.streams.put(regionStream{regionID: regionID, peerID: peerID})
+}
+
+func (t *tx) GetStream(regionID string) (string, error) {
+	s, ok := t.streams.get(regionID)
+	s, err := one(s, ok, "stream of region", regionID)
+	return s.peerID, err
+}

@@ -1,0 +1,93 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) InsertRollout(r model.Rollout) error {
+	if err := t.rollouts.insert(r); err != nil {
+		return err
+	}
+	t.touch(r.AppID)
+	return nil
+}
+
+func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
+	r, ok := t.rollouts.get(id)
+	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
+}
+
+// UpdateRollout leaves what the rollout is as it was made.
+func (t *tx) UpdateRollout(r model.Rollout) error {
+	stored, ok, err := t.rollouts.lock(r.ID)
+	if err != nil {
+		return err
+	}
+	if !ok || stored.WorkspaceID != r.WorkspaceID {
+		return notFound("rollout", r.ID)
+	}
+	stored.Status, stored.Reason, stored.Message = r.Status, r.Reason, r.Message
+	stored.CancelRequested, stored.CancelledBy, stored.CancelWhy = r.CancelRequested, r.CancelledBy, r.CancelWhy
+	stored.Traceparent, stored.Attempts = r.Traceparent, r.Attempts
+	stored.Deadline, stored.FinishedAt = r.Deadline, r.FinishedAt
+	t.touch(stored.AppID)
+	return t.rollouts.put(stored)
+}
+
+func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Rollout, error) {
+	rows := t.rollouts.list(func(r model.Rollout) bool { return r.WorkspaceID == workspaceID && r.AppID == appID })
+	return pageDown(rows, p, func(r model.Rollout) string { return r.ID }), nil
+}
+
+// Wake locks the row also where it leaves it: a step that clears it, and so takes
+// over what this transaction asks for, must see what this transaction wrote.
+func (t *tx) Wake(appIDs []string, due, now int64) error {
+	for _, id := range distinct(appIDs) {
+		w, ok, err := t.wakes.lock(id)
+		if err != nil {
+			return err
+		}
+		if ok && w.Due <= due {
+			continue
+		}
+		if err := t.wakes.put(model.Wake{AppID: id, Due: due}); err != nil {
+			return err
+		}
+		if due <= now {
+			t.woken[id] = true
+		}
+	}
+	return nil
+}
+
+func (t *tx) ClearWake(appID string) error {
+	delete(t.woken, appID)
+	return t.wakes.delete(appID)
+}
+
+func (t *tx) OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error) {
+	rows := t.wakes.list(func(w model.Wake) bool { return w.Due <= due && w.SentAt <= sentBefore })
+	slices.SortFunc(rows, func(a, b model.Wake) int { return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.AppID, b.AppID)) })
+	return first(rows, limit), nil
+}
+
+func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
+	for _, id := range distinct(appIDs) {
+		w, ok, err := t.wakes.lock(id)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		w.SentAt = at
+		if err := t.wakes.put(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}

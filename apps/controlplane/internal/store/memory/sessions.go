@@ -1,0 +1,102 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	connected   = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	unreachable = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
+)
+
+func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error) {
+	r, err := t.LockRegion(regionID)
+	if err != nil {
+		return model.Region{}, false, err
+	}
+	h, err := t.GetHead(regionID)
+	if err != nil {
+		return model.Region{}, false, err
+	}
+	resumed := r.SessionID == sessionID
+	if !resumed {
+		r.SessionFence++
+		r.SessionSequence = 0
+	}
+	r.SessionID, r.SessionEpoch = sessionID, h.Epoch
+	r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
+	r.AgentVersion, r.AgentRuntime, r.AgentFeatures = agent.AgentVersion, agent.AgentRuntime, slices.Clone(agent.AgentFeatures)
+	return r, resumed, t.regions.put(r)
+}
+
+func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
+	return t.GetRegions(regionIDs)
+}
+
+// NoteReports makes a region that became unreachable connected again: its agent
+// has just spoken, within the session that it had.
+func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
+	for _, report := range reports {
+		r, ok, err := t.regions.lock(report.ID)
+		if err != nil {
+			return err
+		}
+		if !ok || r.SessionID != report.SessionID {
+			continue
+		}
+		r.SessionSequence = max(r.SessionSequence, report.SessionSequence)
+		r.ReceivedRevision, r.LastReportAt = report.ReceivedRevision, report.LastReportAt
+		if report.Capacity != nil {
+			r.Capacity = report.Capacity
+		}
+		r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
+		if err := t.regions.put(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) ExpireLeases(now int64, limit int) ([]string, error) {
+	clock := t.store.now()
+	rows, err := t.regions.lockList(func(r model.Region) bool { return r.Status == connected && r.LeaseExpiresAt < clock })
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, r := range page(rows, store.Page{Limit: limit}, func(r model.Region) string { return r.ID }) {
+		r.Status, r.UpdatedAt = unreachable, now
+		if err := t.regions.put(r); err != nil {
+			return nil, err
+		}
+		ids = append(ids, r.ID)
+	}
+	return ids, nil
+}
+
+func (t *tx) InsertJoinToken(j model.JoinToken) error { return t.joinTokens.insert(j) }
+
+func (t *tx) GetJoinTokenByHash(hash []byte) (model.JoinToken, error) {
+	j, ok := t.joinTokens.find(0, string(hash))
+	return one(j, ok, "join token", "by hash")
+}
+
+func (t *tx) UseJoinToken(id, joinID string, at int64) error {
+	j, ok, err := t.joinTokens.lock(id)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return notFound("join token", id)
+	case j.UsedAt == 0:
+		j.UsedAt, j.UsedBy = at, joinID
+		return t.joinTokens.put(j)
+	case j.UsedBy != joinID:
+		return conflict("join token", id)
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+// row is a committed value and the commit that last wrote or locked it. Values
+// are never changed in place: they are copied on their way in and out.
+type row[V any] struct {
+	value V
+	at    uint64
+}
+
+// schema says what a table holds.
+type schema[K comparable, V any] struct {
+	name string
+	key  func(V) K
+	copy func(V) V
+	// unique keys besides the primary one. Empty: the row takes none.
+	unique []func(V) string
+}
+
+type table[K comparable, V any] struct {
+	*schema[K, V]
+	rows   map[K]row[V]
+	unique []map[string]K // per unique key of the schema
+	frozen bool           // a snapshot holds it: copied before the next write
+}
+
+func newTable[K comparable, V any](s *schema[K, V]) *table[K, V] {
+	t := &table[K, V]{schema: s, rows: map[K]row[V]{}}
+	for range s.unique {
+		t.unique = append(t.unique, map[string]K{})
+	}
+	return t
+}
+
+func (t *table[K, V]) freeze() { t.frozen = true }
+
+func (t *table[K, V]) count() (name string, rows int) { return t.name, len(t.rows) }
+
+// thawed is t, or a copy of it that no snapshot holds.
+func (t *table[K, V]) thawed() *table[K, V] {
+	if !t.frozen {
+		return t
+	}
+	c := &table[K, V]{schema: t.schema, rows: maps.Clone(t.rows)}
+	for _, u := range t.unique {
+		c.unique = append(c.unique, maps.Clone(u))
+	}
+	return c
+}
+
+func (t *table[K, V]) set(k K, v *V, at uint64) {
+	if old, ok := t.rows[k]; ok {
+		for i, f := range t.schema.unique {
+			if u := f(old.value); u != "" && t.unique[i][u] == k {
+				delete(t.unique[i], u)
+			}
+		}
+	}
+	if v == nil {
+		delete(t.rows, k)
+		return
+	}
+	t.rows[k] = row[V]{value: *v, at: at}
+	for i, f := range t.schema.unique {
+		if u := f(*v); u != "" {
+			t.unique[i][u] = k
+		}
+	}
+}
+
+// overlay is a table as one transaction sees it: the newest committed rows under
+// its own writes.
+type overlay[K comparable, V any] struct {
+	*schema[K, V]
+	tx     *tx
+	from   func(*state) **table[K, V]
+	writes map[K]*V     // nil: deleted
+	locked map[K]uint64 // commit that had last touched the row when it was locked; 0: absent
+}
+
+// participant is an overlay, whatever its types.
+type participant interface {
+	dirty() bool
+	// valid tells that every locked row is still what it was, and no unique key
+	// that was free is taken. The store's mutex is held here and below.
+	valid(*state) bool
+	apply(s *state, at uint64)
+}
+
+func (o *overlay[K, V]) bind(t *tx, s *schema[K, V], from func(*state) **table[K, V]) {
+	o.schema, o.tx, o.from = s, t, from
+	t.overlays = append(t.overlays, o)
+}
+
+// base calls f with the committed table.
+func (o *overlay[K, V]) base(f func(*table[K, V])) {
+	o.tx.read(func(s *state) { f(*o.from(s)) })
+}
+
+func (o *overlay[K, V]) get(k K) (v V, ok bool) {
+	if w, mine := o.writes[k]; mine {
+		if w == nil {
+			return v, false
+		}
+		return o.copy(*w), true
+	}
+	var r row[V]
+	o.base(func(t *table[K, V]) { r, ok = t.rows[k] })
+	if ok {
+		v = o.copy(r.value)
+	}
+	return v, ok
+}
+
+// lock is get, and the commit fails unless the row is then still the same.
+func (o *overlay[K, V]) lock(k K) (v V, ok bool, err error) {
+	if o.tx.readOnly {
+		return v, false, errReadOnly
+	}
+	o.base(func(t *table[K, V]) { o.note(k, t.rows[k].at) })
+	// Read after the lock was noted: should a commit have come in between, this
+	// transaction runs again.
+	v, ok = o.get(k)
+	return v, ok, nil
+}
+
+// find is get by the i-th unique key.
+func (o *overlay[K, V]) find(i int, u string) (v V, ok bool) {
+	for _, w := range o.writes {
+		if w != nil && o.unique[i](*w) == u {
+			return o.copy(*w), true
+		}
+	}
+	var k K
+	o.base(func(t *table[K, V]) { k, ok = t.unique[i][u] })
+	if _, mine := o.writes[k]; !ok || mine {
+		return v, false
+	}
+	v, ok = o.get(k)
+	return v, ok && o.unique[i](v) == u
+}
+
+// list returns copies of the rows that match, in no order. match must not keep
+// or change its argument.
+func (o *overlay[K, V]) list(match func(V) bool) []V {
+	return o.collect(match, func(K, uint64) {})
+}
+
+func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) []V {
+	var found []V
+	o.base(func(t *table[K, V]) {
+		for k, r := range t.rows {
+			if _, mine := o.writes[k]; !mine && match(r.value) {
+				each(k, r.at)
+				found = append(found, r.value)
+			}
+		}
+	})
+	for _, w := range o.writes {
+		if w != nil && match(*w) {
+			found = append(found, *w)
+		}
+	}
+	for i, v := range found {
+		found[i] = o.copy(v)
+	}
+	return found
+}
+
+// lockList is list with the rows locked as they are listed.
+func (o *overlay[K, V]) lockList(match func(V) bool) ([]V, error) {
+	if o.tx.readOnly {
+		return nil, errReadOnly
+	}
+	return o.collect(match, o.note), nil
+}
+
+// note keeps the first touch that it is told of.
+func (o *overlay[K, V]) note(k K, at uint64) {
+	if _, done := o.locked[k]; done {
+		return
+	}
+	if o.locked == nil {
+		o.locked = map[K]uint64{}
+	}
+	o.locked[k] = at
+}
+
+func (o *overlay[K, V]) insert(v V) error {
+	k := o.key(v)
+	_, exists, err := o.lock(k)
+	if err != nil {
+		return err
+	}
+	if exists {
+		return fmt.Errorf("store: insert %s %v: %w", o.name, k, store.ErrExists)
+	}
+	return o.put(v)
+}
+
+func (o *overlay[K, V]) put(v V) error {
+	k := o.key(v)
+	if _, _, err := o.lock(k); err != nil {
+		return err
+	}
+	if o.taken(k, v) {
+		return fmt.Errorf("store: put %s %v: its name: %w", o.name, k, store.ErrExists)
+	}
+	v = o.copy(v)
+	o.write(k, &v)
+	return nil
+}
+
+func (o *overlay[K, V]) taken(k K, v V) bool {
+	for i, f := range o.unique {
+		u := f(v)
+		if u == "" {
+			continue
+		}
+		if other, ok := o.find(i, u); ok && o.key(other) != k {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *overlay[K, V]) delete(k K) error {
+	_, ok, err := o.lock(k)
+	if err != nil || !ok {
+		return err
+	}
+	o.write(k, nil)
+	return nil
+}
+
+func (o *overlay[K, V]) write(k K, v *V) {
+	if o.writes == nil {
+		o.writes = map[K]*V{}
+	}
+	o.writes[k] = v
+}
+
+func (o *overlay[K, V]) dirty() bool { return len(o.writes) > 0 }
+
+func (o *overlay[K, V]) valid(s *state) bool {
+	if len(o.locked) == 0 {
+		return true
+	}
+	t := *o.from(s)
+	for k, at := range o.locked {
+		if t.rows[k].at != at {
+			return false
+		}
+	}
+	for k, w := range o.writes {
+		if w == nil {
+			continue
+		}
+		for i, f := range t.schema.unique {
+			other, ok := t.unique[i][f(*w)]
+			if _, mine := o.writes[other]; ok && other != k && !mine {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (o *overlay[K, V]) apply(s *state, at uint64) {
+	if len(o.locked) == 0 {
+		return
+	}
+	p := o.from(s)
+	*p = (*p).thawed()
+	t := *p
+	// Deletes first: another row may take a name that they free.
+	for k, w := range o.writes {
+		if w == nil {
+			t.set(k, nil, at)
+		}
+	}
+	for k, w := range o.writes {
+		if w != nil {
+			t.set(k, w, at)
+		}
+	}
+	// A lock alone counts as a touch: whoever decided on the row as it was before
+	// this transaction, decided without seeing what this transaction wrote.
+	for k := range o.locked {
+		if r, ok := t.rows[k]; ok && r.at != at {
+			r.at = at
+			t.rows[k] = r
+		}
+	}
+}
+
+var errReadOnly = errors.New("store: the transaction is read-only")

@@ -1,0 +1,143 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	stopping = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+	stopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+)
+
+func (t *tx) LockTopology(appID string) ([]model.Topology, error) {
+	rows, err := t.topology.lockList(func(r model.Topology) bool { return r.AppID == appID })
+	return inPlaces(rows), err
+}
+
+func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
+	of := set(appIDs)
+	return t.placed(func(r model.Topology) bool { return of[r.AppID] }), nil
+}
+
+// placed lists rows sorted by (deployment, region).
+func (t *tx) placed(match func(model.Topology) bool) []model.Topology {
+	return inPlaces(t.topology.list(match))
+}
+
+func inPlaces(rows []model.Topology) []model.Topology {
+	slices.SortFunc(rows, func(a, b model.Topology) int { return byPlace(topologySchema.key(a), topologySchema.key(b)) })
+	return rows
+}
+
+func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, error) {
+	of := map[string]bool{}
+	for _, a := range t.apps.list(func(a model.App) bool { return a.EnvironmentID == environmentID }) {
+		of[a.ID] = true
+	}
+	rows := t.placed(func(r model.Topology) bool { return of[r.AppID] && r.Status != stopped })
+	slices.SortStableFunc(rows, func(a, b model.Topology) int { return cmp.Compare(a.AppID, b.AppID) })
+	return rows, nil
+}
+
+func (t *tx) CountTopologyByRegion(regionID string) (int, error) {
+	return len(t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped })), nil
+}
+
+func (t *tx) CountTopology() ([]model.TopologyCount, error) {
+	var counts []model.TopologyCount
+	at := map[model.TopologyCount]int{}
+	for _, r := range t.topology.list(func(r model.Topology) bool { return r.Status != stopped }) {
+		key := model.TopologyCount{RegionID: r.RegionID, Status: r.Status}
+		i, ok := at[key]
+		if !ok {
+			i = len(counts)
+			at[key] = i
+			counts = append(counts, key)
+		}
+		counts[i].Rows++
+	}
+	return counts, nil
+}
+
+func (t *tx) PutTopology(rows []model.Topology) error {
+	seen := map[pair]bool{}
+	for _, r := range rows {
+		key := topologySchema.key(r)
+		if seen[key] {
+			return fmt.Errorf("store: put topology %q in %q twice in one call", r.DeploymentID, r.RegionID)
+		}
+		seen[key] = true
+		stored, ok, err := t.topology.lock(key)
+		if err != nil {
+			return err
+		}
+		if ok && stored.Generation > r.Generation {
+			return conflict(fmt.Sprintf("topology at generation %d, stored is %d, of", r.Generation, stored.Generation), key)
+		}
+		t.touch(r.AppID)
+		if err := t.topology.put(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) DeleteTopology(stoppedBefore int64, limit int) (int, error) {
+	rows, err := t.topology.lockList(func(r model.Topology) bool { return r.Status == stopped && r.UpdatedAt < stoppedBefore })
+	if err != nil {
+		return 0, err
+	}
+	slices.SortFunc(rows, func(a, b model.Topology) int { return cmp.Compare(a.UpdatedAt, b.UpdatedAt) })
+	rows = first(rows, limit)
+	for _, r := range rows {
+		if err := t.topology.delete(topologySchema.key(r)); err != nil {
+			return 0, err
+		}
+		if err := t.observed.delete(topologySchema.key(r)); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
+}
+
+func (t *tx) AppsInRegion(regionID string) ([]string, error) {
+	var ids []string
+	for _, r := range t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped }) {
+		ids = append(ids, r.AppID)
+	}
+	return distinct(ids), nil
+}
+
+func (t *tx) TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error) {
+	owners := map[string]model.Topology{}
+	for _, id := range deploymentIDs {
+		if r, ok := t.topology.get(place(id, regionID)); ok {
+			owners[id] = r
+		}
+	}
+	return owners, nil
+}
+
+func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
+	of := set(appIDs)
+	rows := t.routes.list(func(r model.Route) bool { return of[r.AppID] })
+	slices.SortFunc(rows, func(a, b model.Route) int {
+		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))
+	})
+	return rows, nil
+}
+
+func (t *tx) PutRoutes(rows []model.Route) error {
+	for _, r := range rows {
+		t.touch(r.AppID)
+		if err := t.routes.put(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

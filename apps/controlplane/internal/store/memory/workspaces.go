@@ -1,0 +1,84 @@
+package memory
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) InsertWorkspace(w model.Workspace) error { return t.workspaces.insert(w) }
+
+func (t *tx) GetWorkspace(id string) (model.Workspace, error) {
+	w, ok := t.workspaces.get(id)
+	return one(w, ok, "workspace", id)
+}
+
+func (t *tx) GetWorkspaceByName(name string) (model.Workspace, error) {
+	w, ok := t.workspaces.find(0, name)
+	return one(w, ok, "workspace", name)
+}
+
+func (t *tx) ListWorkspaces(p store.Page) ([]model.Workspace, error) {
+	rows := t.workspaces.list(func(model.Workspace) bool { return true })
+	return page(rows, p, func(w model.Workspace) string { return w.Name }), nil
+}
+
+func (t *tx) UpdateWorkspace(w model.Workspace) error {
+	stored, ok, err := t.workspaces.lock(w.ID)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return notFound("workspace", w.ID)
+	case stored.ResourceVersion != w.ResourceVersion:
+		return conflict("workspace", w.ID)
+	}
+	stored.Name, stored.UpdatedAt = w.Name, w.UpdatedAt
+	stored.ResourceVersion++
+	return t.workspaces.put(stored)
+}
+
+// DeleteWorkspace takes the workspace's keys with it.
+func (t *tx) DeleteWorkspace(id string) error {
+	if _, ok := t.workspaces.get(id); !ok {
+		return notFound("workspace", id)
+	}
+	for _, k := range t.apiKeys.list(func(k model.APIKey) bool { return k.WorkspaceID == id }) {
+		if err := t.apiKeys.delete(k.ID); err != nil {
+			return err
+		}
+	}
+	return t.workspaces.delete(id)
+}
+
+func (t *tx) InsertAPIKey(k model.APIKey) error { return t.apiKeys.insert(k) }
+
+func (t *tx) GetAPIKey(workspaceID, id string) (model.APIKey, error) {
+	k, ok := t.apiKeys.get(id)
+	return one(k, ok && k.WorkspaceID == workspaceID, "API key", id)
+}
+
+func (t *tx) GetAPIKeyByHash(hash []byte) (model.APIKey, error) {
+	k, ok := t.apiKeys.find(0, string(hash))
+	return one(k, ok, "API key", "by hash")
+}
+
+func (t *tx) ListAPIKeys(workspaceID string, p store.Page) ([]model.APIKey, error) {
+	rows := t.apiKeys.list(func(k model.APIKey) bool { return k.WorkspaceID == workspaceID })
+	return page(rows, p, func(k model.APIKey) string { return k.Name }), nil
+}
+
+// RevokeAPIKey leaves the first revocation as it stands.
+func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
+	k, ok, err := t.apiKeys.lock(id)
+	if err != nil {
+		return err
+	}
+	if !ok || k.WorkspaceID != workspaceID {
+		return notFound("API key", id)
+	}
+	if k.RevokedAt != 0 {
+		return nil
+	}
+	k.RevokedAt = at
+	return t.apiKeys.put(k)
+}

@@ -1,0 +1,107 @@
+package mysql
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// Limits of one statement: past a thousand rows a batch gains nothing more, and
+// the bytes stay far below the smallest max_allowed_packet in use (16 MiB).
+const (
+	bulkRows  = 1000
+	bulkBytes = 4 << 20
+)
+
+// bulk is a multi-row INSERT, the one statement that sqlc cannot express.
+type bulk struct {
+	head, row, tail string
+}
+
+// insertInto is an INSERT that fails on a taken key.
+func insertInto(name, table string, columns ...string) bulk {
+	return bulk{
+		head: "-- name: " + name + " :exec\nINSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES ",
+		row:  "(?" + strings.Repeat(", ?", len(columns)-1) + ")",
+	}
+}
+
+// replacing assigns the columns of a row that exists.
+func (b bulk) replacing(columns ...string) bulk { return b.where("", columns) }
+
+// guarded assigns the columns of a row that exists only where cond holds, which
+// compares VALUES(guard) with guard: a row that loses, loses as a whole. The
+// guard is assigned last, because assignments run from left to right and each
+// sees the ones before it.
+func (b bulk) guarded(cond, guard string, columns ...string) bulk {
+	return b.where(cond, append(slices.Clip(columns), guard))
+}
+
+func (b bulk) where(cond string, columns []string) bulk {
+	set := make([]string, len(columns))
+	for i, c := range columns {
+		set[i] = c + " = VALUES(" + c + ")"
+		if cond != "" {
+			set[i] = c + " = IF(" + cond + ", VALUES(" + c + "), " + c + ")"
+		}
+	}
+	b.tail = " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
+	return b
+}
+
+// run sends rows in chunks. They must be sorted by primary key, so that two
+// batches that meet wait for each other instead of deadlocking. args appends
+// one row's arguments.
+func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []any) error {
+	var query strings.Builder
+	var buf []any
+	for len(rows) > 0 {
+		query.Reset()
+		buf = buf[:0]
+		n, bytes := 0, 0
+		for ; n < len(rows) && n < bulkRows && bytes < bulkBytes; n++ {
+			from := len(buf)
+			buf = args(buf, rows[n])
+			for _, a := range buf[from:] {
+				switch v := a.(type) {
+				case string:
+					bytes += len(v)
+				case []byte:
+					bytes += len(v)
+				}
+			}
+			if n > 0 {
+				query.WriteString(", ")
+			} else {
+				query.WriteString(b.head)
+			}
+			query.WriteString(b.row)
+		}
+		query.WriteString(b.tail)
+		if _, err := db.ExecContext(t.ctx, query.String(), buf...); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// scanner is one row of a result.
+type scanner interface{ Scan(dest ...any) error }
+
+// scan runs a query that was put together by hand.
+func scan(t *tx, db gen.DBTX, query string, args []any, row func(scanner) error) (err error) {
+	rows, err := db.QueryContext(t.ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

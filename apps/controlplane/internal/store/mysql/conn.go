@@ -1,0 +1,94 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// readCommitted sets the isolation of a new connection. It is a statement, not a
+// parameter of the DSN, because the variable's name differs between servers.
+type readCommitted struct{ driver.Connector }
+
+// Connect implements driver.Connector.
+func (c readCommitted) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ex, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return nil, errors.Join(errors.New("the driver's connection executes no statements"), conn.Close())
+	}
+	if _, err := ex.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", nil); err != nil {
+		return nil, errors.Join(fmt.Errorf("set isolation: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+// errReadOnly answers a write in View or Snapshot.
+var errReadOnly = errors.New("the transaction is for reading; write in Update")
+
+// conn is what the statements of one transaction run on. It counts them, refuses
+// writes where only reads are allowed, and refuses everything once the
+// transaction is broken.
+type conn struct {
+	db gen.DBTX
+	tx *tx
+}
+
+func (c conn) begin(query string) error {
+	c.tx.metrics.queries.WithLabelValues(queryName(query)).Inc()
+	c.tx.statements++
+	return c.tx.broken
+}
+
+// ExecContext implements gen.DBTX.
+func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if c.tx.readOnly {
+		return nil, errReadOnly
+	}
+	if err := c.begin(query); err != nil {
+		return nil, err
+	}
+	return c.db.ExecContext(ctx, query, args...)
+}
+
+// PrepareContext implements gen.DBTX.
+func (c conn) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	return c.db.PrepareContext(ctx, query)
+}
+
+// QueryContext implements gen.DBTX.
+func (c conn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := c.begin(query); err != nil {
+		return nil, err
+	}
+	return c.db.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext implements gen.DBTX. A sql.Row cannot be made with an error in
+// it, so a broken transaction's query is run under a context that is over.
+func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if err := c.begin(query); err != nil {
+		over, cancel := context.WithCancelCause(ctx)
+		cancel(err)
+		ctx = over
+	}
+	return c.db.QueryRowContext(ctx, query, args...)
+}
+
+// queryName reads "-- name: GetApp :one", the first line of every statement.
+func queryName(query string) string {
+	rest, ok := strings.CutPrefix(query, "-- name: ")
+	if !ok {
+		return "other"
+	}
+	name, _, _ := strings.Cut(rest, " ")
+	return strings.TrimSpace(name)
+}

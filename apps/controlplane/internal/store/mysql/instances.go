@@ -1,0 +1,129 @@
+package mysql
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func instance(r gen.Instance) (model.Instance, error) {
+	m := model.Instance{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
+		Role: r.Role, Group: r.GroupNo, Slot: r.SlotNo, Status: windlassv1.InstanceStatus(r.Status),
+		Reason: r.Reason, Message: r.Message, Address: r.Address, RuntimeName: r.RuntimeName, Restarts: r.Restarts,
+		Guard: model.Guard(r.GuardNo), StartedAt: r.StartedAt, ReadyAt: r.ReadyAt, UpdatedAt: r.UpdatedAt,
+	}
+	return m, decodeJSON(r.Gpus, &m.GPUs)
+}
+
+// newerHere is newer, and more: agents choose the ids of instances, and one
+// region must not write over another's.
+const newerHere = "region = VALUES(region) AND " + newer
+
+var (
+	instanceColumns = []string{
+		"workspace_id", "app_id", "deployment_id", "role", "group_no", "slot_no", "status", "reason", "message",
+		"address", "runtime_name", "restarts", "gpus", "started_at", "ready_at", "updated_at", "terminated_at",
+	}
+	putInstances = insertInto("PutInstances", "instances",
+		append([]string{"id", "region", "guard_no"}, instanceColumns...)...).
+		guarded(newerHere, "guard_no", instanceColumns...)
+)
+
+func (t *tx) PutInstances(rows []model.Instance) error {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return t.err(runBulk(t, t.db, putInstances, rows, func(args []any, m model.Instance) []any {
+		gpus, _ := encodeJSON(m.GPUs) // strings always encode
+		var terminated int64
+		if m.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+			terminated = max(m.UpdatedAt, 1)
+		}
+		return append(args, m.ID, m.RegionID, int64(m.Guard),
+			m.WorkspaceID, m.AppID, m.DeploymentID, clip(m.Role, 63), m.Group, m.Slot, int32(m.Status),
+			clip(m.Reason, maxReason), clip(m.Message, maxMessage), clip(m.Address, maxName),
+			clip(m.RuntimeName, maxName), m.Restarts, gpus, m.StartedAt, m.ReadyAt, m.UpdatedAt, terminated)
+	}), "put instances", "")
+}
+
+func (t *tx) GetInstance(workspaceID, id string) (model.Instance, error) {
+	return get(t, "get instance", id, instance)(
+		t.q.GetInstance(t.ctx, gen.GetInstanceParams{WorkspaceID: workspaceID, ID: id}))
+}
+
+func (t *tx) MarkLost(regionID string, guard model.Guard, now int64) ([]string, error) {
+	ids, err := t.q.DeploymentsWithLost(t.ctx, gen.DeploymentsWithLostParams{Region: regionID, GuardNo: int64(guard)})
+	if err != nil || len(ids) == 0 {
+		return nil, t.err(err, "find lost instances of region", regionID)
+	}
+	return ids, t.err(t.q.MarkLost(t.ctx, gen.MarkLostParams{
+		Message: "the region's inventory no longer has it",
+		At:      max(now, 1), Region: regionID, GuardNo: int64(guard),
+	}), "mark lost instances of region", regionID)
+}
+
+// ListInstances is by hand: which conditions there are decides which index
+// serves it.
+func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instance, error) {
+	where := []string{"id > ?"}
+	args := []any{p.After}
+	for _, c := range []struct{ column, value string }{
+		{"workspace_id", f.WorkspaceID}, {"app_id", f.AppID}, {"deployment_id", f.DeploymentID}, {"region", f.RegionID},
+	} {
+		if c.value != "" {
+			where = append(where, c.column+" = ?")
+			args = append(args, c.value)
+		}
+	}
+	if !f.IncludeTerminated {
+		where = append(where, "terminated_at = 0")
+	}
+	q := `-- name: ListInstances :many
+SELECT id, workspace_id, app_id, deployment_id, region, role, group_no, slot_no, status, reason, message,
+    address, runtime_name, restarts, gpus, guard_no, started_at, ready_at, updated_at
+FROM instances WHERE ` + strings.Join(where, " AND ") + " ORDER BY id LIMIT ?"
+	rows := []model.Instance{}
+	err := scan(t, t.db, q, append(args, limit(p.Limit)), func(row scanner) error {
+		var r gen.Instance
+		if err := row.Scan(&r.ID, &r.WorkspaceID, &r.AppID, &r.DeploymentID, &r.Region, &r.Role, &r.GroupNo, &r.SlotNo,
+			&r.Status, &r.Reason, &r.Message, &r.Address, &r.RuntimeName, &r.Restarts, &r.Gpus, &r.GuardNo,
+			&r.StartedAt, &r.ReadyAt, &r.UpdatedAt); err != nil {
+			return err
+		}
+		m, err := instance(r)
+		rows = append(rows, m)
+		return err
+	})
+	return rows, t.err(err, "list instances of", f.WorkspaceID)
+}
+
+func (t *tx) CountInstances(regionIDs []string) (map[string]int, error) {
+	counts := map[string]int{}
+	rows, err := inChunks(distinct(regionIDs), func(ids []string) ([]gen.CountInstancesRow, error) {
+		return t.q.CountInstances(t.ctx, ids)
+	})
+	for _, r := range rows {
+		counts[r.Region] = int(r.N)
+	}
+	return counts, t.err(err, "count instances", "")
+}
+
+func (t *tx) DeleteInstances(terminatedBefore int64, n int) (int, error) {
+	gone, err := t.q.DeleteInstances(t.ctx, gen.DeleteInstancesParams{TerminatedBefore: terminatedBefore, Limit: limit(n)})
+	return int(gone), t.err(err, "delete terminated instances", "")
+}
+
+func (t *tx) CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error) {
+	rows, err := t.q.CountInstancesByStatus(t.ctx)
+	counts := make(map[windlassv1.InstanceStatus]int, len(rows))
+	for _, r := range rows {
+		counts[windlassv1.InstanceStatus(r.Status)] = int(r.N)
+	}
+	return counts, t.err(err, "count instances by status", "")
+}

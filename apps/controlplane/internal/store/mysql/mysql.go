@@ -1,0 +1,233 @@
+// Package mysql is the store on MySQL's protocol: MySQL 8.4, MariaDB 10.11, and
+// nothing that TiDB in pessimistic mode or Vitess lacks.
+//
+// # Transactions
+//
+//	Update    BEGIN (READ COMMITTED) -> fn -> feed -> COMMIT -> listeners
+//	             ^                                      |
+//	             +--- full jitter --- the server says: try again
+//	View      single statements, each of its own moment
+//	Snapshot  REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
+//
+// Isolation READ COMMITTED is set once per connection, so that a transaction
+// begins in one round trip; arguments are interpolated, which saves a prepare
+// and a close per statement and is safe because the connection's character set
+// is utf8mb4.
+//
+// A deadlock rolls back the whole transaction on the server, which then runs
+// what follows in autocommit mode. So the first such error is remembered:
+// nothing runs on the transaction after it, and Update tries again even if fn
+// swallowed the error.
+//
+// # When a connection is lost
+//
+// Before COMMIT was sent, the server rolls back: trying again is safe, and done.
+// When it is lost while COMMIT is under way, nobody on this side knows whether
+// the transaction is durable, and running fn again might do its work twice. So
+// Update returns store.ErrOutcomeUnknown and repeats nothing. Each caller above
+// may repeat its call, for a reason of its own: API mutations find their
+// idempotency record, a workflow step its compare-and-set on the step number,
+// reports lose against their own guard. Listeners are not told; they are hints,
+// and the tailer's beat and the sweep of overdue wake-ups are the net under them.
+//
+// # The feed
+//
+// Feed reads of a View never go to the read-only handle: a replica that lags
+// would make an agent that is ahead of it look like a fork.
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db"
+)
+
+// Config says which database, and how hard to use it.
+type Config struct {
+	// DSN as go-sql-driver/mysql reads it: user:password@tcp(host:port)/name.
+	// Character set, isolation, time zone and modes are set by Open.
+	DSN string
+	// ReadDSN is a replica for lists (View, the feed aside). Empty: DSN.
+	ReadDSN string
+	// MaxOpen connections of each handle. Default 32: past a few per core the
+	// server gains nothing, and a control plane has several replicas.
+	MaxOpen int
+	// ConnLifetime after which a connection is replaced. Default 30 min, so that
+	// a failover behind a load balancer is noticed.
+	ConnLifetime time.Duration
+	// StatementTimeout is the longest silence of the server during a statement.
+	// Default 30 s.
+	StatementTimeout time.Duration
+	// LockWait is the longest wait for a row lock. Default 10 s.
+	LockWait time.Duration
+	// MaxTries of a transaction that the server asks to repeat. Default 10.
+	MaxTries int
+	// Registerer of the store's metrics; nil: none.
+	Registerer prometheus.Registerer
+	// Random returns numbers in [0,1) for jitter. Default math/rand.
+	Random func() float64
+}
+
+func (c *Config) setDefaults() error {
+	if c.DSN == "" {
+		return errors.New("store: DSN is empty; set it to user:password@tcp(host:port)/name")
+	}
+	if c.MaxOpen < 0 || c.MaxTries < 0 || c.ConnLifetime < 0 || c.StatementTimeout < 0 || c.LockWait < 0 {
+		return errors.New("store: limits must not be negative; leave them 0 for the defaults")
+	}
+	if c.MaxOpen = orDefault(c.MaxOpen, 32); c.MaxOpen < 2 {
+		return errors.New("store: MaxOpen is 1; set it to 2 or more, a migration needs two connections")
+	}
+	c.MaxTries = orDefault(c.MaxTries, 10)
+	c.ConnLifetime = orDefault(c.ConnLifetime, 30*time.Minute)
+	c.StatementTimeout = orDefault(c.StatementTimeout, 30*time.Second)
+	c.LockWait = orDefault(c.LockWait, 10*time.Second)
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	return nil
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// Store implements store.Store.
+type Store struct {
+	cfg     Config
+	db      *sql.DB
+	reads   *sql.DB // db itself when there is no replica
+	metrics *metrics
+
+	mu        sync.RWMutex
+	listeners []func(store.Commit)
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open connects, brings the schema to this program's version, and returns the
+// store. It fails with db.ErrNewerSchema on a schema that it does not know.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	primary, err := openDB(cfg, cfg.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("store: DSN: %w", err)
+	}
+	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics()}
+	if cfg.ReadDSN != "" {
+		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
+			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())
+		}
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) error {
+	if err := db.Migrate(ctx, s.db); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if s.cfg.Registerer == nil {
+		return nil
+	}
+	all := append(s.metrics.collectors(), collectors.NewDBStatsCollector(s.db, "primary"))
+	if s.reads != s.db {
+		all = append(all, collectors.NewDBStatsCollector(s.reads, "read"))
+	}
+	for _, c := range all {
+		if err := s.cfg.Registerer.Register(c); err != nil {
+			return fmt.Errorf("store: register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func openDB(cfg Config, dsn string) (*sql.DB, error) {
+	c, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	if c.DBName == "" {
+		return nil, errors.New("it names no database; end it with /name")
+	}
+	c.ClientFoundRows = true // a compare-and-set that matches counts, changed or not
+	c.InterpolateParams = true
+	c.MultiStatements = false
+	c.Logger = &mysql.NopLogger{} // what it would log, it returns
+	c.Collation = "utf8mb4_bin"
+	c.Timeout = orDefault(c.Timeout, 5*time.Second)
+	c.ReadTimeout = orDefault(c.ReadTimeout, cfg.StatementTimeout)
+	c.WriteTimeout = orDefault(c.WriteTimeout, cfg.StatementTimeout)
+	if c.Params == nil {
+		c.Params = map[string]string{}
+	}
+	c.Params["time_zone"] = "'+00:00'"
+	c.Params["sql_mode"] = "'STRICT_ALL_TABLES,ONLY_FULL_GROUP_BY,NO_ENGINE_SUBSTITUTION'"
+	c.Params["innodb_lock_wait_timeout"] = fmt.Sprint(max(1, int(cfg.LockWait.Seconds())))
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		return nil, err
+	}
+	d := sql.OpenDB(readCommitted{connector})
+	d.SetMaxOpenConns(cfg.MaxOpen)
+	d.SetMaxIdleConns(cfg.MaxOpen)
+	d.SetConnMaxLifetime(cfg.ConnLifetime)
+	d.SetConnMaxIdleTime(5 * time.Minute)
+	return d, nil
+}
+
+// OnCommit implements store.Store.
+func (s *Store) OnCommit(f func(store.Commit)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners = append(slices.Clone(s.listeners), f)
+}
+
+func (s *Store) notify(c store.Commit) {
+	if len(c.Revisions) == 0 && len(c.Woken) == 0 && len(c.Apps) == 0 {
+		return
+	}
+	s.mu.RLock()
+	listeners := s.listeners
+	s.mu.RUnlock()
+	for _, f := range listeners {
+		f(c)
+	}
+}
+
+// Ping implements store.Store: it asks the primary.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.db.PingContext(ctx); err != nil {
+		return fmt.Errorf("store: ping: %w", err)
+	}
+	return nil
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	err := s.db.Close()
+	if s.reads != s.db {
+		err = errors.Join(err, s.reads.Close())
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package mysql
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func observed(r gen.DeploymentObserved) (model.Observed, error) {
+	return model.Observed{
+		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
+		Guard: model.Guard(r.GuardNo), AppliedEpoch: r.AppliedEpoch, AppliedGeneration: r.AppliedGeneration,
+		Phase: r.Phase, Code: r.Code, Message: r.Message, Retryable: r.Retryable, Deleted: r.Deleted,
+		CountsGeneration: r.CountsGeneration, Pending: r.Pending, Running: r.Running, Ready: r.Ready,
+		Draining: r.Draining, Fail: r.Failed, ReadyReplicas: r.ReadyReplicas, Doomed: r.Doomed, Reason: r.Reason,
+		ReasonMessage: r.ReasonMessage, Restarts: r.Restarts, SlowestStartMS: r.SlowestStartMs, UpdatedAt: r.UpdatedAt,
+	}, nil
+}
+
+func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
+	rows, err := list(t, "list observed", "", observed)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
+		return t.q.ListObservedOfApps(t.ctx, ids)
+	}))
+	slices.SortFunc(rows, byObservedPlace)
+	return rows, err
+}
+
+func byObservedPlace(a, b model.Observed) int {
+	return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+}
+
+// GetObserved reads the primary: what is merged into it must be the newest.
+func (t *tx) GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error) {
+	return list(t, "get observed of region", regionID, observed)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
+		return t.primary.GetObserved(t.ctx, gen.GetObservedParams{Region: regionID, DeploymentIds: ids})
+	}))
+}
+
+// newer is the guard of every report: one that is not above the stored loses.
+const newer = "VALUES(guard_no) > guard_no"
+
+var (
+	observedColumns = []string{
+		"workspace_id", "app_id", "applied_epoch", "applied_generation", "phase", "code", "message", "retryable",
+		"deleted", "counts_generation", "pending", "running", "ready", "draining", "failed", "ready_replicas",
+		"doomed", "reason", "reason_message", "restarts", "slowest_start_ms", "updated_at",
+	}
+	putObserved = insertInto("PutObserved", "deployment_observed",
+		append([]string{"deployment_id", "region", "guard_no"}, observedColumns...)...).
+		guarded(newer, "guard_no", observedColumns...)
+
+	routeObservedColumns = []string{"epoch", "generation", "phase", "code", "message", "updated_at"}
+	putRouteObserved     = insertInto("PutRouteObserved", "route_observed",
+		append([]string{"app_id", "region", "guard_no"}, routeObservedColumns...)...).
+		guarded(newer, "guard_no", routeObservedColumns...)
+)
+
+func (t *tx) PutObserved(rows []model.Observed) error {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, byObservedPlace)
+	for _, o := range rows {
+		t.touch(o.AppID)
+	}
+	return t.err(runBulk(t, t.db, putObserved, rows, func(args []any, o model.Observed) []any {
+		return append(args, o.DeploymentID, o.RegionID, int64(o.Guard),
+			o.WorkspaceID, o.AppID, o.AppliedEpoch, o.AppliedGeneration, o.Phase, clip(o.Code, maxReason),
+			clip(o.Message, maxMessage), o.Retryable, o.Deleted, o.CountsGeneration, o.Pending, o.Running, o.Ready,
+			o.Draining, o.Fail, o.ReadyReplicas, o.Doomed, clip(o.Reason, maxReason),
+			clip(o.ReasonMessage, maxMessage), o.Restarts, o.SlowestStartMS, o.UpdatedAt)
+	}), "put observed", "")
+}
+
+func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
+	return list(t, "list observed routes", "", func(r gen.RouteObserved) (model.RouteObserved, error) {
+		return model.RouteObserved{
+			AppID: r.AppID, RegionID: r.Region, Guard: model.Guard(r.GuardNo), Epoch: r.Epoch,
+			Generation: r.Generation, Phase: r.Phase, Code: r.Code, Message: r.Message, UpdatedAt: r.UpdatedAt,
+		}, nil
+	})(inChunks(distinct(appIDs), func(ids []string) ([]gen.RouteObserved, error) {
+		return t.q.ListRouteObservedOfApps(t.ctx, ids)
+	}))
+}
+
+func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b model.RouteObserved) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	for _, o := range rows {
+		t.touch(o.AppID)
+	}
+	return t.err(runBulk(t, t.db, putRouteObserved, rows, func(args []any, o model.RouteObserved) []any {
+		return append(args, o.AppID, o.RegionID, int64(o.Guard), o.Epoch, o.Generation, o.Phase,
+			clip(o.Code, maxReason), clip(o.Message, maxMessage), o.UpdatedAt)
+	}), "put observed routes", "")
+}
+
+// ResetObserved locks the rows before it changes them, to tell whose they are.
+func (t *tx) ResetObserved(regionID string, guard model.Guard, now int64) ([]string, error) {
+	if err := t.locking("reset observed of region", regionID); err != nil {
+		return nil, err
+	}
+	rows, err := t.q.LockStaleObserved(t.ctx, gen.LockStaleObservedParams{Region: regionID, GuardNo: int64(guard)})
+	if err != nil || len(rows) == 0 {
+		return nil, t.err(err, "find stale observed of region", regionID)
+	}
+	if err := t.q.ResetObserved(t.ctx, gen.ResetObservedParams{At: now, Region: regionID, GuardNo: int64(guard)}); err != nil {
+		return nil, t.err(err, "reset observed of region", regionID)
+	}
+	apps := make([]string, len(rows))
+	for i, r := range rows {
+		apps[i] = r.AppID
+		t.touch(r.AppID)
+	}
+	return distinct(apps), nil
+}

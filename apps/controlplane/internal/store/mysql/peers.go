@@ -1,0 +1,37 @@
+package mysql
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func (t *tx) PutPeer(p model.Peer) error {
+	return t.err(t.q.PutPeer(t.ctx, gen.PutPeerParams{ID: p.ID, Address: p.Address, StartedAt: p.StartedAt}), "put peer", p.ID)
+}
+
+// ListPeers reads the primary: a replica of the database would not know who has
+// just come.
+func (t *tx) ListPeers(seenWithin int64) ([]model.Peer, error) {
+	return list(t, "list peers", "", func(r gen.Peer) (model.Peer, error) {
+		return model.Peer{ID: r.ID, Address: r.Address, StartedAt: r.StartedAt, LastSeen: r.LastSeen}, nil
+	})(t.primary.ListPeers(t.ctx, seenWithin))
+}
+
+func (t *tx) DeletePeer(id string) error {
+	return t.err(t.q.DeletePeer(t.ctx, id), "delete peer", id)
+}
+
+func (t *tx) DeletePeers(unseenFor int64) (int, error) {
+	n, err := t.q.DeletePeers(t.ctx, unseenFor)
+	return int(n), t.err(err, "delete peers", "")
+}
+
+func (t *tx) PutStream(regionID, peerID string) error {
+	return t.err(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
+}
+
+// GetStream reads the primary: the agent may have moved a moment ago.
+func (t *tx) GetStream(regionID string) (string, error) {
+	return get(t, "get stream of region", regionID, func(id string) (string, error) { return id, nil })(
+		t.primary.GetStream(t.ctx, regionID))
+}

@@ -1,0 +1,142 @@
+package mysql
+
+import (
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func region(r gen.Region) (model.Region, error) {
+	m := model.Region{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, Status: windlassv1.RegionStatus(r.Status), Message: r.Message,
+		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
+		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, ReceivedRevision: r.ReceivedRevision,
+		LastReportAt: r.LastReportAt, Capacity: blob(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
+	}
+	if err := decodeJSON(r.Labels, &m.Labels); err != nil {
+		return m, err
+	}
+	return m, decodeJSON(r.AgentFeatures, &m.AgentFeatures)
+}
+
+// InsertRegion also makes the head of the region's feed.
+func (t *tx) InsertRegion(r model.Region) error {
+	labels, err := encodeJSON(r.Labels)
+	if err != nil {
+		return t.err(err, "insert region", r.ID)
+	}
+	features, err := encodeJSON(r.AgentFeatures)
+	if err != nil {
+		return t.err(err, "insert region", r.ID)
+	}
+	err = t.q.InsertRegion(t.ctx, gen.InsertRegionParams{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, Labels: labels, Status: int32(r.Status), Message: clip(r.Message, maxMessage),
+		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
+		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, AgentFeatures: features, ReceivedRevision: r.ReceivedRevision,
+		LastReportAt: r.LastReportAt, Capacity: notNull(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
+	})
+	if err != nil {
+		return t.err(err, "insert region", r.ID)
+	}
+	return t.err(t.q.InsertHead(t.ctx, gen.InsertHeadParams{
+		Region: r.ID, Epoch: 1, Chain: changefeed.Genesis(), BaseChain: changefeed.Genesis(),
+	}), "insert head of region", r.ID)
+}
+
+func (t *tx) GetRegion(id string) (model.Region, error) {
+	return get(t, "get region", id, region)(t.q.GetRegion(t.ctx, id))
+}
+
+func (t *tx) LockRegion(id string) (model.Region, error) {
+	if err := t.locking("lock region", id); err != nil {
+		return model.Region{}, err
+	}
+	return get(t, "lock region", id, region)(t.q.LockRegion(t.ctx, id))
+}
+
+func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
+	return list(t, "get regions", "", region)(inChunks(distinct(ids), func(ids []string) ([]gen.Region, error) {
+		return t.q.GetRegions(t.ctx, ids)
+	}))
+}
+
+func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
+	return get(t, "get region", name, region)(
+		t.q.GetRegionByName(t.ctx, gen.GetRegionByNameParams{Name: name, WorkspaceID: workspaceID}))
+}
+
+func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, error) {
+	if workspaceID == "" {
+		return list(t, "list regions", "", region)(t.q.ListPlatformRegions(t.ctx, gen.ListPlatformRegionsParams{
+			After: p.After, Limit: limit(p.Limit),
+		}))
+	}
+	return list(t, "list regions of", workspaceID, region)(t.q.ListRegions(t.ctx, gen.ListRegionsParams{
+		After: p.After, WorkspaceID: workspaceID, Limit: limit(p.Limit),
+	}))
+}
+
+func (t *tx) AllRegions(p store.Page) ([]model.Region, error) {
+	return list(t, "list all regions", "", region)(t.primary.AllRegions(t.ctx, gen.AllRegionsParams{
+		After: p.After, Limit: limit(p.Limit),
+	}))
+}
+
+func (t *tx) UpdateRegion(r model.Region) error {
+	labels, err := encodeJSON(r.Labels)
+	if err != nil {
+		return t.err(err, "update region", r.ID)
+	}
+	n, err := t.q.UpdateRegion(t.ctx, gen.UpdateRegionParams{
+		Labels: labels, CredentialNotBefore: r.CredentialNotBefore, Message: clip(r.Message, maxMessage), UpdatedAt: r.UpdatedAt,
+		ID: r.ID, ResourceVersion: r.ResourceVersion,
+	})
+	return t.swapped(n, err, func() error { _, err := t.GetRegion(r.ID); return err }, "update region", r.ID)
+}
+
+// DeleteRegion takes all that is the region's own with it. Whether anything is
+// to run there is for the caller to know.
+func (t *tx) DeleteRegion(id string) error {
+	n, err := t.q.DeleteRegion(t.ctx, id)
+	if err := t.found(n, err, "delete region", id); err != nil {
+		return err
+	}
+	for _, forget := range []func() error{
+		func() error { return t.q.DeleteGrantsOfRegion(t.ctx, id) },
+		func() error { return t.q.DeleteJoinTokensOfRegion(t.ctx, id) },
+		func() error { return t.q.DeleteQuarantineOfRegion(t.ctx, id) },
+		func() error { return t.q.DeleteStream(t.ctx, id) },
+		func() error { return t.q.DeleteHead(t.ctx, id) },
+		func() error { return t.q.DeleteChangesOfRegion(t.ctx, id) },
+	} {
+		if err := forget(); err != nil {
+			return t.err(err, "delete region", id)
+		}
+	}
+	return nil
+}
+
+// GrantRegion leaves an earlier grant as it stands.
+func (t *tx) GrantRegion(regionID, workspaceID string, at int64) error {
+	if _, err := t.GetRegion(regionID); err != nil {
+		return err
+	}
+	return t.err(t.q.InsertGrant(t.ctx, gen.InsertGrantParams{
+		Region: regionID, WorkspaceID: workspaceID, CreatedAt: at,
+	}), "grant region", regionID)
+}
+
+func (t *tx) RevokeGrant(regionID, workspaceID string) error {
+	n, err := t.q.DeleteGrant(t.ctx, gen.DeleteGrantParams{Region: regionID, WorkspaceID: workspaceID})
+	return t.found(n, err, "revoke grant of region", regionID)
+}
+
+func (t *tx) RegionWorkspaces(regionID string) ([]string, error) {
+	ids, err := t.q.RegionWorkspaces(t.ctx, regionID)
+	return ids, t.err(err, "list grants of region", regionID)
+}

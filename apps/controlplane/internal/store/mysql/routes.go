@@ -1,0 +1,52 @@
+package mysql
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func route(r gen.AppRoute) (model.Route, error) {
+	m := model.Route{
+		WorkspaceID: r.WorkspaceID, AppID: r.AppID, RegionID: r.Region, Generation: r.Generation, UpdatedAt: r.UpdatedAt,
+	}
+	return m, decodeJSON(r.Hosts, &m.Hosts)
+}
+
+func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
+	rows, err := list(t, "list routes", "", route)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppRoute, error) {
+		return t.q.ListRoutesOfApps(t.ctx, ids)
+	}))
+	slices.SortFunc(rows, func(a, b model.Route) int {
+		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))
+	})
+	return rows, err
+}
+
+var (
+	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at"}
+	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacing(routeColumns[2:]...)
+)
+
+func (t *tx) PutRoutes(rows []model.Route) error {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b model.Route) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	hosts := make(map[*model.Route][]byte, len(rows))
+	ptrs := make([]*model.Route, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		b, err := encodeJSON(r.Hosts)
+		if err != nil {
+			return t.err(err, "put route of app", r.AppID)
+		}
+		ptrs[i], hosts[r] = r, b
+		t.touch(r.AppID)
+	}
+	return t.err(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
+		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt)
+	}), "put routes", "")
+}

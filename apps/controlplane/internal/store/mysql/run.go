@@ -1,0 +1,233 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// retryPolicy: the other party of a deadlock is done within milliseconds; the
+// cap is for a hot row that many wait for.
+var retryPolicy = backoff.Policy{Min: 4 * time.Millisecond, Max: 500 * time.Millisecond}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) (err error) {
+	defer s.observe("update", time.Now(), &err)
+	for try := 1; ; try++ {
+		commit, err := s.try(ctx, fn)
+		if err == nil {
+			s.notify(commit)
+			return nil
+		}
+		reason := retryReason(err)
+		if reason == "" || ctx.Err() != nil {
+			return err
+		}
+		if try == s.cfg.MaxTries {
+			return fmt.Errorf("gave up after %d tries: %w", try, err)
+		}
+		s.metrics.retries.WithLabelValues(reason).Inc()
+		if !sleep(ctx, retryPolicy.Delay(try, s.cfg.Random)) {
+			return err
+		}
+	}
+}
+
+// try runs one transaction.
+func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
+	sqlTx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return store.Commit{}, fmt.Errorf("store: begin: %w", err)
+	}
+	// After a commit it does nothing; a failure to roll back loses the connection,
+	// which rolls back.
+	defer func() { _ = sqlTx.Rollback() }()
+
+	t := s.newTx(ctx, sqlTx, sqlTx, false)
+	err = fn(t)
+	if t.broken != nil {
+		return store.Commit{}, t.broken
+	}
+	if err != nil {
+		return store.Commit{}, err
+	}
+	revisions, err := t.appendChanges()
+	if err != nil {
+		return store.Commit{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return store.Commit{}, fmt.Errorf("store: commit: %w", err)
+	}
+	if err := sqlTx.Commit(); err != nil {
+		return store.Commit{}, commitError(err)
+	}
+	return t.committed(revisions), nil
+}
+
+// commitError tells a refusal by the server, which is certain, from silence,
+// which is not. database/sql reports ErrTxDone or the context's error when it
+// rolled back without sending COMMIT.
+func commitError(err error) error {
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) && !connectionLost(err) || errors.Is(err, sql.ErrTxDone) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("store: commit: %w", err)
+	}
+	// The cause is not wrapped: retryReason must not take it for a connection that
+	// was lost before the commit.
+	return fmt.Errorf("store: commit: %w: %s", store.ErrOutcomeUnknown, err.Error())
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) (err error) {
+	defer s.observe("view", time.Now(), &err)
+	t := s.newTx(ctx, s.db, s.reads, true)
+	if err := fn(t); err != nil {
+		return err
+	}
+	return t.unchanged()
+}
+
+// Snapshot implements store.Store.
+func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err error) {
+	defer s.observe("snapshot", time.Now(), &err)
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("store: snapshot: %w", err)
+	}
+	defer func() {
+		if closed := c.Close(); !errors.Is(closed, sql.ErrConnDone) { // discarded
+			err = errors.Join(err, closed)
+		}
+	}()
+	if err := begin(ctx, c); err != nil {
+		return errors.Join(err, discard(c))
+	}
+	// A connection that cannot end its transaction must not go back to the pool.
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if _, rollback := c.ExecContext(end, "ROLLBACK"); rollback != nil {
+			err = errors.Join(err, discard(c))
+		}
+	}()
+	t := s.newTx(ctx, c, c, true)
+	t.reopen = func() error { return begin(ctx, c) }
+	if err := fn(t); err != nil {
+		return err
+	}
+	return t.unchanged()
+}
+
+// begin begins a moment. It ends the one that the connection is in, if any.
+func begin(ctx context.Context, c *sql.Conn) error {
+	for _, q := range []string{
+		"ROLLBACK",
+		"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+		"START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+	} {
+		if _, err := c.ExecContext(ctx, q); err != nil {
+			return fmt.Errorf("store: snapshot: %w", err)
+		}
+	}
+	return nil
+}
+
+// discard takes the connection out of the pool.
+func discard(c *sql.Conn) error {
+	err := c.Raw(func(any) error { return driver.ErrBadConn })
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) observe(kind string, start time.Time, err *error) {
+	result := "ok"
+	if *err != nil {
+		result = "error"
+	}
+	s.metrics.seconds.WithLabelValues(kind, result).Observe(time.Since(start).Seconds())
+}
+
+// Server errors after which the same transaction may succeed.
+const (
+	errLockWait     = 1205
+	errDeadlock     = 1213
+	errChanged      = 1020 // MariaDB: record has changed since last read
+	errTiDBConflict = 9007
+	errTiDBRetry    = 8022
+)
+
+// errTooManyConnections is refused before there is a session.
+const errTooManyConnections = 1040
+
+// Server errors that are its last words on a connection.
+const (
+	errShutdown    = 1053
+	errKilled      = 1927 // MariaDB
+	errKilledMySQL = 3169
+	errIdle        = 4031
+)
+
+// retryReason is why the transaction may be run again, or empty.
+func retryReason(err error) string {
+	if connectionLost(err) {
+		return "connection_lost"
+	}
+	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		switch my.Number {
+		case errLockWait:
+			return "lock_wait"
+		case errDeadlock:
+			return "deadlock"
+		case errChanged, errTiDBConflict, errTiDBRetry:
+			return "write_conflict"
+		}
+	}
+	return ""
+}
+
+// connectionLost says that the server ended the session, and rolled back what
+// was open in it.
+func connectionLost(err error) bool {
+	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		switch my.Number {
+		case errShutdown, errKilled, errKilledMySQL, errIdle:
+			return true
+		}
+		return false
+	}
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
+}
+
+// IsUnavailable tells that the database is out of reach, or too busy to take a
+// transaction: the same call may succeed later.
+func IsUnavailable(err error) bool {
+	if my, ok := errors.AsType[*mysql.MySQLError](err); ok && my.Number == errTooManyConnections {
+		return true
+	}
+	_, network := errors.AsType[net.Error](err)
+	return network || retryReason(err) != ""
+}
+
+// sleep waits, and reports whether ctx is still good.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

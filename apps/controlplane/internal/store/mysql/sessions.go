@@ -1,0 +1,182 @@
+package mysql
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// StartSession locks the region's row, so that of two agents one is first and
+// the other's fence is higher.
+func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error) {
+	was, err := t.LockRegion(regionID)
+	if err != nil {
+		return model.Region{}, false, err
+	}
+	head, err := t.GetHead(regionID)
+	if err != nil {
+		return model.Region{}, false, err
+	}
+	features, err := encodeJSON(agent.AgentFeatures)
+	if err != nil {
+		return model.Region{}, false, t.err(err, "start session of region", regionID)
+	}
+	resumed := was.SessionID == sessionID
+	fence := was.SessionFence
+	sequence := was.SessionSequence
+	if !resumed {
+		fence++
+		sequence = 0
+	}
+	err = t.q.StartSession(t.ctx, gen.StartSessionParams{
+		SessionID: sessionID, SessionEpoch: head.Epoch, SessionFence: fence, SessionSequence: sequence,
+		AgentVersion: clip(agent.AgentVersion, maxReason), AgentRuntime: clip(agent.AgentRuntime, 64), AgentFeatures: features,
+		LeaseTtl: leaseTTL, ID: regionID,
+	})
+	if err != nil {
+		return model.Region{}, false, t.err(err, "start session of region", regionID)
+	}
+	r, err := t.GetRegion(regionID)
+	return r, resumed, err
+}
+
+// CheckSessions reads the primary: a session that a replica has not heard of
+// would be refused.
+func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
+	return list(t, "check sessions", "", region)(inChunks(distinct(regionIDs), func(ids []string) ([]gen.Region, error) {
+		return t.primary.GetRegions(t.ctx, ids)
+	}))
+}
+
+// noteRow is one row of the values that NoteReports joins with. The id is
+// converted to the column's character set, or the join could not use its index.
+const noteRow = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS id, ? AS session_id, ? AS sequence, ? AS received, ? AS at, ? AS changed, ? AS capacity"
+
+// NoteReports is one UPDATE joined with a list of values, because an upsert
+// would bring a region back that was deleted meanwhile. A session that still
+// reports after its lease ran out is connected again.
+func (t *tx) NoteReports(regions []model.Region, leaseTTL int64) error {
+	if len(regions) == 0 {
+		return nil
+	}
+	regions = slices.Clone(regions)
+	slices.SortFunc(regions, func(a, b model.Region) int { return cmp.Compare(a.ID, b.ID) })
+	rows := make([]string, len(regions))
+	args := make([]any, 0, 7*len(regions)+1)
+	for i, r := range regions {
+		rows[i] = noteRow
+		args = append(args, r.ID, r.SessionID, r.SessionSequence, r.ReceivedRevision, r.LastReportAt, r.Capacity != nil, notNull(r.Capacity))
+	}
+	q := `-- name: NoteReports :exec
+UPDATE regions r JOIN (` + strings.Join(rows, " UNION ALL ") + `) v
+    ON v.id = r.id AND v.session_id = r.session_id
+SET r.session_sequence = GREATEST(r.session_sequence, v.sequence), r.received_revision = v.received, r.last_report_at = v.at, r.capacity = IF(v.changed, v.capacity, r.capacity),
+    r.status = 2, r.lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?`
+	_, err := t.db.ExecContext(t.ctx, q, append(args, leaseTTL)...)
+	return t.err(err, "note reports of region", regions[0].ID)
+}
+
+func (t *tx) ExpireLeases(now int64, n int) ([]string, error) {
+	if err := t.locking("expire leases", ""); err != nil {
+		return nil, err
+	}
+	ids, err := t.q.OverdueLeases(t.ctx, limit(n))
+	if err != nil || len(ids) == 0 {
+		return nil, t.err(err, "find overdue leases", "")
+	}
+	err = t.q.MarkUnreachable(t.ctx, gen.MarkUnreachableParams{At: now, Ids: ids})
+	return ids, t.err(err, "mark region unreachable", ids[0])
+}
+
+func (t *tx) InsertJoinToken(j model.JoinToken) error {
+	return t.err(t.q.InsertJoinToken(t.ctx, gen.InsertJoinTokenParams{
+		ID: j.ID, Region: j.RegionID, Hash: notNull(j.Hash), CreatedAt: j.CreatedAt, ExpiresAt: j.ExpiresAt,
+		UsedAt: j.UsedAt, UsedBy: j.UsedBy,
+	}), "insert join token", j.ID)
+}
+
+func joinToken(r gen.JoinToken) (model.JoinToken, error) {
+	return model.JoinToken{
+		ID: r.ID, RegionID: r.Region, Hash: blob(r.Hash), CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt,
+		UsedAt: r.UsedAt, UsedBy: r.UsedBy,
+	}, nil
+}
+
+func (t *tx) GetJoinTokenByHash(hash []byte) (model.JoinToken, error) {
+	return get(t, "get join token", "by hash", joinToken)(t.primary.GetJoinTokenByHash(t.ctx, hash))
+}
+
+func (t *tx) UseJoinToken(id, joinID string, at int64) error {
+	n, err := t.q.UseJoinToken(t.ctx, gen.UseJoinTokenParams{At: at, UsedBy: joinID, ID: id})
+	return t.swapped(n, err, func() error {
+		_, err := t.primary.GetJoinToken(t.ctx, id)
+		return t.err(err, "use join token", id)
+	}, "use join token", id)
+}
+
+func quarantined(r gen.RegionQuarantine) (model.Quarantined, error) {
+	return model.Quarantined{
+		RegionID: r.Region, Key: r.WorkloadKey, Generation: r.Generation, Instances: r.Instances,
+		Since: r.Since, ApprovedAt: r.ApprovedAt,
+	}, nil
+}
+
+// since and approved_at of a key that stays are not assigned: it is in
+// quarantine since it was first seen there.
+var putQuarantine = insertInto("PutQuarantine", "region_quarantine",
+	"region", "workload_key", "generation", "instances", "since", "approved_at").replacing("generation", "instances")
+
+func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b model.Quarantined) int { return cmp.Compare(a.Key, b.Key) })
+	if err := t.locking("set quarantine of region", regionID); err != nil {
+		return err
+	}
+	stored, err := t.q.LockQuarantine(t.ctx, regionID)
+	if err != nil {
+		return t.err(err, "lock quarantine of region", regionID)
+	}
+	keep := make(map[string]bool, len(rows))
+	for _, r := range rows {
+		keep[r.Key] = true
+	}
+	var gone []string
+	for _, r := range stored {
+		if !keep[r.WorkloadKey] {
+			gone = append(gone, r.WorkloadKey)
+		}
+	}
+	for part := range slices.Chunk(gone, inChunk) {
+		if err := t.q.DeleteQuarantined(t.ctx, gen.DeleteQuarantinedParams{Region: regionID, WorkloadKeys: part}); err != nil {
+			return t.err(err, "release quarantine of region", regionID)
+		}
+	}
+	return t.err(runBulk(t, t.db, putQuarantine, rows, func(args []any, r model.Quarantined) []any {
+		return append(args, regionID, r.Key, r.Generation, r.Instances, r.Since, r.ApprovedAt)
+	}), "set quarantine of region", regionID)
+}
+
+func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined, error) {
+	return list(t, "list quarantine of region", regionID, quarantined)(t.q.ListQuarantine(t.ctx, gen.ListQuarantineParams{
+		Region: regionID, After: p.After, Limit: limit(p.Limit),
+	}))
+}
+
+func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error) {
+	var found []gen.RegionQuarantine
+	for part := range slices.Chunk(distinct(keys), inChunk) {
+		if err := t.q.ApproveQuarantine(t.ctx, gen.ApproveQuarantineParams{At: at, Region: regionID, WorkloadKeys: part}); err != nil {
+			return nil, t.err(err, "approve quarantine of region", regionID)
+		}
+		rows, err := t.q.GetQuarantined(t.ctx, gen.GetQuarantinedParams{Region: regionID, WorkloadKeys: part})
+		if err != nil {
+			return nil, t.err(err, "approve quarantine of region", regionID)
+		}
+		found = append(found, rows...)
+	}
+	return list(t, "approve quarantine of region", regionID, quarantined)(found, nil)
+}

@@ -1,0 +1,195 @@
+package mysql
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func topology(r gen.DeploymentTopology) (model.Topology, error) {
+	return model.Topology{
+		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
+		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
+		Reason: r.Reason, Traceparent: r.Traceparent, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+	}, nil
+}
+
+func (t *tx) LockTopology(appID string) ([]model.Topology, error) {
+	if err := t.locking("lock topology of app", appID); err != nil {
+		return nil, err
+	}
+	return list(t, "lock topology of app", appID, topology)(t.q.LockTopologyOfApp(t.ctx, appID))
+}
+
+func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
+	rows, err := list(t, "list topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+		return t.q.ListTopologyOfApps(t.ctx, ids)
+	}))
+	slices.SortFunc(rows, byPlace)
+	return rows, err
+}
+
+func byPlace(a, b model.Topology) int {
+	return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+}
+
+func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, error) {
+	return list(t, "list topology of environment", environmentID, topology)(t.q.ListTopologyOfEnvironment(t.ctx, environmentID))
+}
+
+func (t *tx) CountTopologyByRegion(regionID string) (int, error) {
+	n, err := t.q.CountTopologyOfRegion(t.ctx, regionID)
+	return int(n), t.err(err, "count topology of region", regionID)
+}
+
+func (t *tx) CountTopology() ([]model.TopologyCount, error) {
+	return list(t, "count topology", "", func(r gen.CountTopologyRow) (model.TopologyCount, error) {
+		return model.TopologyCount{RegionID: r.Region, Status: windlassv1.TopologyStatus(r.Status), Rows: int(r.RowCount)}, nil
+	})(t.q.CountTopology(t.ctx))
+}
+
+var (
+	topologyColumns = []string{
+		"deployment_id", "region", "workspace_id", "app_id", "replicas", "weight", "generation",
+		"status", "reason", "traceparent", "created_at", "updated_at",
+	}
+	addTopology     = insertInto("AddTopology", "deployment_topology", topologyColumns...)
+	replaceTopology = insertInto("ReplaceTopology", "deployment_topology", topologyColumns...).replacing(topologyColumns[2:]...)
+)
+
+func topologyArgs(args []any, r model.Topology) []any {
+	return append(args, r.DeploymentID, r.RegionID, r.WorkspaceID, r.AppID, r.Replicas, r.Weight, r.Generation,
+		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.CreatedAt, r.UpdatedAt)
+}
+
+// PutTopology locks the rows that exist and compares generations before it
+// writes any. What it found absent it inserts without ON DUPLICATE KEY: a row
+// that somebody else inserted meanwhile is a conflict, not a row to overwrite.
+func (t *tx) PutTopology(rows []model.Topology) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, byPlace)
+	stored, err := t.lockGenerations(rows)
+	if err != nil {
+		return t.err(err, "lock topology of deployment", rows[0].DeploymentID)
+	}
+	var added, replaced []model.Topology
+	for i, r := range rows {
+		t.touch(r.AppID)
+		if i > 0 && byPlace(rows[i-1], r) == 0 {
+			return fmt.Errorf("store: put topology %q in %q twice in one call", r.DeploymentID, r.RegionID)
+		}
+		at, exists := stored[place{r.DeploymentID, r.RegionID}]
+		switch {
+		case !exists:
+			added = append(added, r)
+		case at > r.Generation:
+			return fmt.Errorf("store: put topology %q in %q at generation %d, stored is %d: %w",
+				r.DeploymentID, r.RegionID, r.Generation, at, store.ErrConflict)
+		default:
+			replaced = append(replaced, r)
+		}
+	}
+	if err := runBulk(t, t.db, addTopology, added, topologyArgs); err != nil {
+		if isDuplicate(err) {
+			return fmt.Errorf("store: put topology of %q: %w", added[0].DeploymentID, store.ErrConflict)
+		}
+		return t.err(err, "put topology of deployment", added[0].DeploymentID)
+	}
+	if err := runBulk(t, t.db, replaceTopology, replaced, topologyArgs); err != nil {
+		return t.err(err, "put topology of deployment", replaced[0].DeploymentID)
+	}
+	return nil
+}
+
+// place is the key of a topology row.
+type place struct{ deployment, region string }
+
+// lockGenerations is a statement by hand: sqlc has no list of pairs.
+func (t *tx) lockGenerations(sorted []model.Topology) (map[place]int64, error) {
+	stored := make(map[place]int64, len(sorted))
+	for part := range slices.Chunk(sorted, bulkRows) {
+		var q strings.Builder
+		q.WriteString("-- name: LockGenerations :many\nSELECT deployment_id, region, generation FROM deployment_topology WHERE ")
+		args := make([]any, 0, 2*len(part))
+		for i, r := range part {
+			if i > 0 {
+				q.WriteString(" OR ")
+			}
+			q.WriteString("(deployment_id = ? AND region = ?)")
+			args = append(args, r.DeploymentID, r.RegionID)
+		}
+		q.WriteString(" ORDER BY deployment_id, region FOR UPDATE")
+		err := scan(t, t.db, q.String(), args, func(row scanner) error {
+			var p place
+			var generation int64
+			err := row.Scan(&p.deployment, &p.region, &generation)
+			stored[p] = generation
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stored, nil
+}
+
+func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
+	if err := t.locking("delete stopped topology", ""); err != nil {
+		return 0, err
+	}
+	rows, err := t.q.LockStoppedTopology(t.ctx, gen.LockStoppedTopologyParams{StoppedBefore: stoppedBefore, Limit: limit(n)})
+	if err != nil {
+		return 0, t.err(err, "find stopped topology", "")
+	}
+	for part := range slices.Chunk(rows, bulkRows) {
+		where := "(deployment_id = ? AND region = ?)" + strings.Repeat(" OR (deployment_id = ? AND region = ?)", len(part)-1)
+		args := make([]any, 0, 2*len(part))
+		for _, r := range part {
+			args = append(args, r.DeploymentID, r.Region)
+		}
+		for _, q := range []string{
+			"-- name: DeleteTopology :exec\nDELETE FROM deployment_topology WHERE ",
+			"-- name: DeleteObserved :exec\nDELETE FROM deployment_observed WHERE ",
+		} {
+			if _, err := t.db.ExecContext(t.ctx, q+where, args...); err != nil {
+				return 0, t.err(err, "delete stopped topology", "")
+			}
+		}
+	}
+	return len(rows), nil
+}
+
+// AppsInRegion is for the one whose region's reports or history changed.
+func (t *tx) AppsInRegion(regionID string) ([]string, error) {
+	ids, err := t.q.AppsInRegion(t.ctx, regionID)
+	return ids, t.err(err, "list apps in region", regionID)
+}
+
+// TopologyOwners implements store.ObservedTx.
+func (t *tx) TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error) {
+	rows, err := list(t, "find owners in region", regionID, topology)(t.topologyOf(regionID, deploymentIDs))
+	if err != nil {
+		return nil, err
+	}
+	owners := make(map[string]model.Topology, len(rows))
+	for _, r := range rows {
+		owners[r.DeploymentID] = r
+	}
+	return owners, nil
+}
+
+func (t *tx) topologyOf(regionID string, deploymentIDs []string) ([]gen.DeploymentTopology, error) {
+	return inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+		return t.primary.TopologyOfRegionByKey(t.ctx, gen.TopologyOfRegionByKeyParams{Region: regionID, DeploymentIds: ids})
+	})
+}

@@ -1,0 +1,189 @@
+package mysql
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// A read can be torn: it sees a transaction and not one that committed before it.
+// MariaDB makes a read view by walking its table of running transactions while
+// they go on, so that, with A and B one after the other on a head's lock,
+//
+//	reader   notes A as running ........................ finds B gone
+//	A        .................. commits, frees the head
+//	B        waits for the head ....................... takes it, commits
+//
+// and the view holds B's change without A's. The walk takes microseconds, unless
+// the reader loses its processor in the middle of it. MySQL, which makes views
+// under a mutex, has no such moment.
+//
+// Revisions show it: they are gap-free, so a gap is either a torn read or a place
+// where the feed was compacted. A transaction that was committed before another
+// one was seen is in every later view. So what a second read does not find
+// either was compacted, and a snapshot whose newest revisions have a gap is
+// begun again.
+const (
+	// tornTries bounds reading again: each try has to meet the race anew.
+	tornTries = 10
+	// tornDepth is how many revisions below its head a snapshot looks at: more than
+	// can commit during one walk.
+	tornDepth = 64
+	// changesChunk is how many regions one statement asks for: its ranges are
+	// described in memory by the optimizer, and a beat rarely has more to read.
+	changesChunk = 1000
+)
+
+var errTorn = errors.New("the database kept showing commits without those before them")
+
+// gap is a hole in a region's revisions, both ends excluded.
+type gap struct {
+	region   string
+	from, to int64
+}
+
+// gaps finds holes above after in changes, sorted by (region, revision).
+func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
+	var found map[gap]bool
+	region, last := "", int64(0)
+	for i, c := range changes {
+		if i == 0 || c.RegionID != region {
+			region, last = c.RegionID, after[c.RegionID]
+		}
+		if c.Revision != last+1 {
+			if found == nil {
+				found = map[gap]bool{}
+			}
+			found[gap{region, last, c.Revision}] = true
+		}
+		last = c.Revision
+	}
+	return found
+}
+
+// Changes implements store.FeedTx. In a snapshot, GetHead has made sure of the
+// view.
+func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
+	var before map[gap]bool
+	for range tornTries {
+		changes, err := t.readChanges(after, int(limit(n)))
+		if err != nil {
+			return nil, err
+		}
+		now := gaps(changes, after)
+		if t.reopen != nil || !fresh(now, before) {
+			if fresh(before, now) { // what was missing is there
+				t.metrics.torn.Inc()
+			}
+			return changes, nil
+		}
+		before = now
+	}
+	return nil, wrap(errTorn, "read changes", "")
+}
+
+// fresh tells whether a holds a gap that b does not.
+func fresh(a, b map[gap]bool) bool {
+	for g := range a {
+		if !b[g] {
+			return true
+		}
+	}
+	return false
+}
+
+// compactedOnly tells that all gaps are where the caller began.
+func compactedOnly(found map[gap]bool, after map[string]int64) bool {
+	for g := range found {
+		if g.from != after[g.region] {
+			return false
+		}
+	}
+	return true
+}
+
+// readChanges is a statement by hand: sqlc has no list of ranges.
+func (t *tx) readChanges(after map[string]int64, n int) ([]model.Change, error) {
+	found := []model.Change{}
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(after)), changesChunk) {
+		var q strings.Builder
+		q.WriteString("-- name: Changes :many\nSELECT region, revision, kind, change_key, generation, id, chain FROM region_changes WHERE ")
+		args := make([]any, 0, 2*len(part)+1)
+		for i, region := range part {
+			if i > 0 {
+				q.WriteString(" OR ")
+			}
+			q.WriteString("(region = ? AND revision > ?)")
+			args = append(args, region, after[region])
+		}
+		q.WriteString(" ORDER BY region, revision LIMIT ?")
+		args = append(args, limit(n-len(found)))
+		if err := scan(t, t.feed, q.String(), args, func(row scanner) error {
+			var c model.Change
+			err := row.Scan(&c.RegionID, &c.Revision, &c.Kind, &c.Key, &c.Generation, &c.ID, &c.Chain)
+			found = append(found, c)
+			return err
+		}); err != nil {
+			return nil, t.err(err, "read changes of region", part[0])
+		}
+		if len(found) == n {
+			break
+		}
+	}
+	return found, nil
+}
+
+// readHeads reads heads; in a snapshot, such that all that led to them is in its
+// view, too. The view can only be begun again if nothing was read from it yet:
+// read heads first.
+func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
+	for range tornTries {
+		first := t.statements == 0
+		heads, err := inChunks(regions, func(ids []string) ([]gen.RegionHead, error) {
+			return t.primary.GetHeads(t.ctx, ids)
+		})
+		if err != nil || t.reopen == nil {
+			return heads, err
+		}
+		torn, err := t.torn(heads)
+		if err != nil || !torn {
+			return heads, err
+		}
+		t.metrics.torn.Inc()
+		if !first {
+			return nil, errTorn
+		}
+		if err := t.reopen(); err != nil {
+			return nil, err
+		}
+		t.statements = 0
+	}
+	return nil, errTorn
+}
+
+// torn tells whether a change is missing below one of the heads.
+func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
+	after := make(map[string]int64, len(heads))
+	for _, h := range heads {
+		after[h.Region] = max(0, h.Revision-tornDepth)
+	}
+	changes, err := t.readChanges(after, len(heads)*tornDepth)
+	if err != nil {
+		return false, err
+	}
+	newest := make(map[string]int64, len(heads))
+	for _, c := range changes {
+		newest[c.RegionID] = c.Revision
+	}
+	for _, h := range heads {
+		// None at all: they were compacted, the head's own among them.
+		if at, ok := newest[h.Region]; ok && at != h.Revision {
+			return true, nil
+		}
+	}
+	return !compactedOnly(gaps(changes, after), after), nil
+}

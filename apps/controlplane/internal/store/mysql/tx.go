@@ -1,0 +1,268 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// tx implements store.Tx for one transaction, or for one View.
+type tx struct {
+	ctx      context.Context
+	metrics  *metrics
+	readOnly bool
+	// db and q may read a replica in a View; primary never does. In a transaction
+	// they are one.
+	db      gen.DBTX
+	q       *gen.Queries
+	feed    gen.DBTX
+	primary *gen.Queries
+	// reopen begins a Snapshot's moment anew; nil elsewhere.
+	reopen     func() error
+	statements int
+	// broken is the error after which the server's transaction is gone.
+	broken error
+
+	changes changes
+	woken   map[string]struct{}
+	apps    map[string]struct{}
+	bumped  map[string]int64 // regions whose epoch was bumped, and their revision
+}
+
+var _ store.Tx = (*tx)(nil)
+
+func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly bool) *tx {
+	t := &tx{
+		ctx: ctx, metrics: s.metrics, readOnly: readOnly,
+		woken: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
+	}
+	p, r := conn{db: primary, tx: t}, conn{db: reads, tx: t}
+	t.feed, t.primary = p, gen.New(p)
+	t.db, t.q = r, gen.New(r)
+	return t
+}
+
+// committed is what the transaction changed, in a stable order.
+func (t *tx) committed(revisions map[string]int64) store.Commit {
+	for region, rev := range t.bumped {
+		if _, ok := revisions[region]; !ok {
+			revisions[region] = rev
+		}
+	}
+	return store.Commit{
+		Revisions: revisions,
+		Woken:     slices.Sorted(maps.Keys(t.woken)),
+		Apps:      slices.Sorted(maps.Keys(t.apps)),
+	}
+}
+
+func (t *tx) touch(appID string) { t.apps[appID] = struct{}{} }
+
+// errDuplicate: a unique key has that value already.
+const errDuplicate = 1062
+
+func isDuplicate(err error) bool {
+	var my *mysql.MySQLError
+	return errors.As(err, &my) && my.Number == errDuplicate
+}
+
+// err wraps a statement's error with what was tried and on which id, maps it to
+// the contract's errors, and remembers one that ended the transaction.
+func (t *tx) err(err error, op, id string) error {
+	if err == nil {
+		return nil
+	}
+	if t.broken != nil {
+		return t.broken
+	}
+	switch {
+	case errors.Is(err, sql.ErrNoRows), isUnspeakable(err):
+		return wrap(store.ErrNotFound, op, id)
+	case isDuplicate(err):
+		return wrap(store.ErrExists, op, id)
+	}
+	err = wrap(err, op, id)
+	if !t.readOnly && retryReason(err) != "" {
+		t.broken = err
+	}
+	return err
+}
+
+// Errors of a comparison with a text that is outside of the column's character
+// set: MariaDB refuses what MySQL answers with no rows.
+const (
+	errCollations = 1267
+	errNotUTF8    = 1300
+)
+
+// isUnspeakable: ids and names are ASCII, and somebody asked for one that is not.
+func isUnspeakable(err error) bool {
+	var my *mysql.MySQLError
+	return errors.As(err, &my) && (my.Number == errCollations || my.Number == errNotUTF8)
+}
+
+func wrap(err error, op, id string) error {
+	if id == "" {
+		return fmt.Errorf("store: %s: %w", op, err)
+	}
+	return fmt.Errorf("store: %s %q: %w", op, id, err)
+}
+
+// found is err for a statement that must match one row.
+func (t *tx) found(n int64, err error, op, id string) error {
+	if err == nil && n == 0 {
+		err = sql.ErrNoRows
+	}
+	return t.err(err, op, id)
+}
+
+// swapped is err for a compare-and-set: when it matched nothing, exists tells
+// whether the row changed or is gone.
+func (t *tx) swapped(n int64, err error, exists func() error, op, id string) error {
+	if err != nil || n > 0 {
+		return t.err(err, op, id)
+	}
+	if err := exists(); err != nil {
+		return err
+	}
+	return wrap(store.ErrConflict, op, id)
+}
+
+// locking refuses row locks outside of Update.
+func (t *tx) locking(op, id string) error {
+	if t.readOnly {
+		return wrap(errReadOnly, op, id)
+	}
+	return nil
+}
+
+// unchanged fails when a transaction for reading called Change.
+func (t *tx) unchanged() error {
+	if len(t.changes.byRegion) > 0 {
+		return wrap(errReadOnly, "change", "")
+	}
+	return nil
+}
+
+// get turns a query's row into a model.
+func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error) (M, error) {
+	return func(r R, err error) (M, error) {
+		var zero M
+		if err != nil {
+			return zero, t.err(err, op, id)
+		}
+		m, err := conv(r)
+		if err != nil {
+			return zero, wrap(err, op, id)
+		}
+		return m, nil
+	}
+}
+
+// list turns a query's rows into models. Of ids that cannot exist there are none.
+func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, error) ([]M, error) {
+	return func(rows []R, err error) ([]M, error) {
+		if err != nil && !isUnspeakable(err) {
+			return nil, t.err(err, op, id)
+		}
+		ms := make([]M, 0, len(rows))
+		for _, r := range rows {
+			m, err := conv(r)
+			if err != nil {
+				return nil, wrap(err, op, id)
+			}
+			ms = append(ms, m)
+		}
+		return ms, nil
+	}
+}
+
+// maxID sorts after every id: the start of a page that runs downwards.
+const maxID = "\x7f"
+
+// before is the cursor of a page that runs downwards.
+func before(p store.Page) string {
+	if p.After == "" {
+		return maxID
+	}
+	return p.After
+}
+
+// limit is a LIMIT: none when not positive.
+func limit(n int) int32 {
+	if n <= 0 || n > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int32(n)
+}
+
+// inChunk bounds an IN list: the optimizer gives up ranges for a table scan when
+// their description passes its memory limit (8 MiB, some 200 bytes each).
+const inChunk = 10_000
+
+// inChunks runs a query with an IN list, as often as the list's length demands.
+func inChunks[R any](ids []string, query func([]string) ([]R, error)) ([]R, error) {
+	var all []R
+	for part := range slices.Chunk(ids, inChunk) {
+		rows, err := query(part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
+// distinct returns the ids sorted, each once: row locks are taken in this order.
+func distinct(ids []string) []string {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// Widths of text columns that hold what agents and runtimes say. It is for
+// people, and one long message must not fail a batch of a thousand reports, so
+// it is cut to fit.
+const (
+	maxReason  = 128
+	maxName    = 255
+	maxMessage = 8 << 10
+)
+
+// clip cuts s to at most n bytes at a rune's edge, and drops what is not UTF-8.
+func clip(s string, n int) string {
+	if len(s) > n {
+		for n > 0 && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// blob is the opposite of notNull.
+func blob(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// notNull keeps an absent blob apart from NULL, which no column allows.
+func notNull(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}

@@ -1,0 +1,70 @@
+package mysql
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+// due is assigned last: sent_at compares with what it was. An earlier due was
+// not sent yet, whatever the later one was.
+var putWakes = bulk{
+	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
+	row:  "(?, ?, 0)",
+	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, 0, sent_at), due = LEAST(due, VALUES(due))",
+}
+
+// Wake locks the rows that exist before it writes, to tell which turned. Two
+// transactions that both find no row both report the app as woken; a step that
+// is sent twice finds nothing to do the second time.
+func (t *tx) Wake(appIDs []string, due, now int64) error {
+	ids := distinct(appIDs)
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := t.locking("wake app", ids[0]); err != nil {
+		return err
+	}
+	rows, err := inChunks(ids, func(ids []string) ([]gen.AppWake, error) { return t.q.LockWakes(t.ctx, ids) })
+	if err != nil {
+		return t.err(err, "wake app", ids[0])
+	}
+	was := make(map[string]int64, len(rows))
+	for _, r := range rows {
+		was[r.AppID] = r.Due
+	}
+	turned := ids[:0:0]
+	for _, id := range ids {
+		if old, ok := was[id]; !ok || due < old {
+			turned = append(turned, id)
+		}
+	}
+	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
+		return append(args, id, due)
+	}); err != nil {
+		return t.err(err, "wake app", ids[0])
+	}
+	if due <= now {
+		for _, id := range turned {
+			t.woken[id] = struct{}{}
+		}
+	}
+	return nil
+}
+
+func (t *tx) ClearWake(appID string) error {
+	delete(t.woken, appID)
+	return t.err(t.q.ClearWake(t.ctx, appID), "clear wake of app", appID)
+}
+
+func (t *tx) OverdueWakes(due, sentBefore int64, n int) ([]model.Wake, error) {
+	return list(t, "list overdue wakes", "", func(r gen.AppWake) (model.Wake, error) {
+		return model.Wake{AppID: r.AppID, Due: r.Due, SentAt: r.SentAt}, nil
+	})(t.primary.OverdueWakes(t.ctx, gen.OverdueWakesParams{Due: due, SentBefore: sentBefore, Limit: limit(n)}))
+}
+
+func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
+	if len(appIDs) == 0 {
+		return nil
+	}
+	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{SentAt: at, AppIds: distinct(appIDs)}), "mark wake as sent", appIDs[0])
+}

@@ -1,0 +1,302 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func testApps(t *testing.T, setup setup) {
+	t.Run("a deleted app is found by id only and its name is free again", func(t *testing.T) {
+		w := setup(t)
+		for i := range 2 {
+			app := w.app("chat")
+			w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertApp(w.newApp("chat")) })
+			app.DeletedAt = now + int64(i)
+			w.update(func(tx store.Tx) error { return tx.UpdateApp(app) })
+			app.ResourceVersion++
+			require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
+			require.Equal(t, []model.App{app}, read(w, func(tx store.Tx) ([]model.App, error) { return tx.GetApps([]string{app.ID, "app_x", app.ID}) }))
+			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, "chat") })
+			require.Empty(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", store.Page{Limit: 9}) }))
+			require.Empty(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, w.env, store.Page{Limit: 9}) }))
+			require.Zero(t, read(w, func(tx store.Tx) (int, error) { return tx.CountApps(w.ws, "", "") }))
+		}
+	})
+
+	t.Run("a name is unique in its environment", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error {
+			return tx.InsertEnvironment(model.Environment{ID: "env_2", WorkspaceID: w.ws, ProjectID: w.prj, Name: "staging", ResourceVersion: 1})
+		})
+		w.app("chat")
+		other := w.newApp("chat")
+		other.EnvironmentID = "env_2"
+		w.update(func(tx store.Tx) error { return tx.InsertApp(other) })
+		require.Equal(t, other, read(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, "env_2", "chat") }))
+		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertApp(w.newApp("raced")) }), store.ErrExists)
+	})
+
+	t.Run("apps are listed by name and id and counted", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error {
+			return tx.InsertEnvironment(model.Environment{ID: "env_2", WorkspaceID: w.ws, ProjectID: "prj_2", Name: "staging", ResourceVersion: 1})
+		})
+		b, a := w.app("b"), w.app("a")
+		b2 := w.newApp("b")
+		b2.EnvironmentID, b2.ProjectID = "env_2", "prj_2"
+		w.update(func(tx store.Tx) error { return tx.InsertApp(b2) })
+		require.Equal(t, []model.App{a, b, b2}, read(w, func(tx store.Tx) ([]model.App, error) {
+			return tx.ListApps(w.ws, "", store.Page{Limit: 9})
+		}))
+		require.Equal(t, []model.App{b2}, read(w, func(tx store.Tx) ([]model.App, error) {
+			return tx.ListApps(w.ws, "", store.Page{After: "b\x00" + b.ID, Limit: 9})
+		}))
+		require.Equal(t, []model.App{a, b}, read(w, func(tx store.Tx) ([]model.App, error) {
+			return tx.ListApps(w.ws, w.env, store.Page{Limit: 9})
+		}))
+		require.Equal(t, []int{3, 2, 1, 2, 1}, read(w, func(tx store.Tx) ([]int, error) {
+			var counts []int
+			for _, of := range [][2]string{{"", ""}, {w.prj, ""}, {"prj_2", ""}, {"", w.env}, {"", "env_2"}} {
+				n, err := tx.CountApps(w.ws, of[0], of[1])
+				if err != nil {
+					return nil, err
+				}
+				counts = append(counts, n)
+			}
+			return counts, nil
+		}))
+	})
+
+	t.Run("the workflow locks an app without knowing its workspace", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		w.update(func(tx store.Tx) error {
+			got, err := tx.LockApp("", app.ID)
+			require.Equal(t, app, got)
+			return err
+		})
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
+	})
+
+	t.Run("of many that step an app from one number exactly one wins", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		for step := range int64(3) {
+			oneWins(t, w.updates(12, func(i int, tx store.Tx) error {
+				if err := tx.StepApp(app.ID, step); err != nil {
+					return err
+				}
+				return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("his_%d_%d", step, i), WorkspaceID: w.ws, AppID: app.ID, At: now}})
+			}), store.ErrConflict)
+		}
+		require.EqualValues(t, 3, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }).Step)
+		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, app.ID, store.Page{Limit: 99}) }), 3,
+			"a step that lost left nothing behind")
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp(app.ID, 2) })
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp(app.ID, 4) })
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp("app_x", 0) })
+	})
+
+	t.Run("only a step moves the step number", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		w.update(func(tx store.Tx) error {
+			if err := tx.StepApp(app.ID, 0); err != nil {
+				return err
+			}
+			a, err := tx.LockApp("", app.ID)
+			if err != nil {
+				return err
+			}
+			require.EqualValues(t, 1, a.Step)
+			a.Step = 99
+			return tx.UpdateApp(a)
+		})
+		require.EqualValues(t, 1, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }).Step)
+	})
+
+	t.Run("an app keeps all that an update gives it", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		want := filled[model.App]()
+		want.ID, want.WorkspaceID, want.ProjectID, want.EnvironmentID, want.Name = app.ID, w.ws, w.prj, w.env, app.Name
+		want.CreatedAt, want.Step, want.ResourceVersion, want.DeletedAt = app.CreatedAt, app.Step, 1, 0
+		w.update(func(tx store.Tx) error { return tx.UpdateApp(want) })
+		want.ResourceVersion = 2
+		require.Equal(t, want, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
+	})
+
+	t.Run("a version of an app is given once", func(t *testing.T) {
+		w := setup(t)
+		app, other := w.app("chat"), w.app("other")
+		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), store.ErrExists)
+		w.deployment(app, 2)
+		d := w.deployment(other, 1)
+		same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 1) }))
+		missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 2) })
+	})
+
+	t.Run("of a deployment only its status changes", func(t *testing.T) {
+		w := setup(t)
+		d := w.deployment(w.app("chat"), 1)
+		changed := filled[model.Deployment]()
+		changed.ID, changed.WorkspaceID, changed.AppID = d.ID, d.WorkspaceID, d.AppID
+		changed.Status = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY
+		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(changed) })
+		want := d
+		want.Status, want.Reason, want.Message = changed.Status, changed.Reason, changed.Message
+		want.ResolvedImage, want.Stable = changed.ResolvedImage, changed.Stable
+		want.ReadyAt, want.EndedAt = changed.ReadyAt, changed.EndedAt
+		same(t, want, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+	})
+
+	t.Run("deployments are listed newest first and fetched by id", func(t *testing.T) {
+		w := setup(t)
+		app, other := w.app("chat"), w.app("other")
+		d1, d2, d3 := w.deployment(app, 1), w.deployment(other, 1), w.deployment(app, 2)
+		all := store.Page{Limit: 9}
+		same(t, []model.Deployment{d3, d2, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", all) }))
+		same(t, []model.Deployment{d3, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, app.ID, all) }))
+		got := map[string]bool{}
+		for _, d := range read(w, func(tx store.Tx) ([]model.Deployment, error) {
+			return tx.GetDeployments([]string{d3.ID, "dep_x", d1.ID, d1.ID})
+		}) {
+			got[d.ID] = true
+		}
+		require.Equal(t, map[string]bool{d1.ID: true, d3.ID: true}, got)
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.GetDeployments(nil) }))
+	})
+
+	t.Run("a rollout keeps what it is and changes how it goes", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		r := model.Rollout{
+			ID: ident.New("rol"), WorkspaceID: w.ws, AppID: app.ID, DeploymentID: "dep_2", Version: 2, FromDeploymentID: "dep_1",
+			FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "me", CreatedAt: now,
+		}
+		later := r
+		later.ID = ident.New("rol")
+		w.update(func(tx store.Tx) error {
+			require.NoError(t, tx.InsertRollout(r))
+			return tx.InsertRollout(later)
+		})
+		changed := filled[model.Rollout]()
+		changed.ID, changed.WorkspaceID, changed.AppID, changed.DeploymentID, changed.Version = r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version
+		changed.FromDeploymentID, changed.FromVersion, changed.CreatedBy, changed.CreatedAt = r.FromDeploymentID, r.FromVersion, r.CreatedBy, r.CreatedAt
+		w.update(func(tx store.Tx) error { return tx.UpdateRollout(changed) })
+		require.Equal(t, changed, read(w, func(tx store.Tx) (model.Rollout, error) { return tx.GetRollout(w.ws, r.ID) }))
+		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
+			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
+		}))
+	})
+}
+
+func testWakes(t *testing.T, setup setup) {
+	overdue := func(w *world, due, sentBefore int64) []model.Wake {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.OverdueWakes(due, sentBefore, 100) })
+	}
+
+	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
+		w := setup(t)
+		var told []string
+		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
+		wake := func(due int64) []string {
+			told = nil
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, due, now) })
+			return told
+		}
+		require.Empty(t, wake(now+100), "it is not due")
+		require.Empty(t, wake(now+50), "it is earlier, and not due")
+		require.Equal(t, []string{"app_1"}, wake(now), "it turned from later to due")
+		require.Empty(t, wake(now), "it was due")
+		require.Empty(t, wake(now+100), "it keeps the earlier time")
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now}}, overdue(w, now, now))
+		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		require.Equal(t, []string{"app_1"}, wake(now-5), "it turned from unset to due")
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 5}}, overdue(w, now, now))
+	})
+
+	t.Run("several apps are woken at once and each once", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now, now) })
+		var told []store.Commit
+		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_3", "app_1", "app_2", "app_1"}, now, now) })
+		require.Len(t, told, 1)
+		require.Equal(t, []string{"app_1", "app_3"}, told[0].Woken)
+		w.update(func(tx store.Tx) error { return tx.Wake(nil, now, now) })
+		require.Len(t, told, 1)
+	})
+
+	t.Run("clearing takes the row away and clearing nothing is no error", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
+		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		require.Empty(t, overdue(w, now+100, now+100))
+	})
+
+	t.Run("overdue rows come oldest first and rest for a while after they were sent", func(t *testing.T) {
+		w := setup(t)
+		for i, due := range []int64{now - 1, now - 3, now + 1, now - 2} {
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{fmt.Sprintf("app_%d", i)}, due, now) })
+		}
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 3}, {AppID: "app_3", Due: now - 2}, {AppID: "app_0", Due: now - 1}}, overdue(w, now, now))
+		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.OverdueWakes(now, now, 2) }), 2)
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_x"}, now) })
+		require.Equal(t, []model.Wake{{AppID: "app_3", Due: now - 2}}, overdue(w, now, now-1))
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, appsOf(overdue(w, now, now)))
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil, now) })
+	})
+
+	t.Run("a wake-up that races the step which clears it is never lost", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		w.put(place(d, region, 1))
+		for round := range model.Guard(20) {
+			// A wake-up is pending, so that the report's turns nothing. Then either the step
+			// reads what the report wrote, or there is a wake-up after it.
+			guard := round + 1
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{app.ID}, now, now) })
+			var seen model.Guard
+			for _, err := range w.updates(2, func(i int, tx store.Tx) error {
+				if i == 0 {
+					if err := tx.PutObserved([]model.Observed{report(d, region, guard)}); err != nil {
+						return err
+					}
+					return tx.Wake([]string{app.ID}, now, now)
+				}
+				if err := tx.ClearWake(app.ID); err != nil {
+					return err
+				}
+				rows, err := tx.ListObserved([]string{app.ID})
+				if len(rows) > 0 {
+					seen = rows[0].Guard
+				}
+				return err
+			}) {
+				require.NoError(t, err)
+			}
+			if seen != guard {
+				require.Equal(t, []string{app.ID}, appsOf(overdue(w, now, now)))
+			}
+		}
+	})
+}
+
+func appsOf(wakes []model.Wake) []string {
+	var ids []string
+	for _, w := range wakes {
+		ids = append(ids, w.AppID)
+	}
+	return ids
+}

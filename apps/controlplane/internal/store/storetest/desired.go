@@ -1,0 +1,397 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func testDesired(t *testing.T, setup setup) {
+	items := func(w *world, region string, kind model.ChangeKind, keys ...string) []model.DesiredItem {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(region, kind, keys) })
+	}
+
+	t.Run("a deployment comes with all that an agent is told of it", func(t *testing.T) {
+		w := setup(t)
+		ids, app := w.regions(2), w.app("chat")
+		d := w.deployment(app, 1, "token", "gone", "other")
+		w.put(place(d, ids[0], 3))
+		w.update(func(tx store.Tx) error {
+			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 1)))
+			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 2)))
+			require.NoError(t, tx.InsertSecretVersion(w.secret("unused", 1)))
+			s := w.secret("other", 1)
+			s.EnvironmentID = "env_2"
+			return tx.InsertSecretVersion(s)
+		})
+		want := model.DesiredItem{
+			Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d, App: app,
+			ProjectName: "default", EnvironmentName: "production",
+			SecretVersions: map[string]int32{"token": 2},
+		}
+		same(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment, d.ID, "dep_x", d.ID))
+		same(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment))
+		require.Empty(t, items(w, ids[1], model.KindDeployment))
+		require.Empty(t, items(w, ids[1], model.KindDeployment, d.ID))
+		require.Empty(t, items(w, ids[0], model.KindRoutes))
+	})
+
+	t.Run("keys that are none ask for nothing and no keys for all", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		w.put(place(d, region, 1))
+		w.update(func(tx store.Tx) error {
+			return tx.PutRoutes([]model.Route{{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Hosts: []string{"a"}, Generation: 1}})
+		})
+		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+			require.Empty(t, read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(region, kind, []string{}) }))
+			require.Len(t, items(w, region, kind), 1)
+		}
+		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.DesiredItems(region, 99, nil); return err }))
+	})
+
+	t.Run("stopping and stopped rows are tombstones", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		leaving, gone := w.deployment(app, 1), w.deployment(app, 2)
+		r1, r2 := place(leaving, region, 4), place(gone, region, 5)
+		r1.Status, r2.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, stopped
+		w.put(r1, r2)
+		tombstone := func(d model.Deployment, generation int64) model.DesiredItem {
+			return model.DesiredItem{
+				Kind: model.KindDeployment, Key: d.ID, Generation: generation, Delete: true,
+				Deployment: model.Deployment{ID: d.ID, WorkspaceID: w.ws, AppID: app.ID},
+			}
+		}
+		same(t, []model.DesiredItem{tombstone(leaving, 4), tombstone(gone, 5)}, items(w, region, model.KindDeployment))
+	})
+
+	t.Run("routes name the weighted deployments that are not stopped", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		weighted := func(d model.Deployment, region string, weight int32, status windlassv1.TopologyStatus) model.Topology {
+			r := place(d, region, 1)
+			r.Weight, r.Status = weight, status
+			return r
+		}
+		const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(other, 1)
+		w.put(weighted(d1, ids[0], 80, started), weighted(d2, ids[0], 20, started), weighted(d3, ids[0], 5, stopped),
+			weighted(d4, ids[0], 100, started), weighted(d1, ids[1], 0, started))
+		routes := []model.Route{
+			{WorkspaceID: w.ws, AppID: app.ID, RegionID: ids[0], Hosts: []string{"chat.example"}, Generation: 7, UpdatedAt: now},
+			{WorkspaceID: w.ws, AppID: app.ID, RegionID: ids[1], Hosts: []string{"chat.example"}, Generation: 2, UpdatedAt: now},
+			{WorkspaceID: w.ws, AppID: other.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now},
+		}
+		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
+		want := []model.DesiredItem{
+			{Kind: model.KindRoutes, Key: app.ID, Generation: 7, Route: routes[0], Targets: []model.RouteTarget{{DeploymentID: d1.ID, Weight: 80}, {DeploymentID: d2.ID, Weight: 20}}},
+			{Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100}}},
+		}
+		same(t, want, items(w, ids[0], model.KindRoutes))
+		same(t, want[:1], items(w, ids[0], model.KindRoutes, app.ID))
+		same(t, []model.DesiredItem{{Kind: model.KindRoutes, Key: app.ID, Generation: 2, Route: routes[1]}}, items(w, ids[1], model.KindRoutes))
+	})
+
+	t.Run("an approved key of the quarantine is a tombstone above what runs there", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		w.put(place(d, region, 3))
+		w.update(func(tx store.Tx) error {
+			return tx.SetQuarantine(region, []model.Quarantined{
+				{RegionID: region, Key: "dep_approved", Generation: 4, Since: now},
+				{RegionID: region, Key: "dep_waiting", Generation: 4, Since: now},
+				{RegionID: region, Key: d.ID, Generation: 9, Since: now},
+			})
+		})
+		require.Len(t, items(w, region, model.KindDeployment), 1, "nothing is approved yet")
+		write(w, func(tx store.Tx) ([]model.Quarantined, error) {
+			return tx.ApproveQuarantine(region, []string{"dep_approved", d.ID}, now)
+		})
+		tombstone := model.DesiredItem{
+			Kind: model.KindDeployment, Key: "dep_approved", Generation: 5, Delete: true, Deployment: model.Deployment{ID: "dep_approved"},
+		}
+		same(t, []model.DesiredItem{tombstone}, items(w, region, model.KindDeployment, "dep_approved", "dep_waiting"))
+		all := items(w, region, model.KindDeployment)
+		require.Len(t, all, 2)
+		for _, it := range all {
+			require.Equal(t, it.Key == "dep_approved", it.Delete, "what is assigned has its state from there")
+		}
+	})
+
+	t.Run("a snapshot and the deltas after it are the final state for any history", func(t *testing.T) {
+		w := setup(t)
+		rapid.Check(t, func(t *rapid.T) {
+			h := newHistory(t, w)
+			n := rapid.IntRange(1, 12).Draw(t, "steps")
+			cut := rapid.IntRange(0, n).Draw(t, "snapshot after")
+			var agents []*agent
+			for i := range n + 1 {
+				if i == cut {
+					for _, region := range h.regions {
+						agents = append(agents, newAgent(t, w, region))
+					}
+				}
+				if i < n {
+					h.step(t)
+				}
+				// Some agents follow, a frame of any size at a time; others come late.
+				if len(agents) > 0 && rapid.Bool().Draw(t, "an agent reads") {
+					rapid.SampledFrom(agents).Draw(t, "agent").follow(t, rapid.IntRange(1, 4).Draw(t, "frame"))
+				}
+			}
+			for _, a := range agents {
+				for a.follow(t, 3) {
+				}
+				fresh := newAgent(t, w, a.region)
+				require.Equal(t, fresh.head, a.head)
+				require.Equal(t, fresh.inbox, a.inbox)
+			}
+		})
+	})
+}
+
+// agent holds what an agent was sent: a snapshot, then the newest state of every
+// key that changed.
+type agent struct {
+	w      *world
+	region string
+	head   model.Head
+	inbox  map[string]any
+}
+
+func newAgent(t *rapid.T, w *world, region string) *agent {
+	a := &agent{w: w, region: region, inbox: map[string]any{}}
+	require.NoError(t, w.s.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
+		if a.head, err = tx.GetHead(region); err != nil {
+			return err
+		}
+		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+			items, err := tx.DesiredItems(region, kind, nil)
+			if err != nil {
+				return err
+			}
+			for _, it := range items {
+				a.inbox[itemKey(kind, it.Key)] = plainItem(it)
+			}
+		}
+		return nil
+	}))
+	return a
+}
+
+func itemKey(kind model.ChangeKind, key string) string { return fmt.Sprintf("%d/%s", kind, key) }
+
+// follow reads the next changes and the state of their keys, not of one moment,
+// as a stream does. It reports whether there were any.
+func (a *agent) follow(t *rapid.T, limit int) bool {
+	changes := read(a.w, func(tx store.Tx) ([]model.Change, error) {
+		return tx.Changes(map[string]int64{a.region: a.head.Revision}, limit)
+	})
+	keys := map[model.ChangeKind][]string{}
+	for _, c := range changes {
+		require.Equal(t, a.head.Revision+1, c.Revision)
+		a.head.Revision, a.head.Chain = c.Revision, c.Chain
+		keys[c.Kind] = append(keys[c.Kind], c.Key)
+	}
+	for kind, of := range keys {
+		items := read(a.w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(a.region, kind, of) })
+		for _, key := range of {
+			delete(a.inbox, itemKey(kind, key))
+		}
+		for _, it := range items {
+			a.inbox[itemKey(kind, it.Key)] = plainItem(it)
+		}
+	}
+	return len(changes) > 0
+}
+
+// past is what random operations did to a few apps in two regions of their own.
+type past struct {
+	w       *world
+	env     string
+	regions []string
+	apps    []model.App
+	rows    map[[2]string]model.Topology
+	version int32
+	secret  int32
+	moment  int64
+}
+
+func newHistory(t *rapid.T, w *world) *past {
+	h := &past{
+		w: w, env: ident.New("env"), rows: map[[2]string]model.Topology{}, moment: now,
+	}
+	require.NoError(t, w.s.Update(w.t.Context(), func(tx store.Tx) error {
+		for i := range 2 {
+			id := ident.New("reg")
+			h.regions = append(h.regions[:i:i], id)
+			if err := tx.InsertRegion(model.Region{ID: id, Name: id, ResourceVersion: 1}); err != nil {
+				return err
+			}
+			app := w.newApp(fmt.Sprintf("app-%d", i))
+			app.EnvironmentID = h.env
+			h.apps = append(h.apps[:i:i], app)
+			if err := tx.InsertApp(app); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	return h
+}
+
+// step is one transaction of a random kind: what it writes and the changes that
+// say so.
+func (h *past) step(t *rapid.T) {
+	h.moment++
+	region := rapid.SampledFrom(h.regions).Draw(t, "region")
+	app := rapid.SampledFrom(h.apps).Draw(t, "app")
+	var op func(store.Tx) error
+	switch rapid.SampledFrom([]string{"deploy", "scale", "stop", "weigh", "route", "secret", "quarantine", "both regions", "forget"}).Draw(t, "op") {
+	case "deploy":
+		op = h.deploy(app, region)
+	case "both regions":
+		a, b := h.deploy(app, h.regions[0]), h.deploy(app, h.regions[1])
+		op = func(tx store.Tx) error {
+			if err := a(tx); err != nil {
+				return err
+			}
+			return b(tx)
+		}
+	case "scale":
+		op = h.move(t, func(r *model.Topology) { r.Replicas++ })
+	case "stop":
+		op = h.move(t, func(r *model.Topology) { r.Status, r.Weight = stopped, 0 })
+	case "weigh":
+		op = h.move(t, func(r *model.Topology) { r.Weight = (r.Weight + 30) % 100 })
+	case "route":
+		op = func(tx store.Tx) error { return h.route(tx, app, region) }
+	case "secret":
+		op = h.rotate()
+	case "quarantine":
+		key := ident.New("dep")
+		op = func(tx store.Tx) error {
+			rows, err := tx.ListQuarantine(region, store.Page{Limit: 100})
+			if err != nil {
+				return err
+			}
+			if err := tx.SetQuarantine(region, append(rows, model.Quarantined{Key: key, Generation: 2, Since: h.moment})); err != nil {
+				return err
+			}
+			if _, err := tx.ApproveQuarantine(region, []string{key}, h.moment); err != nil {
+				return err
+			}
+			tx.Change(region, model.KindDeployment, key, 3)
+			return nil
+		}
+	case "forget":
+		// A tombstone that is no longer kept: its agents hold it until they are told.
+		op = h.forget()
+	}
+	if op != nil {
+		require.NoError(t, h.w.s.Update(h.w.t.Context(), op))
+	}
+}
+
+func (h *past) forget() func(store.Tx) error {
+	var gone []model.Topology
+	for key, r := range h.rows {
+		if r.Status == stopped {
+			gone = append(gone, r)
+			delete(h.rows, key)
+		}
+	}
+	return func(tx store.Tx) error {
+		for _, r := range gone {
+			tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
+		}
+		_, err := tx.DeleteTopology(h.moment+1, 100)
+		return err
+	}
+}
+
+func (h *past) deploy(app model.App, region string) func(store.Tx) error {
+	h.version++
+	d := h.w.newDeployment(app, h.version, "token")
+	r := place(d, region, 1)
+	r.UpdatedAt = h.moment
+	h.rows[[2]string{d.ID, region}] = r
+	return func(tx store.Tx) error {
+		if err := tx.InsertDeployment(d); err != nil {
+			return err
+		}
+		tx.Change(region, model.KindDeployment, d.ID, 1)
+		return tx.PutTopology([]model.Topology{r})
+	}
+}
+
+// move changes a row, and the route of its app with it, since weights are the
+// rows'.
+func (h *past) move(t *rapid.T, change func(*model.Topology)) func(store.Tx) error {
+	if len(h.rows) == 0 {
+		return nil
+	}
+	keys := slices.SortedFunc(maps.Keys(h.rows), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	key := rapid.SampledFrom(keys).Draw(t, "row")
+	r := h.rows[key]
+	change(&r)
+	r.Generation++
+	r.UpdatedAt = h.moment
+	h.rows[key] = r
+	app := model.App{ID: r.AppID, WorkspaceID: r.WorkspaceID}
+	return func(tx store.Tx) error {
+		tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
+		if err := tx.PutTopology([]model.Topology{r}); err != nil {
+			return err
+		}
+		return h.route(tx, app, r.RegionID)
+	}
+}
+
+func (h *past) route(tx store.Tx, app model.App, region string) error {
+	generation := h.moment
+	tx.Change(region, model.KindRoutes, app.ID, generation)
+	return tx.PutRoutes([]model.Route{{
+		WorkspaceID: app.WorkspaceID, AppID: app.ID, RegionID: region,
+		Hosts: []string{fmt.Sprintf("h%d.example", generation)}, Generation: generation, UpdatedAt: h.moment,
+	}})
+}
+
+// rotate writes a secret's next version and moves all rows that refer to it.
+func (h *past) rotate() func(store.Tx) error {
+	h.secret++
+	version := h.secret
+	var rows []model.Topology
+	for key, r := range h.rows {
+		if r.Status != stopped {
+			r.Generation++
+			r.UpdatedAt = h.moment
+			h.rows[key] = r
+			rows = append(rows, r)
+		}
+	}
+	return func(tx store.Tx) error {
+		s := h.w.secret("token", version)
+		s.EnvironmentID = h.env
+		if err := tx.InsertSecretVersion(s); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
+		}
+		return tx.PutTopology(rows)
+	}
+}

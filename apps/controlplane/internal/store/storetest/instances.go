@@ -1,0 +1,153 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
+
+func testInstances(t *testing.T, setup setup) {
+	put := func(w *world, rows ...model.Instance) {
+		w.t.Helper()
+		w.update(func(tx store.Tx) error { return tx.PutInstances(rows) })
+	}
+	get := func(w *world, id string) model.Instance {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) (model.Instance, error) { return tx.GetInstance(w.ws, id) })
+	}
+	ended := func(i model.Instance) model.Instance {
+		i.Status = terminated
+		return i
+	}
+
+	t.Run("a stale guard never wins", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		d := w.deployment(w.app("chat"), 1)
+		put(w, instance(d, region, "ins_1", 5), instance(d, region, "ins_2", 5))
+		put(w, instance(d, region, "ins_1", 4), instance(d, region, "ins_2", 6))
+		equal := instance(d, region, "ins_1", 5)
+		equal.Message = "the same guard again"
+		put(w, equal)
+		require.Equal(t, instance(d, region, "ins_1", 5), get(w, "ins_1"))
+		require.Equal(t, instance(d, region, "ins_2", 6), get(w, "ins_2"))
+	})
+
+	t.Run("a region never writes over another's instance", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(2)
+		d := w.deployment(w.app("chat"), 1)
+		put(w, instance(d, ids[0], "ins_1", 5))
+		put(w, instance(d, ids[1], "ins_1", 99))
+		require.Equal(t, instance(d, ids[0], "ins_1", 5), get(w, "ins_1"))
+	})
+
+	t.Run("a batch of thousands is stored whole", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		d := w.deployment(w.app("chat"), 1)
+		var rows []model.Instance
+		for i := range 2500 {
+			rows = append(rows, instance(d, region, fmt.Sprintf("ins_%05d", i), 1))
+		}
+		put(w, rows...)
+		require.Equal(t, map[string]int{region: len(rows)}, read(w, func(tx store.Tx) (map[string]int, error) {
+			return tx.CountInstances([]string{region})
+		}))
+		put(w)
+	})
+
+	t.Run("a filter's empty fields mean any", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(2)
+		app, other := w.app("chat"), w.app("other")
+		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(other, 1)
+		rows := []model.Instance{
+			instance(d1, ids[0], "ins_1", 1), instance(d1, ids[1], "ins_2", 1), instance(d2, ids[0], "ins_3", 1),
+			instance(d3, ids[0], "ins_4", 1), ended(instance(d1, ids[0], "ins_5", 1)),
+		}
+		put(w, rows...)
+		for _, c := range []struct {
+			f    store.InstanceFilter
+			want []int
+		}{
+			{store.InstanceFilter{}, []int{1, 2, 3, 4}},
+			{store.InstanceFilter{IncludeTerminated: true}, []int{1, 2, 3, 4, 5}},
+			{store.InstanceFilter{WorkspaceID: w.ws, AppID: app.ID}, []int{1, 2, 3}},
+			{store.InstanceFilter{AppID: app.ID, RegionID: ids[0], IncludeTerminated: true}, []int{1, 3, 5}},
+			{store.InstanceFilter{DeploymentID: d1.ID}, []int{1, 2}},
+			{store.InstanceFilter{WorkspaceID: w.ws, RegionID: ids[0]}, []int{1, 3, 4}},
+			{store.InstanceFilter{WorkspaceID: "ws_x"}, nil},
+		} {
+			var want []model.Instance
+			for _, n := range c.want {
+				want = append(want, rows[n-1])
+			}
+			got := read(w, func(tx store.Tx) ([]model.Instance, error) { return tx.ListInstances(c.f, store.Page{Limit: 99}) })
+			if len(want) == 0 {
+				require.Empty(t, got)
+				continue
+			}
+			require.Equal(t, want, got, "%+v", c.f)
+		}
+		require.Equal(t, map[string]int{ids[0]: 3, ids[1]: 1}, read(w, func(tx store.Tx) (map[string]int, error) { return tx.CountInstances(ids) }))
+		require.Equal(t, map[windlassv1.InstanceStatus]int{windlassv1.InstanceStatus_INSTANCE_STATUS_READY: 4, terminated: 1},
+			read(w, store.Tx.CountInstancesByStatus))
+	})
+
+	t.Run("only what a complete inventory did not name is lost", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(2)
+		app := w.app("chat")
+		d1, d2 := w.deployment(app, 1), w.deployment(app, 2)
+		named, past, elsewhere := instance(d1, ids[0], "ins_2", 10), ended(instance(d2, ids[0], "ins_3", 2)), instance(d2, ids[1], "ins_4", 1)
+		put(w, instance(d1, ids[0], "ins_1", 9), named, past, elsewhere)
+		lost := func() []string {
+			return write(w, func(tx store.Tx) ([]string, error) { return tx.MarkLost(ids[0], 10, now+5) })
+		}
+		require.Equal(t, []string{d1.ID}, lost())
+		got := get(w, "ins_1")
+		require.Equal(t, terminated, got.Status)
+		require.Equal(t, "Lost", got.Reason)
+		require.Equal(t, now+5, got.UpdatedAt)
+		require.Equal(t, named, get(w, "ins_2"))
+		require.Equal(t, past, get(w, "ins_3"))
+		require.Equal(t, elsewhere, get(w, "ins_4"))
+		require.Empty(t, lost())
+		// It was not lost after all: its next report has a higher guard.
+		put(w, instance(d1, ids[0], "ins_1", 11))
+		require.Equal(t, instance(d1, ids[0], "ins_1", 11), get(w, "ins_1"))
+	})
+
+	t.Run("only terminated rows past retention are forgotten and at most so many", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		d := w.deployment(w.app("chat"), 1)
+		for n := range 5 {
+			i := ended(instance(d, region, fmt.Sprintf("ins_%d", n), 1))
+			i.UpdatedAt = now + int64(n)
+			put(w, i)
+		}
+		put(w, instance(d, region, "ins_living", 1))
+		forget := func() int {
+			return write(w, func(tx store.Tx) (int, error) { return tx.DeleteInstances(now+3, 2) })
+		}
+		require.Equal(t, 2, forget())
+		require.Equal(t, 1, forget())
+		require.Equal(t, 0, forget())
+		var left []string
+		for _, i := range read(w, func(tx store.Tx) ([]model.Instance, error) {
+			return tx.ListInstances(store.InstanceFilter{IncludeTerminated: true}, store.Page{Limit: 99})
+		}) {
+			left = append(left, i.ID)
+		}
+		require.Equal(t, []string{"ins_3", "ins_4", "ins_living"}, left)
+	})
+}

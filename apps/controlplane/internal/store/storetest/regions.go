@@ -1,0 +1,361 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	connected   = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	unreachable = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
+	hour        = int64(3_600_000)
+)
+
+func testRegions(t *testing.T, setup setup) {
+	names := func(regions []model.Region) []string {
+		var out []string
+		for _, r := range regions {
+			out = append(out, r.Name)
+		}
+		return out
+	}
+	own := func(w *world, workspaceID, name string) model.Region {
+		r := model.Region{ID: ident.New("reg"), WorkspaceID: workspaceID, Name: name, CreatedAt: now, ResourceVersion: 1}
+		w.update(func(tx store.Tx) error { return tx.InsertRegion(r) })
+		return r
+	}
+
+	t.Run("a new region has a head at revision 0 of epoch 1", func(t *testing.T) {
+		w := setup(t)
+		id := w.region("eu")
+		require.Equal(t, model.Head{RegionID: id, Epoch: 1, Chain: changefeed.Genesis()}, w.head(id))
+		require.Equal(t, changefeed.Genesis(), read(w, func(tx store.Tx) ([]byte, error) { return tx.ChainAt(id, 0) }))
+	})
+
+	t.Run("a workspace sees its own regions and those that it was granted", func(t *testing.T) {
+		w := setup(t)
+		shared, hidden := w.region("shared"), w.region("hidden")
+		mine, theirs := own(w, w.ws, "mine"), own(w, "ws_2", "theirs")
+		find := func(ws, name string) func(store.Tx) (model.Region, error) {
+			return func(tx store.Tx) (model.Region, error) { return tx.GetRegionByName(ws, name) }
+		}
+		list := func(ws string) []string {
+			return names(read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(ws, store.Page{Limit: 9}) }))
+		}
+		missing(w, find(w.ws, "shared"))
+		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
+		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now+1) })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.GrantRegion("reg_x", w.ws, now) })
+		require.Equal(t, shared, read(w, find(w.ws, "shared")).ID)
+		require.Equal(t, mine.ID, read(w, find(w.ws, "mine")).ID)
+		missing(w, find(w.ws, "hidden"))
+		missing(w, find(w.ws, "theirs"))
+		require.Equal(t, theirs.ID, read(w, find("ws_2", "theirs")).ID)
+		require.Equal(t, []string{"mine", "shared"}, list(w.ws))
+		require.Equal(t, []string{"theirs"}, list("ws_2"))
+
+		require.Equal(t, hidden, read(w, find("", "hidden")).ID, "the platform finds its own")
+		missing(w, find("", "mine"))
+		require.Equal(t, []string{"hidden", "shared"}, list(""))
+
+		require.Equal(t, []string{w.ws}, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(shared) }))
+		w.update(func(tx store.Tx) error { return tx.RevokeGrant(shared, w.ws) })
+		missing(w, find(w.ws, "shared"))
+		require.Equal(t, []string{"mine"}, list(w.ws))
+		require.Empty(t, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(shared) }))
+	})
+
+	t.Run("a workspace's own region hides a granted one of the same name", func(t *testing.T) {
+		w := setup(t)
+		shared, mine := w.region("eu"), own(w, w.ws, "eu")
+		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
+		require.Equal(t, mine.ID, read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegionByName(w.ws, "eu") }).ID)
+		require.Equal(t, []model.Region{mine}, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, store.Page{Limit: 9}) }))
+		w.fails(store.ErrExists, func(tx store.Tx) error {
+			return tx.InsertRegion(model.Region{ID: ident.New("reg"), WorkspaceID: w.ws, Name: "eu"})
+		})
+	})
+
+	t.Run("an update changes labels message and credentials only", func(t *testing.T) {
+		w := setup(t)
+		id := w.region("eu")
+		before := read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
+		changed := filled[model.Region]()
+		changed.ID, changed.ResourceVersion = id, 1
+		w.update(func(tx store.Tx) error { return tx.UpdateRegion(changed) })
+		want := before
+		want.Labels, want.Message, want.CredentialNotBefore = changed.Labels, changed.Message, changed.CredentialNotBefore
+		want.UpdatedAt, want.ResourceVersion = changed.UpdatedAt, 2
+		require.Equal(t, want, read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) }))
+	})
+
+	t.Run("regions are fetched by id and walked by id", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(3)
+		got := map[string]bool{}
+		for _, r := range read(w, func(tx store.Tx) ([]model.Region, error) {
+			return tx.GetRegions([]string{ids[2], "reg_x", ids[0], ids[0]})
+		}) {
+			got[r.ID] = true
+		}
+		require.Equal(t, map[string]bool{ids[0]: true, ids[2]: true}, got)
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.GetRegions(nil) }))
+		all := read(w, func(tx store.Tx) ([]model.Region, error) { return tx.AllRegions(store.Page{After: ids[0], Limit: 9}) })
+		var walked []string
+		for _, r := range all {
+			walked = append(walked, r.ID)
+		}
+		require.Equal(t, ids[1:], walked)
+		heads := read(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads(ids[0], 1) })
+		require.Len(t, heads, 1)
+		require.Equal(t, ids[1], heads[0].RegionID)
+		require.Len(t, read(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads("", 9) }), 3)
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Head, error) { return tx.GetHeads(nil) }))
+	})
+
+	t.Run("a deleted region takes its feed grants tokens and quarantine with it", func(t *testing.T) {
+		w := setup(t)
+		id := w.region("eu")
+		token := model.JoinToken{ID: "jt_1", RegionID: id, Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
+		w.update(func(tx store.Tx) error {
+			require.NoError(t, tx.GrantRegion(id, w.ws, now))
+			require.NoError(t, tx.InsertJoinToken(token))
+			tx.Change(id, model.KindDeployment, "dep_x", 1)
+			return tx.SetQuarantine(id, []model.Quarantined{{RegionID: id, Key: "dep_q", Since: now}})
+		})
+		w.update(func(tx store.Tx) error { return tx.DeleteRegion(id) })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.DeleteRegion(id) })
+		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
+		missing(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(id) })
+		missing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
+		require.Empty(t, w.feed(id))
+		require.Empty(t, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(id) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine(id, store.Page{Limit: 9}) }))
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { tx.Change(id, model.KindDeployment, "dep_x", 1); return nil })
+		require.NotEmpty(t, w.region("eu"), "its name is free")
+	})
+
+	t.Run("a join token is used by one agent and by that one again", func(t *testing.T) {
+		w := setup(t)
+		token := model.JoinToken{ID: "jt_1", RegionID: w.region("eu"), Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
+		w.update(func(tx store.Tx) error { return tx.InsertJoinToken(token) })
+		again := token
+		again.ID = "jt_2"
+		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertJoinToken(again) })
+		use := func(agent string, at int64) func(store.Tx) error {
+			return func(tx store.Tx) error { return tx.UseJoinToken(token.ID, agent, at) }
+		}
+		agents := []string{"a", "b", "c", "d", "e", "f"}
+		oneWins(t, w.updates(len(agents), func(i int, tx store.Tx) error { return use(agents[i], now+1)(tx) }), store.ErrConflict)
+		got := read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
+		require.Equal(t, now+1, got.UsedAt)
+		w.update(use(got.UsedBy, now+2))
+		w.fails(store.ErrConflict, use("another", now+3))
+		require.Equal(t, got, read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) }),
+			"the first use stands")
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.UseJoinToken("jt_x", "a", now) })
+	})
+}
+
+func testSessions(t *testing.T, setup setup) {
+	start := func(w *world, region, session string, ttl int64) (model.Region, bool) {
+		w.t.Helper()
+		var r model.Region
+		var resumed bool
+		w.update(func(tx store.Tx) (err error) {
+			r, resumed, err = tx.StartSession(region, session, ttl, model.Region{
+				AgentVersion: "1.2.3", AgentRuntime: "process", AgentFeatures: []string{"a", "b"},
+			})
+			return err
+		})
+		return r, resumed
+	}
+	get := func(w *world, region string) model.Region {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(region) })
+	}
+
+	t.Run("the same session resumes and another raises the fence", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		first, resumed := start(w, region, "s1", hour)
+		require.False(t, resumed)
+		require.Equal(t, connected, first.Status)
+		require.Equal(t, "s1", first.SessionID)
+		require.Equal(t, []string{"a", "b"}, first.AgentFeatures)
+		require.Equal(t, "1.2.3 process", first.AgentVersion+" "+first.AgentRuntime)
+		require.EqualValues(t, 1, first.SessionEpoch)
+		require.Equal(t, first, get(w, region))
+
+		again, resumed := start(w, region, "s1", hour)
+		require.True(t, resumed)
+		require.Equal(t, first.SessionFence, again.SessionFence)
+
+		second, resumed := start(w, region, "s2", hour)
+		require.False(t, resumed)
+		require.Equal(t, first.SessionFence+1, second.SessionFence)
+
+		back, resumed := start(w, region, "s1", hour)
+		require.False(t, resumed, "a session that was replaced does not resume")
+		require.Equal(t, first.SessionFence+2, back.SessionFence)
+		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+			_, _, err := tx.StartSession("reg_x", "s", hour, model.Region{})
+			return err
+		})
+	})
+
+	t.Run("a session has the epoch of the head", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		w.update(func(tx store.Tx) error {
+			h, err := tx.BumpEpoch(region, []byte("salt"))
+			if err != nil {
+				return err
+			}
+			r, _, err := tx.StartSession(region, "s1", hour, model.Region{})
+			require.Equal(t, h.Epoch, r.SessionEpoch)
+			return err
+		})
+		require.EqualValues(t, 2, get(w, region).SessionEpoch)
+	})
+
+	t.Run("sessions that start at once have different fences", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		fences := make([]int64, 8)
+		for _, err := range w.updates(len(fences), func(i int, tx store.Tx) error {
+			r, _, err := tx.StartSession(region, ident.New("ses"), hour, model.Region{})
+			fences[i] = r.SessionFence
+			return err
+		}) {
+			require.NoError(t, err)
+		}
+		seen := map[int64]bool{}
+		for _, f := range fences {
+			seen[f] = true
+		}
+		require.Len(t, seen, len(fences))
+		require.EqualValues(t, len(fences), get(w, region).SessionFence)
+	})
+
+	t.Run("reports are noted of current sessions only", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(2)
+		for _, id := range ids {
+			start(w, id, "s1", hour)
+		}
+		note := func(region, session string, received int64, capacity []byte) {
+			w.update(func(tx store.Tx) error {
+				return tx.NoteReports([]model.Region{
+					{ID: region, SessionID: session, ReceivedRevision: received, LastReportAt: now + received, Capacity: capacity},
+					{ID: "reg_x", SessionID: "s1"},
+				}, hour)
+			})
+		}
+		note(ids[0], "s1", 7, []byte{1, 0, 2})
+		got := get(w, ids[0])
+		require.EqualValues(t, 7, got.ReceivedRevision)
+		require.Equal(t, now+7, got.LastReportAt)
+		require.Equal(t, []byte{1, 0, 2}, got.Capacity)
+		note(ids[0], "s1", 8, nil)
+		require.Equal(t, []byte{1, 0, 2}, get(w, ids[0]).Capacity, "no capacity: unchanged")
+		require.EqualValues(t, 8, get(w, ids[0]).ReceivedRevision)
+
+		start(w, ids[0], "s2", hour)
+		before := get(w, ids[0])
+		note(ids[0], "s1", 99, []byte("stale"))
+		require.Equal(t, before, get(w, ids[0]), "a stale session's report changes nothing")
+		require.Zero(t, get(w, ids[1]).LastReportAt)
+		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion("reg_x") })
+
+		got2 := map[string]string{}
+		for _, r := range read(w, func(tx store.Tx) ([]model.Region, error) { return tx.CheckSessions([]string{ids[0], ids[1], "reg_x"}) }) {
+			got2[r.ID] = r.SessionID
+		}
+		require.Equal(t, map[string]string{ids[0]: "s2", ids[1]: "s1"}, got2)
+	})
+
+	t.Run("a lease that is over makes the region unreachable once and a report brings it back", func(t *testing.T) {
+		w := setup(t)
+		late, live, never := w.region("late"), w.region("live"), w.region("never")
+		start(w, late, "s1", -hour)
+		start(w, live, "s1", hour)
+		expire := func() []string {
+			return write(w, func(tx store.Tx) ([]string, error) { return tx.ExpireLeases(now, 10) })
+		}
+		require.Equal(t, []string{late}, expire())
+		require.Equal(t, unreachable, get(w, late).Status)
+		require.Equal(t, connected, get(w, live).Status)
+		require.Equal(t, windlassv1.RegionStatus_REGION_STATUS_PENDING, get(w, never).Status)
+		require.Empty(t, expire())
+
+		w.update(func(tx store.Tx) error {
+			return tx.NoteReports([]model.Region{{ID: late, SessionID: "s1", LastReportAt: now}}, hour)
+		})
+		require.Equal(t, connected, get(w, late).Status)
+		require.Empty(t, expire())
+	})
+
+	t.Run("leases expire at most so many at a time", func(t *testing.T) {
+		w := setup(t)
+		for _, id := range w.regions(3) {
+			start(w, id, "s", -hour)
+		}
+		var n []int
+		for range 3 {
+			n = append(n, len(write(w, func(tx store.Tx) ([]string, error) { return tx.ExpireLeases(now, 2) })))
+		}
+		require.Equal(t, []int{2, 1, 0}, n)
+	})
+
+	t.Run("a report renews a lease before it is over", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		start(w, region, "s1", -hour)
+		w.update(func(tx store.Tx) error { return tx.NoteReports([]model.Region{{ID: region, SessionID: "s1"}}, hour) })
+		require.Empty(t, write(w, func(tx store.Tx) ([]string, error) { return tx.ExpireLeases(now, 10) }))
+	})
+}
+
+func testQuarantine(t *testing.T, setup setup) {
+	t.Run("a set replaces the one before and keeps the approvals of what stays", func(t *testing.T) {
+		w := setup(t)
+		ids := w.regions(2)
+		row := func(region, key string, generation int64) model.Quarantined {
+			return model.Quarantined{RegionID: region, Key: key, Generation: generation, Instances: 2, Since: now}
+		}
+		put := func(region string, rows ...model.Quarantined) {
+			w.update(func(tx store.Tx) error { return tx.SetQuarantine(region, rows) })
+		}
+		list := func(region string) []model.Quarantined {
+			return read(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine(region, store.Page{Limit: 9}) })
+		}
+		put(ids[0], row(ids[0], "dep_b", 1), row(ids[0], "dep_a", 1), row(ids[0], "dep_c", 1))
+		put(ids[1], row(ids[1], "dep_a", 1))
+		require.Equal(t, []model.Quarantined{row(ids[0], "dep_a", 1), row(ids[0], "dep_b", 1), row(ids[0], "dep_c", 1)}, list(ids[0]))
+
+		approved := write(w, func(tx store.Tx) ([]model.Quarantined, error) {
+			return tx.ApproveQuarantine(ids[0], []string{"dep_b", "dep_x", "dep_c"}, now+5)
+		})
+		b, c := row(ids[0], "dep_b", 1), row(ids[0], "dep_c", 1)
+		b.ApprovedAt, c.ApprovedAt = now+5, now+5
+		require.ElementsMatch(t, []model.Quarantined{b, c}, approved)
+
+		put(ids[0], row(ids[0], "dep_b", 3), row(ids[0], "dep_d", 1))
+		b.Generation = 3
+		require.Equal(t, []model.Quarantined{b, row(ids[0], "dep_d", 1)}, list(ids[0]))
+		put(ids[0])
+		require.Empty(t, list(ids[0]))
+		require.Len(t, list(ids[1]), 1)
+		put(ids[0], row(ids[0], "dep_b", 3))
+		require.Zero(t, list(ids[0])[0].ApprovedAt, "an approval is for what was there")
+		require.Empty(t, write(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ApproveQuarantine(ids[0], nil, now) }))
+	})
+}

@@ -1,0 +1,365 @@
+package storetest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const stopped = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+
+func testTopology(t *testing.T, setup setup) {
+	topology := func(w *world, apps ...string) []model.Topology {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology(apps) })
+	}
+
+	t.Run("a stale generation never wins", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		w.put(place(d, region, 5))
+		stale := place(d, region, 4)
+		stale.Replicas = 99
+		fresh := place(d, region, 1)
+		fresh.DeploymentID = "dep_other"
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{fresh, stale}) })
+		require.Equal(t, []model.Topology{place(d, region, 5)}, topology(w, app.ID))
+		same := place(d, region, 5)
+		same.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+		w.put(same)
+		require.Equal(t, []model.Topology{same}, topology(w, app.ID), "a status changes within a generation")
+	})
+
+	t.Run("a stale generation never wins among concurrent writers", func(t *testing.T) {
+		w := setup(t)
+		ids, app := w.regions(2), w.app("chat")
+		d := w.deployment(app, 1)
+		w.put(place(d, ids[0], 1), place(d, ids[1], 1))
+		const writers = 10
+		for _, err := range w.updates(writers, func(i int, tx store.Tx) error {
+			row := func(region string) model.Topology {
+				p := place(d, region, int64(2+i))
+				p.Replicas = int32(2 + i)
+				return p
+			}
+			return tx.PutTopology([]model.Topology{row(ids[0]), row(ids[1])})
+		}) {
+			if err != nil {
+				require.ErrorIs(t, err, store.ErrConflict)
+			}
+		}
+		for _, r := range topology(w, app.ID) {
+			require.EqualValues(t, 1+writers, r.Generation)
+			require.EqualValues(t, r.Generation, r.Replicas, "a row is of one writer as a whole")
+		}
+	})
+
+	t.Run("whatever the order of puts the highest generation is what is left", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		rapid.Check(t, func(t *rapid.T) {
+			d := w.newDeployment(app, 1)
+			var top int64
+			for _, g := range rapid.SliceOfN(rapid.Int64Range(1, 6), 1, 6).Draw(t, "generations") {
+				err := w.s.Update(w.t.Context(), func(tx store.Tx) error { return tx.PutTopology([]model.Topology{place(d, region, g)}) })
+				if g < top {
+					require.ErrorIs(t, err, store.ErrConflict)
+					continue
+				}
+				require.NoError(t, err)
+				top = g
+			}
+			owners := read(w, func(tx store.Tx) (map[string]model.Topology, error) { return tx.TopologyOwners(region, []string{d.ID}) })
+			require.Equal(t, top, owners[d.ID].Generation)
+		})
+	})
+
+	t.Run("rows are sorted by deployment and region", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(other, 1)
+		rows := []model.Topology{place(d1, ids[0], 1), place(d1, ids[1], 1), place(d2, ids[0], 1), place(d3, ids[1], 1)}
+		w.put(rows[3], rows[2], rows[1], rows[0])
+		require.Equal(t, rows, topology(w, app.ID, other.ID, app.ID))
+		require.Equal(t, rows[:3], write(w, func(tx store.Tx) ([]model.Topology, error) { return tx.LockTopology(app.ID) }))
+		require.Empty(t, topology(w))
+		require.Empty(t, topology(w, "app_x"))
+	})
+
+	t.Run("lists for decisions leave out what is stopped", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		elsewhere := w.newApp("elsewhere")
+		elsewhere.EnvironmentID = "env_2"
+		w.update(func(tx store.Tx) error { return tx.InsertApp(elsewhere) })
+		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(other, 1), w.deployment(app, 2), w.deployment(elsewhere, 1)
+		gone := place(d3, ids[0], 2)
+		gone.Status = stopped
+		w.put(place(d1, ids[0], 1), place(d2, ids[0], 1), place(d1, ids[1], 1), gone, place(d4, ids[0], 1))
+		require.Equal(t, []model.Topology{place(d1, ids[0], 1), place(d1, ids[1], 1), place(d2, ids[0], 1)},
+			read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopologyByEnvironment(w.env) }))
+		require.Equal(t, 3, read(w, func(tx store.Tx) (int, error) { return tx.CountTopologyByRegion(ids[0]) }))
+		counted := 0
+		for _, c := range read(w, func(tx store.Tx) ([]model.TopologyCount, error) { return tx.CountTopology() }) {
+			require.NotEqual(t, stopped, c.Status)
+			if c.RegionID == ids[0] {
+				counted += c.Rows
+			}
+		}
+		require.Equal(t, 3, counted)
+		require.Equal(t, []string{app.ID, other.ID, elsewhere.ID}, read(w, func(tx store.Tx) ([]string, error) { return tx.AppsInRegion(ids[0]) }))
+		require.Equal(t, []string{app.ID}, read(w, func(tx store.Tx) ([]string, error) { return tx.AppsInRegion(ids[1]) }))
+	})
+
+	t.Run("owners are told of what is or was assigned to the region", func(t *testing.T) {
+		w := setup(t)
+		ids, app := w.regions(2), w.app("chat")
+		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3)
+		gone := place(d2, ids[0], 2)
+		gone.Status = stopped
+		w.put(place(d1, ids[0], 1), gone, place(d3, ids[1], 1))
+		require.Equal(t, map[string]model.Topology{d1.ID: place(d1, ids[0], 1), d2.ID: gone},
+			read(w, func(tx store.Tx) (map[string]model.Topology, error) {
+				return tx.TopologyOwners(ids[0], []string{d1.ID, d2.ID, d3.ID, "dep_x"})
+			}))
+		require.Empty(t, read(w, func(tx store.Tx) (map[string]model.Topology, error) { return tx.TopologyOwners(ids[0], nil) }))
+	})
+
+	t.Run("only stopped rows past retention are forgotten and at most so many", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		var rows []model.Topology
+		for v := range int32(5) {
+			r := place(w.deployment(app, v+1), region, 1)
+			r.UpdatedAt = now + int64(v)
+			r.Status = stopped
+			rows = append(rows, r)
+		}
+		rows[0].Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+		w.put(rows...)
+		forget := func(n int) int {
+			return write(w, func(tx store.Tx) (int, error) { return tx.DeleteTopology(now+4, n) })
+		}
+		require.Equal(t, 2, forget(2))
+		require.Equal(t, 1, forget(2))
+		require.Equal(t, 0, forget(2))
+		require.Equal(t, []model.Topology{rows[0], rows[4]}, topology(w, app.ID))
+	})
+
+	t.Run("a stopped row that is started again at the same moment is not forgotten", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		for g := range int64(10) {
+			gone := place(d, region, 2*g+1)
+			gone.Status = stopped
+			w.put(gone)
+			for _, err := range w.updates(2, func(i int, tx store.Tx) error {
+				if i == 0 {
+					_, err := tx.DeleteTopology(now+1, 10)
+					return err
+				}
+				return tx.PutTopology([]model.Topology{place(d, region, 2*g+2)})
+			}) {
+				// A row that went away between reading and writing may be reported so.
+				if err != nil {
+					require.ErrorIs(t, err, store.ErrConflict)
+				}
+			}
+			rows := topology(w, app.ID)
+			require.Len(t, rows, 1)
+			require.NotEqual(t, stopped, rows[0].Status)
+		}
+	})
+
+	t.Run("routes are replaced whole and sorted by region", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(3), w.app("chat"), w.app("other")
+		route := func(a model.App, region string, generation int64, hosts ...string) model.Route {
+			return model.Route{WorkspaceID: w.ws, AppID: a.ID, RegionID: region, Hosts: hosts, Generation: generation, UpdatedAt: now}
+		}
+		rows := []model.Route{route(app, ids[2], 1, "a"), route(app, ids[0], 1, "a", "b"), route(app, ids[1], 1, "a"), route(other, ids[0], 1, "o")}
+		w.update(func(tx store.Tx) error { return tx.PutRoutes(rows) })
+		w.update(func(tx store.Tx) error { return tx.PutRoutes([]model.Route{route(app, ids[1], 2, "c", "d")}) })
+		list := func(apps ...string) []model.Route {
+			return read(w, func(tx store.Tx) ([]model.Route, error) { return tx.ListRoutes(apps) })
+		}
+		require.Equal(t, []model.Route{rows[1], route(app, ids[1], 2, "c", "d"), rows[0]}, list(app.ID))
+		require.Len(t, list(app.ID, other.ID), 4)
+		require.Empty(t, list())
+	})
+}
+
+func testObserved(t *testing.T, setup setup) {
+	t.Run("a stale guard never wins", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d, d2 := w.deployment(app, 1), w.deployment(app, 2)
+		put := func(rows ...model.Observed) {
+			w.update(func(tx store.Tx) error { return tx.PutObserved(rows) })
+		}
+		put(report(d, region, 5))
+		changed := report(d, region, 5)
+		changed.Message = "the same guard again"
+		put(changed, report(d2, region, 1))
+		put(report(d, region, 4))
+		require.Equal(t, []model.Observed{report(d, region, 5), report(d2, region, 1)},
+			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{app.ID}) }),
+			"a stale row loses silently, and alone")
+		put(report(d, region, 6))
+		require.Equal(t, []model.Observed{report(d, region, 6)},
+			read(w, func(tx store.Tx) ([]model.Observed, error) {
+				return tx.GetObserved(region, []string{d.ID, "dep_x", d.ID})
+			}))
+	})
+
+	t.Run("a later session's first report beats an earlier session's last", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.deployment(app, 1)
+		for _, g := range []model.Guard{model.NewGuard(1, 1<<40-1), model.NewGuard(2, 1), model.NewGuard(1, 1<<40-1)} {
+			w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(d, region, g)}) })
+		}
+		rows := read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(region, []string{d.ID}) })
+		require.Equal(t, model.NewGuard(2, 1), rows[0].Guard)
+	})
+
+	t.Run("a stale guard never wins among concurrent batches in any order", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		var ds []model.Deployment
+		for v := range int32(4) {
+			ds = append(ds, w.deployment(app, v+1))
+		}
+		const writers, each = 6, 5
+		for _, err := range together(writers, func(i int) error {
+			for n := range each {
+				guard := model.Guard(1 + (i+n*writers+7*i)%(writers*each)) // some order, different for each
+				err := w.s.Update(t.Context(), func(tx store.Tx) error {
+					var observed []model.Observed
+					var instances []model.Instance
+					for _, d := range ds {
+						observed = append(observed, report(d, region, guard))
+						instances = append(instances, instance(d, region, "ins_"+d.ID, guard))
+					}
+					if i%2 == 1 {
+						slices.Reverse(observed)
+						slices.Reverse(instances)
+					}
+					if err := tx.PutObserved(observed); err != nil {
+						return err
+					}
+					if err := tx.PutRouteObserved([]model.RouteObserved{ack(app, region, guard)}); err != nil {
+						return err
+					}
+					return tx.PutInstances(instances)
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}) {
+			require.NoError(t, err)
+		}
+		var top model.Guard
+		for i := range writers {
+			for n := range each {
+				top = max(top, model.Guard(1+(i+n*writers+7*i)%(writers*each)))
+			}
+		}
+		for _, d := range ds {
+			require.Equal(t, []model.Observed{report(d, region, top)},
+				read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(region, []string{d.ID}) }))
+			require.Equal(t, instance(d, region, "ins_"+d.ID, top),
+				read(w, func(tx store.Tx) (model.Instance, error) { return tx.GetInstance(w.ws, "ins_"+d.ID) }))
+		}
+		require.Equal(t, []model.RouteObserved{ack(app, region, top)},
+			read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved([]string{app.ID}) }))
+	})
+
+	t.Run("reordered batches end in what each key's highest guard said", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		rapid.Check(t, func(t *rapid.T) {
+			ds := []model.Deployment{w.newDeployment(app, 1), w.newDeployment(app, 2), w.newDeployment(app, 3)}
+			suffix := ident.New("x")
+			top := map[string]model.Guard{}
+			for range rapid.IntRange(1, 5).Draw(t, "batches") {
+				guard := model.Guard(rapid.IntRange(1, 8).Draw(t, "guard"))
+				var observed []model.Observed
+				var instances []model.Instance
+				for i, d := range ds {
+					if rapid.Bool().Draw(t, "in it") {
+						observed = append(observed, report(d, region, guard))
+						instances = append(instances, instance(d, region, ds[i].ID+suffix[:8], guard))
+						top[d.ID] = max(top[d.ID], guard)
+					}
+				}
+				require.NoError(t, w.s.Update(w.t.Context(), func(tx store.Tx) error {
+					if err := tx.PutObserved(observed); err != nil {
+						return err
+					}
+					return tx.PutInstances(instances)
+				}))
+			}
+			var want []model.Observed
+			for _, d := range ds {
+				if g := top[d.ID]; g > 0 {
+					want = append(want, report(d, region, g))
+					require.Equal(t, g, read(w, func(tx store.Tx) (model.Instance, error) {
+						return tx.GetInstance(w.ws, d.ID+suffix[:8])
+					}).Guard)
+				}
+			}
+			got := read(w, func(tx store.Tx) ([]model.Observed, error) {
+				return tx.GetObserved(region, []string{ds[0].ID, ds[1].ID, ds[2].ID})
+			})
+			require.ElementsMatch(t, want, got)
+		})
+	})
+
+	t.Run("acknowledged routes are guarded and listed by app", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		put := func(rows ...model.RouteObserved) {
+			w.update(func(tx store.Tx) error { return tx.PutRouteObserved(rows) })
+		}
+		put(ack(app, ids[1], 5), ack(app, ids[0], 5), ack(other, ids[0], 5))
+		put(ack(app, ids[1], 4), ack(app, ids[0], 6))
+		require.ElementsMatch(t, []model.RouteObserved{ack(app, ids[0], 6), ack(app, ids[1], 5)},
+			read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved([]string{app.ID}) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved(nil) }))
+	})
+
+	t.Run("what a complete inventory did not name is unknown again", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		old, fresh, elsewhere := w.deployment(app, 1), w.deployment(other, 1), w.deployment(other, 2)
+		confirmed := report(old, ids[0], 9)
+		confirmed.Deleted = true
+		w.update(func(tx store.Tx) error {
+			return tx.PutObserved([]model.Observed{confirmed, report(fresh, ids[0], 10), report(elsewhere, ids[1], 1)})
+		})
+		require.Equal(t, []string{app.ID}, write(w, func(tx store.Tx) ([]string, error) { return tx.ResetObserved(ids[0], 10, now+5) }))
+		got := read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(ids[0], []string{old.ID}) })[0]
+		require.Zero(t, got.Instances()+got.ReadyReplicas+got.Doomed)
+		require.EqualValues(t, 1, got.Phase, "pending")
+		require.False(t, got.Deleted)
+		require.Equal(t, now+5, got.UpdatedAt)
+		require.Equal(t, []model.Observed{report(fresh, ids[0], 10), report(elsewhere, ids[1], 1)},
+			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{other.ID}) }))
+		// The next report is above the guard that was kept.
+		w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(old, ids[0], 11)}) })
+		require.Equal(t, []model.Observed{report(old, ids[0], 11)},
+			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(ids[0], []string{old.ID}) }))
+	})
+}

@@ -1,0 +1,147 @@
+// Package topology writes desired state: which deployment is to run where, and
+// what is routed to it. It is the only way rows change, because it is what keeps
+// one invariant: a row whose generation grew is told to its region, in the same
+// transaction, and one whose generation did not grow is not.
+//
+// A generation grows exactly when agents must see the change. A weight is not
+// part of what an agent runs, so it moves the route's generation and not the
+// row's; a status (started, stopped) moves neither.
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Tx is what writing needs of a transaction that holds the app's row.
+type Tx interface {
+	PutTopology([]model.Topology) error
+	PutRoutes([]model.Route) error
+	Change(regionID string, kind model.ChangeKind, key string, generation int64)
+}
+
+// State is an app's rows and routes, or some of them.
+type State struct {
+	Rows   []model.Topology
+	Routes []model.Route
+}
+
+type rowKey struct{ deployment, region string }
+
+// Diff returns what of want differs from have, in lock order. What want does not
+// mention stays. A generation that would go back is an error of the caller: the
+// agents that hold the higher one would ignore the row forever.
+func Diff(have, want State) (State, error) {
+	var d State
+	rows := make(map[rowKey]model.Topology, len(have.Rows))
+	for _, t := range have.Rows {
+		rows[rowKey{t.DeploymentID, t.RegionID}] = t
+	}
+	for _, t := range want.Rows {
+		was, had := rows[rowKey{t.DeploymentID, t.RegionID}]
+		if t.Generation < was.Generation || t.Generation < 1 {
+			return State{}, fmt.Errorf("topology of %s in %s: generation %d after %d",
+				t.DeploymentID, t.RegionID, t.Generation, was.Generation)
+		}
+		if !had || t != was {
+			d.Rows = append(d.Rows, t)
+		}
+	}
+	routes := make(map[string]model.Route, len(have.Routes))
+	for _, r := range have.Routes {
+		routes[r.RegionID] = r
+	}
+	for _, r := range want.Routes {
+		was, had := routes[r.RegionID]
+		if r.Generation < was.Generation || r.Generation < 1 {
+			return State{}, fmt.Errorf("route of %s in %s: generation %d after %d",
+				r.AppID, r.RegionID, r.Generation, was.Generation)
+		}
+		if !had || r.Generation != was.Generation {
+			d.Routes = append(d.Routes, r)
+		}
+	}
+	slices.SortFunc(d.Rows, func(a, b model.Topology) int {
+		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	slices.SortFunc(d.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
+	return d, nil
+}
+
+// Write puts what of want differs from have, and notes a change for each row and
+// route whose generation grew.
+func Write(tx Tx, have, want State) error {
+	d, err := Diff(have, want)
+	if err != nil {
+		return err
+	}
+	if len(d.Rows) > 0 {
+		if err := tx.PutTopology(d.Rows); err != nil {
+			return fmt.Errorf("put topology: %w", err)
+		}
+	}
+	if len(d.Routes) > 0 {
+		if err := tx.PutRoutes(d.Routes); err != nil {
+			return fmt.Errorf("put routes: %w", err)
+		}
+	}
+	grown := make(map[rowKey]int64, len(have.Rows))
+	for _, t := range have.Rows {
+		grown[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
+	}
+	for _, t := range d.Rows {
+		if t.Generation > grown[rowKey{t.DeploymentID, t.RegionID}] {
+			tx.Change(t.RegionID, model.KindDeployment, t.DeploymentID, t.Generation)
+		}
+	}
+	for _, r := range d.Routes {
+		tx.Change(r.RegionID, model.KindRoutes, r.AppID, r.Generation)
+	}
+	return nil
+}
+
+// Active tells whether the row is to run.
+func Active(t model.Topology) bool {
+	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
+		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+}
+
+// Scale returns the rows of the deployment with other replicas: those that run,
+// in the region given or, if it is empty, in all. Rows that have that many are
+// left out, so an empty answer means that there is nothing to do.
+func Scale(rows []model.Topology, deploymentID, regionID string, replicas int32, traceparent string, now int64) []model.Topology {
+	return bump(rows, traceparent, now, func(t *model.Topology) bool {
+		if t.DeploymentID != deploymentID || (regionID != "" && t.RegionID != regionID) || t.Replicas == replicas {
+			return false
+		}
+		t.Replicas = replicas
+		return true
+	})
+}
+
+// BumpSecrets returns the rows that are to fetch their secrets again: those that
+// run and whose deployment, by id in specs, refers to the secret.
+func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentSpec, secret, traceparent string, now int64) []model.Topology {
+	return bump(rows, traceparent, now, func(t *model.Topology) bool {
+		return slices.ContainsFunc(specs[t.DeploymentID].GetSecrets(), func(r *windlassv1.SecretReference) bool {
+			return r.GetSecret() == secret
+		})
+	})
+}
+
+// bump returns the active rows that change has changed, a generation later.
+func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
+	var changed []model.Topology
+	for _, t := range rows {
+		if Active(t) && change(&t) {
+			t.Generation++
+			t.Traceparent, t.UpdatedAt = traceparent, now
+			changed = append(changed, t)
+		}
+	}
+	return changed
+}

@@ -1,0 +1,157 @@
+package topology
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	started  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	stopping = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+	stopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+)
+
+// table is a database of rows and of what regions were told.
+type table struct {
+	rows    map[rowKey]model.Topology
+	routes  map[string]model.Route
+	changes map[string]int64
+}
+
+func newTable() *table {
+	return &table{rows: map[rowKey]model.Topology{}, routes: map[string]model.Route{}, changes: map[string]int64{}}
+}
+
+func (t *table) PutTopology(rows []model.Topology) error {
+	for _, r := range rows {
+		t.rows[rowKey{r.DeploymentID, r.RegionID}] = r
+	}
+	return nil
+}
+
+func (t *table) PutRoutes(routes []model.Route) error {
+	for _, r := range routes {
+		t.routes[r.RegionID] = r
+	}
+	return nil
+}
+
+func (t *table) Change(region string, kind model.ChangeKind, key string, generation int64) {
+	t.changes[region+"/"+key] = generation
+}
+
+func (t *table) state() State {
+	var s State
+	for _, r := range t.rows {
+		s.Rows = append(s.Rows, r)
+	}
+	for _, r := range t.routes {
+		s.Routes = append(s.Routes, r)
+	}
+	return s
+}
+
+func row(deployment, region string, generation int64) model.Topology {
+	return model.Topology{AppID: "app", DeploymentID: deployment, RegionID: region, Replicas: 2, Generation: generation, Status: started}
+}
+
+func TestRegionsAreToldExactlyWhatGrew(t *testing.T) {
+	db := newTable()
+	have := State{Rows: []model.Topology{row("v1", "us", 1), row("v1", "eu", 1)}}
+	require.NoError(t, Write(db, State{}, have))
+	require.Equal(t, map[string]int64{"us/v1": 1, "eu/v1": 1}, db.changes)
+
+	clear(db.changes)
+	want := db.state()
+	for i := range want.Rows {
+		want.Rows[i].Weight = 100 // what an agent does not see of the row
+		if want.Rows[i].RegionID == "us" {
+			want.Rows[i].Generation++
+		}
+	}
+	want.Routes = []model.Route{{AppID: "app", RegionID: "us", Generation: 1, Hosts: []string{"a"}}}
+	require.NoError(t, Write(db, have, want))
+	require.Equal(t, map[string]int64{"us/v1": 2, "us/app": 1}, db.changes)
+	require.Equal(t, int32(100), db.rows[rowKey{"v1", "eu"}].Weight)
+
+	clear(db.changes)
+	require.NoError(t, Write(db, db.state(), db.state()))
+	require.Empty(t, db.changes, "nothing differs, nothing is told")
+}
+
+func TestAGenerationNeverGoesBack(t *testing.T) {
+	db := newTable()
+	require.ErrorContains(t, Write(db, State{Rows: []model.Topology{row("v1", "us", 4)}},
+		State{Rows: []model.Topology{row("v1", "us", 3)}}), "topology of v1 in us: generation 3 after 4")
+	require.Error(t, Write(db, State{}, State{Rows: []model.Topology{row("v1", "us", 0)}}))
+	require.Error(t, Write(db, State{Routes: []model.Route{{RegionID: "us", Generation: 2}}},
+		State{Routes: []model.Route{{RegionID: "us", Generation: 1}}}))
+	require.Empty(t, db.rows)
+	require.Empty(t, db.changes)
+}
+
+func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {
+	gone := row("v1", "ap", 3)
+	gone.Status = stopping
+	rows := []model.Topology{row("v1", "us", 1), row("v1", "eu", 1), gone, row("v2", "us", 1)}
+
+	all := Scale(rows, "v1", "", 5, "tp", 9)
+	require.Len(t, all, 2)
+	for _, r := range all {
+		require.Equal(t, int32(5), r.Replicas)
+		require.Equal(t, int64(2), r.Generation)
+		require.Equal(t, "tp", r.Traceparent)
+		require.Equal(t, int64(9), r.UpdatedAt)
+	}
+	one := Scale(rows, "v1", "eu", 0, "", 9)
+	require.Len(t, one, 1)
+	require.Equal(t, "eu", one[0].RegionID)
+	require.Empty(t, Scale(rows, "v1", "", 2, "", 9), "they have two")
+}
+
+func TestARotatedSecretReachesRowsThatUseItAndNoOthers(t *testing.T) {
+	gone := row("uses", "ap", 1)
+	gone.Status = stopped
+	rows := []model.Topology{row("uses", "us", 1), gone, row("other", "us", 1), row("none", "us", 1)}
+	ref := func(name string) *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: name}}}
+	}
+	bumped := BumpSecrets(rows, map[string]*windlassv1.DeploymentSpec{"uses": ref("token"), "other": ref("else")}, "token", "", 9)
+	require.Len(t, bumped, 1)
+	require.Equal(t, "uses", bumped[0].DeploymentID)
+	require.Equal(t, int64(2), bumped[0].Generation)
+}
+
+// TestWhatIsWrittenIsWhatWasWanted for any rows, and regions hear of each
+// generation that grew, once.
+func TestWhatIsWrittenIsWhatWasWanted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		db, want := newTable(), newTable()
+		var have State
+		for range rapid.IntRange(1, 10).Draw(t, "writes") {
+			have = db.state()
+			clear(db.changes)
+			grew := map[string]int64{}
+			for range rapid.IntRange(0, 6).Draw(t, "rows") {
+				d := rapid.SampledFrom([]string{"v1", "v2"}).Draw(t, "deployment")
+				r := rapid.SampledFrom([]string{"us", "eu"}).Draw(t, "region")
+				next := want.rows[rowKey{d, r}]
+				next.DeploymentID, next.RegionID = d, r
+				next.Weight = rapid.Int32Range(0, 100).Draw(t, "weight")
+				if next.Generation == 0 || rapid.Bool().Draw(t, "seen by agents") {
+					next.Generation++
+					grew[r+"/"+d] = next.Generation
+				}
+				want.rows[rowKey{d, r}] = next
+			}
+			require.NoError(t, Write(db, have, want.state()))
+			require.Equal(t, want.rows, db.rows)
+			require.Equal(t, grew, db.changes)
+		}
+	})
+}

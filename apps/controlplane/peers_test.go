@@ -1,0 +1,209 @@
+package controlplane
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestACommitOnOneProcessReachesAStreamOfAnotherWithoutABeat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us", "eu")
+	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
+	agent := w.join(b, "us")
+	agent.watch(b)
+	acquainted(a, b)
+	// Of these, only what is told can be seen: nobody lives to see a beat.
+	for range 5 {
+		d := w.user(a).deploy(t, "chat", "us")
+		agent.assigned(d.DeploymentId)
+	}
+	require.Positive(t, b.metric("windlass_peer_nudges_received_total"))
+
+	// The agent moves to the other one, and the news go the other way.
+	agent.watch(a)
+	d := w.user(b).deploy(t, "chat", "us")
+	agent.assigned(d.DeploymentId)
+}
+
+func TestAWatcherHearsOfWhatAnotherProcessCommits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
+	acquainted(a, b)
+	first := w.user(a).deploy(t, "chat", "us")
+	stream, err := w.user(b).apps.WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: first.AppId})
+	require.NoError(t, err)
+	require.True(t, stream.Receive(), stream.Err())
+	begin := time.Now()
+	const changes = 10
+	for range changes {
+		d := w.user(a).deploy(t, "chat", "us")
+		for stream.Msg().App.LatestVersion < d.Version {
+			require.True(t, stream.Receive(), stream.Err())
+		}
+	}
+	// By itself a picture is read no sooner than 2 s after the one before it.
+	require.Less(t, time.Since(begin), changes*2*time.Second)
+	require.NoError(t, stream.Close())
+}
+
+func TestAPeerThatHangsDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	w.peerRow(ident.New("cp"), hang(t))
+	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
+	agent := w.join(b, "us")
+	agent.watch(b)
+	for _, p := range []*plane{a, b} {
+		p.waitFor("windlass_peers", 2)
+	}
+	for range 5 {
+		d := w.user(a).deploy(t, "chat", "us")
+		agent.assigned(d.DeploymentId)
+	}
+}
+
+// hang accepts calls and never answers one.
+func hang(t *testing.T) string {
+	t.Helper()
+	listener := listen(t)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
+}
+
+func TestALostNudgeIsCaughtByTheBeat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	// Nothing listens where the second one says that it is to be called.
+	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: 50 * time.Millisecond, deaf: true})
+	agent := w.join(b, "us")
+	agent.watch(b)
+	acquainted(a, b)
+	d := w.user(a).deploy(t, "chat", "us")
+	agent.assigned(d.DeploymentId)
+	require.Zero(t, b.metric("windlass_peer_nudges_received_total"))
+	require.Zero(t, a.metric("windlass_peer_nudges_total", "outcome=ok"))
+}
+
+func TestAnAgentIsAskedThroughTheProcessThatHoldsItsStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	a, b := w.start(planeConfig{}), w.start(planeConfig{})
+	agent := w.join(b, "us")
+	agent.watch(b)
+	acquainted(a, b)
+	d := w.user(a).deploy(t, "chat", "us")
+	agent.assigned(d.DeploymentId)
+	agent.runs("ins_1", d.DeploymentId)
+
+	type result struct {
+		res *windlassv1.GetLogsResponse
+		err error
+	}
+	logs := func(p *plane) chan result {
+		got := make(chan result, 1)
+		go func() {
+			res, err := w.user(p).deployments.GetLogs(t.Context(), &windlassv1.GetLogsRequest{Instance: "ins_1", TailLines: 7})
+			got <- result{res, err}
+		}()
+		return got
+	}
+	for _, p := range []*plane{a, b} {
+		got := logs(p)
+		req := agent.answer("hello from "+p.address, "")
+		require.Equal(t, "ins_1", req.GetLogs().InstanceId)
+		require.EqualValues(t, 7, req.GetLogs().TailLines)
+		r := <-got
+		require.NoError(t, r.err)
+		require.Equal(t, "hello from "+p.address, string(r.res.Data))
+	}
+	// What the agent says against it is told in its words.
+	got := logs(a)
+	agent.answer("", "no such instance")
+	r := <-got
+	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(r.err))
+	require.ErrorContains(t, r.err, "no such instance")
+
+	// It moves, and is asked where it is now: no stale row leads astray.
+	agent.watch(a)
+	got = logs(b)
+	agent.answer("moved", "")
+	require.NoError(t, (<-got).err)
+
+	// It is gone, and the process that held its stream has no answer to wait for.
+	agent.leave()
+	require.Eventually(t, func() bool { return !a.core.dispatch.Connected(agent.region) }, patience, 5*time.Millisecond)
+	begin := time.Now()
+	r = <-logs(b)
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(r.err))
+	require.Less(t, time.Since(begin), 5*time.Second, "nobody to ask is known at once")
+}
+
+func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	a := w.start(planeConfig{})
+	for range 4 {
+		w.user(a).deploy(t, "chat", "us")
+	}
+	require.EqualValues(t, 3, a.metric("deployment_workflow_status", "status=superseded"))
+}
+
+func TestAProcessThatEndsIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	a, b, c := w.start(planeConfig{}), w.start(planeConfig{}), w.start(planeConfig{})
+	acquainted(a, b, c)
+	c.stop()
+	acquainted(a, b)
+	w.write(func(tx store.Tx) error {
+		rows, err := tx.ListPeers(time.Hour.Milliseconds())
+		require.Len(t, rows, 2, "it took its row along")
+		return err
+	})
+}
+
+func TestTheListenerForPeersLetsNobodyElseIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "us")
+	a := w.start(planeConfig{})
+	other := newWorld(t, "us")
+	b := other.start(planeConfig{})
+	// A process of another installation, whose key is another one, believes that a is
+	// its peer.
+	other.peerRow(a.core.peerID, a.address)
+	b.waitFor("windlass_peers", 1)
+	require.Eventually(t, func() bool { return b.metric("windlass_peer_nudges_total", "outcome=error") > 0 }, patience, 5*time.Millisecond)
+	require.Zero(t, b.metric("windlass_peer_nudges_total", "outcome=ok"))
+	require.Zero(t, a.metric("windlass_peer_nudges_received_total"))
+
+	// The API's own listener does not serve peers.
+	conn, err := net.Dial("tcp", a.url[len("http://"):])
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "POST /windlass.peer.v1.PeerService/Nudge HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+	require.NoError(t, err)
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "404")
+}

@@ -1,0 +1,315 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/service"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+const (
+	// patience bounds every wait for a condition.
+	patience = 30 * time.Second
+	// never is a beat that no test lives to see: what arrives was told.
+	never = time.Hour
+)
+
+// world is one installation on a real database, with as many processes of the
+// control plane as a test starts.
+type world struct {
+	t      *testing.T
+	dsn    string
+	keyset []byte
+	boot   BootstrapResult
+}
+
+func newWorld(t *testing.T, regions ...string) *world {
+	t.Helper()
+	w := &world{t: t, dsn: stacktest.MariaDB(t)}
+	var err error
+	w.keyset, err = seal.Generate()
+	require.NoError(t, err)
+	w.boot, err = Bootstrap(t.Context(), BootstrapConfig{MySQLDSN: w.dsn, Regions: regions})
+	require.NoError(t, err)
+	return w
+}
+
+// plane is one process of the control plane, all but its own address space.
+type plane struct {
+	t        *testing.T
+	core     *core
+	url      string
+	address  string // for peers
+	registry *prometheus.Registry
+	stop     func()
+}
+
+type planeConfig struct {
+	beat time.Duration
+	// deaf: nothing listens where its peers call.
+	deaf bool
+}
+
+// start starts a process; the test's end stops it.
+func (w *world) start(cfg planeConfig) *plane {
+	w.t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	p := &plane{t: w.t, registry: prometheus.NewRegistry()}
+	db, err := mysql.Open(w.t.Context(), mysql.Config{DSN: w.dsn, MaxOpen: 8})
+	require.NoError(w.t, err)
+	box, err := seal.New(w.keyset)
+	require.NoError(w.t, err)
+	api, peer := listen(w.t), listen(w.t)
+	p.url, p.address = "http://"+api.Addr().String(), peer.Addr().String()
+	if cfg.deaf {
+		require.NoError(w.t, peer.Close())
+	}
+	peerHTTP := rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout})
+	p.core, err = newCore(parts{
+		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
+		newDriver: func(step rollout.Step) (driver, error) { return rollout.NewMemory(step, log), nil },
+		log:       log, registerer: p.registry, tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())),
+		rand: rand.Float64, domain: "windlass.local", leaseTTL: 15 * time.Second, beat: cfg.beat,
+		peerID: ident.New("cp"), peerAddress: p.address, peerHTTP: peerHTTP,
+	})
+	require.NoError(w.t, err)
+	components := append(slices.Clone(p.core.components), service.Component{Name: "api", Run: func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, p.core.dispatch.Drain)()
+		return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.handler}), api, drainGrace)
+	}})
+	if !cfg.deaf {
+		components = append(components, service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
+			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler}), peer, drainGrace)
+		}})
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(ctx, log, stopGrace, components...) }()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("stop a control plane: %v", err)
+		}
+		peerHTTP.CloseIdleConnections()
+		if err := db.Close(); err != nil {
+			w.t.Errorf("close its database: %v", err)
+		}
+	})
+	w.t.Cleanup(p.stop)
+	return p
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return l
+}
+
+// metric is the sum over a metric's labels that match.
+func (p *plane) metric(name string, labels ...string) (sum float64) {
+	p.t.Helper()
+	families, err := p.registry.Gather()
+	require.NoError(p.t, err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var have []string
+			for _, l := range m.GetLabel() {
+				have = append(have, l.GetName()+"="+l.GetValue())
+			}
+			if slices.ContainsFunc(labels, func(want string) bool { return !slices.Contains(have, want) }) {
+				continue
+			}
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+// waitFor waits until the metric has the value.
+func (p *plane) waitFor(name string, value float64) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return p.metric(name) == value }, patience, 10*time.Millisecond,
+		"%s never became %v", name, value)
+}
+
+// acquainted waits until each of the processes knows the others.
+func acquainted(planes ...*plane) {
+	for _, p := range planes {
+		p.t.Helper()
+		p.waitFor("windlass_peers", float64(len(planes)-1))
+	}
+}
+
+// user calls this process with a workspace owner's key.
+type user struct {
+	apps        windlassv1connect.AppServiceClient
+	deployments windlassv1connect.DeploymentServiceClient
+}
+
+func (w *world) user(p *plane) user {
+	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	w.t.Cleanup(client.CloseIdleConnections)
+	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.APIKey }})
+	return user{
+		apps:        windlassv1connect.NewAppServiceClient(client, p.url, options...),
+		deployments: windlassv1connect.NewDeploymentServiceClient(client, p.url, options...),
+	}
+}
+
+func (u user) deploy(t *testing.T, app string, regions ...string) *windlassv1.DeployResponse {
+	t.Helper()
+	res, err := u.apps.Deploy(t.Context(), &windlassv1.DeployRequest{App: app, Spec: &windlassv1.DeploymentSpec{
+		Command: []string{"serve"}, Regions: regions, Replicas: new(int32(1)), Env: map[string]string{"TRY": ident.New("x")},
+	}})
+	require.NoError(t, err)
+	return res
+}
+
+// agent is a region's, as far as a test needs it.
+type agent struct {
+	t          *testing.T
+	client     *http.Client
+	region     string
+	credential string
+	session    string
+	hello      *agentv1.Hello
+	frames     chan *agentv1.WatchResponse
+	leave      func()
+	calls      agentv1connect.AgentServiceClient
+	sequence   int64
+}
+
+// join makes the region's agent known, through the process.
+func (w *world) join(p *plane, region string) *agent {
+	w.t.Helper()
+	a := &agent{t: w.t, client: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), leave: func() {}}
+	w.t.Cleanup(a.client.CloseIdleConnections)
+	res, err := a.dial(p).Join(w.t.Context(), &agentv1.JoinRequest{Token: w.boot.JoinTokens[region], JoinId: "join_0123456789abcdef"})
+	require.NoError(w.t, err)
+	a.region, a.credential = res.RegionId, res.Credential.Value
+	return a
+}
+
+func (a *agent) dial(p *plane) agentv1connect.AgentServiceClient {
+	return agentv1connect.NewAgentServiceClient(a.client, p.url, rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return a.credential }})...)
+}
+
+// watch opens the session's stream on the process, and leaves the one before it.
+func (a *agent) watch(p *plane) {
+	a.t.Helper()
+	a.leave()
+	a.calls = a.dial(p)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(a.t.Context()))
+	stream, err := a.calls.Watch(ctx, &agentv1.WatchRequest{SessionId: a.session})
+	require.NoError(a.t, err)
+	frames, ended := make(chan *agentv1.WatchResponse, 1000), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for stream.Receive() {
+			frames <- stream.Msg()
+		}
+		_ = stream.Close()
+	}()
+	a.frames = frames
+	a.leave = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	a.t.Cleanup(a.leave)
+	a.hello = a.until(func(f *agentv1.WatchResponse) bool { return f.GetHello() != nil }).GetHello()
+	a.until(func(f *agentv1.WatchResponse) bool { return f.GetSnapshotEnd() != nil })
+}
+
+// until returns the first frame that is wanted.
+func (a *agent) until(wanted func(*agentv1.WatchResponse) bool) *agentv1.WatchResponse {
+	a.t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case f := <-a.frames:
+			if wanted(f) {
+				return f
+			}
+		case <-late:
+			require.FailNow(a.t, "the frame never came")
+		}
+	}
+}
+
+// assigned waits until the stream brings the deployment.
+func (a *agent) assigned(deployment string) *agentv1.Item {
+	a.t.Helper()
+	var found *agentv1.Item
+	a.until(func(f *agentv1.WatchResponse) bool {
+		for _, it := range f.GetDelta().GetItems() {
+			if it.Key == deployment {
+				found = it
+			}
+		}
+		return found != nil
+	})
+	return found
+}
+
+// runs reports an instance of the deployment.
+func (a *agent) runs(instance, deployment string) {
+	a.t.Helper()
+	a.sequence++
+	_, err := a.calls.Report(a.t.Context(), &agentv1.ReportRequest{
+		SessionId: a.session, Epoch: a.hello.Epoch, Fence: a.hello.Fence, Sequence: a.sequence,
+		Instances: []*agentv1.InstanceState{{Id: instance, DeploymentId: deployment, Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}},
+	})
+	require.NoError(a.t, err)
+}
+
+// answer answers the next request, in one piece.
+func (a *agent) answer(data, refusal string) *agentv1.Request {
+	a.t.Helper()
+	req := a.until(func(f *agentv1.WatchResponse) bool { return f.GetRequest() != nil }).GetRequest()
+	_, err := a.calls.UploadLogs(a.t.Context(), &agentv1.UploadLogsRequest{RequestId: req.Id, Data: []byte(data), End: true, Error: refusal})
+	require.NoError(a.t, err)
+	return req
+}
+
+// write runs a transaction of no process of the control plane.
+func (w *world) write(fn func(store.Tx) error) {
+	w.t.Helper()
+	db, err := mysql.Open(w.t.Context(), mysql.Config{DSN: w.dsn, MaxOpen: 2})
+	require.NoError(w.t, err)
+	err = db.Update(w.t.Context(), fn)
+	require.NoError(w.t, errors.Join(err, db.Close()))
+}
+
+// peerRow makes the others believe in a process at the address.
+func (w *world) peerRow(id, address string) {
+	w.t.Helper()
+	w.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })
+}
