@@ -1,0 +1,214 @@
+// Package agent is the process in a region that pulls what the region should
+// run, applies it, and reports what it sees. This file is its only wiring.
+//
+//	control plane --Watch--> session -> inbox -> reconcile -> runtime
+//	control plane <-Report-- report  <-----------'            (keeps running
+//	                                                           without us)
+//
+// Killing an agent at any moment stops no instance and loses nothing: the inbox
+// holds the desired state, the runtime what runs, and a new agent on the same
+// data directory goes on from both.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
+	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	"github.com/windlass-run/windlass/apps/agent/internal/routes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/secrets"
+	"github.com/windlass-run/windlass/apps/agent/internal/session"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/service"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+)
+
+// Runtime runs instances; see package runtime for the contract.
+type Runtime = runtime.Runtime
+
+// Config of an Agent.
+type Config struct {
+	// Server is the control plane's URL.
+	Server string
+	// HTTPClient reaches it.
+	HTTPClient *http.Client
+	// DataDir holds the inbox, the credential, routes and kept secrets.
+	DataDir string
+	// TokenFile holds the join token; needed until the agent has joined.
+	TokenFile string
+	// NewRuntime makes the runtime once the region's name is known. A runtime
+	// that is also an io.Closer is closed at the end.
+	NewRuntime func(ctx context.Context, region string) (Runtime, error)
+	// RuntimeName is what the control plane is told: "process".
+	RuntimeName string
+	Version     string
+	Log         *slog.Logger
+	Registerer  prometheus.Registerer
+	Tracer      *sdktrace.TracerProvider
+	Rand        func() float64
+	// NoSync lets the machine lose the inbox in a crash; for simulated fleets.
+	NoSync bool
+	// Silence is how long the control plane may say nothing; 0: the default.
+	Silence time.Duration
+}
+
+// Agent is a running agent. Make it with New, run it once.
+type Agent struct {
+	cfg        Config
+	inbox      *inbox.Inbox
+	runtime    Runtime
+	reconciler *reconcile.Reconciler
+	session    *session.Session
+	region     string
+	health     service.Health
+}
+
+// New joins the region if need be and puts the parts together. It returns when
+// ctx ends before a credential was had.
+func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
+	if cfg.Server == "" || cfg.HTTPClient == nil || cfg.DataDir == "" || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
+		return nil, errors.New("agent: Server, HTTPClient, DataDir, NewRuntime, Log, Registerer, Tracer and Rand are required")
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	a := &Agent{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	// The inbox's file lock is also what keeps a second agent off this directory.
+	if a.inbox, err = inbox.Open(filepath.Join(cfg.DataDir, "inbox.db"), cfg.NoSync); err != nil {
+		return nil, err
+	}
+	credentials, client, info, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	a.region = credentials.Region()
+
+	table, err := routes.Open(filepath.Join(cfg.DataDir, "routes.json"))
+	if err != nil {
+		return nil, err
+	}
+	values, err := secrets.Open(filepath.Join(cfg.DataDir, "secrets"), client.GetSecrets)
+	if err != nil {
+		return nil, err
+	}
+	if a.runtime, err = cfg.NewRuntime(ctx, a.region); err != nil {
+		return nil, fmt.Errorf("start runtime: %w", err)
+	}
+	a.reconciler, err = reconcile.New(reconcile.Config{
+		Inbox: a.inbox, Runtime: a.runtime,
+		Secrets: values.Values, ForgetSecrets: values.Forget,
+		Serve:  table.Serve,
+		Log:    cfg.Log,
+		Tracer: cfg.Tracer.Tracer("windlass/agent"),
+		Region: credentials.Region,
+		Rand:   cfg.Rand,
+	})
+	if err != nil {
+		return nil, err
+	}
+	reporter, err := report.New(report.Config{
+		Source: a.reconciler, Send: client.Report,
+		Received:   func() int64 { return a.inbox.Cursor().Revision },
+		Log:        cfg.Log,
+		Registerer: cfg.Registerer,
+		Rand:       cfg.Rand,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.session, err = session.New(session.Config{
+		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.reconciler.Enqueue, Instances: a.runtime,
+		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.health.Add("control plane", func(context.Context) error {
+		if !a.session.Connected() {
+			return errors.New("no stream from the control plane; what runs keeps running")
+		}
+		return nil
+	})
+	return a, nil
+}
+
+// credentialFile is where, in the data directory, the credential is.
+const credentialFile = "credential.json"
+
+// connect returns the agent's credentials, after it has joined if need be, and the
+// client that uses them.
+func connect(ctx context.Context, cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
+	credentials, err := session.OpenCredentials(filepath.Join(cfg.DataDir, credentialFile))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	client := agentv1connect.NewAgentServiceClient(cfg.HTTPClient, cfg.Server, rpc.ClientOptions(rpc.ClientConfig{
+		Token:     credentials.Token,
+		UserAgent: "windlass-agent/" + cfg.Version,
+		// A frame holds up to a megabyte of items, and one item may be large.
+		ReadMaxBytes: 32 << 20,
+	})...)
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
+	}
+	info := &agentv1.AgentInfo{Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname}
+	if err := credentials.EnsureJoined(ctx, client, cfg.TokenFile, info, backoff.Policy{}, cfg.Rand, cfg.Log); err != nil {
+		return nil, nil, nil, fmt.Errorf("join: %w", err)
+	}
+	return credentials, client, info, nil
+}
+
+// Region is the name of the region that the agent joined.
+func (a *Agent) Region() string { return a.region }
+
+// Connected tells whether there is a stream from the control plane.
+func (a *Agent) Connected() bool { return a.session.Connected() }
+
+// Health tells whether the control plane is connected.
+func (a *Agent) Health() *service.Health { return &a.health }
+
+// Components are the parts to run, together.
+func (a *Agent) Components() []service.Component {
+	return []service.Component{
+		{Name: "runtime", Run: a.runtime.Run},
+		{Name: "reconcile", Run: a.reconciler.Run},
+		{Name: "session", Run: a.session.Run},
+		{Name: "renewal", Run: a.session.Renew},
+	}
+}
+
+// Close lets go of the data directory. Instances keep running.
+func (a *Agent) Close() error {
+	var err error
+	if closer, ok := a.runtime.(interface{ Close() error }); ok {
+		// The runtime closes itself when it ran to its end.
+		if err = closer.Close(); errors.Is(err, os.ErrClosed) {
+			err = nil
+		}
+	}
+	if a.inbox != nil {
+		err = errors.Join(err, a.inbox.Close())
+	}
+	return err
+}

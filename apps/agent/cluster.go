@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/session"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/service"
+)
+
+// clusterFlags are of --runtime kubernetes.
+type clusterFlags struct {
+	Kubeconfig           string        `help:"Kubeconfig file of the region's cluster; empty: that of the pod the agent is (kubernetes)." type:"path" env:"WINDLASS_KUBECONFIG"`
+	Context              string        `help:"Context within the kubeconfig; empty: its current one (kubernetes)." env:"WINDLASS_KUBE_CONTEXT"`
+	Namespace            string        `help:"Namespace of the agent itself, for its lease; empty: the pod's, or the kubeconfig's (kubernetes)." env:"WINDLASS_NAMESPACE"`
+	NamespacePrefix      string        `help:"What the names of namespaces for instances begin with (kubernetes)." default:"windlass-" env:"WINDLASS_NAMESPACE_PREFIX"`
+	PoolsFile            string        `help:"YAML file that names the region's GPU pools (kubernetes)." type:"path" env:"WINDLASS_POOLS_FILE"`
+	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
+	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: nobody from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
+	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
+}
+
+// runtimeConfig checks the flags, before anything is started.
+func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
+	var out kubernetes.Config
+	if c.ForceDeleteLostAfter < 0 {
+		return out, fmt.Errorf("--force-delete-lost-after=%v: use 0 for never, or a positive time such as 10m", c.ForceDeleteLostAfter)
+	}
+	gateway, err := parseSelector(c.GatewaySelector)
+	if err != nil {
+		return out, fmt.Errorf("--gateway-selector=%q: %w", c.GatewaySelector, err)
+	}
+	var pools map[string]render.Pool
+	if c.PoolsFile != "" {
+		data, err := os.ReadFile(c.PoolsFile)
+		if err != nil {
+			return out, fmt.Errorf("--pools-file: %w", err)
+		}
+		if pools, err = render.ParsePools(data); err != nil {
+			return out, fmt.Errorf("--pools-file=%s: %w", c.PoolsFile, err)
+		}
+	}
+	// The region's name is the control plane's to say, and comes later.
+	if err := (render.Config{Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway}).Check(); err != nil {
+		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q: %w", c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, err)
+	}
+	out.NamespacePrefix, out.Pools, out.Gateway = c.NamespacePrefix, pools, gateway
+	out.ForceDeleteLostAfter = c.ForceDeleteLostAfter
+	return out, nil
+}
+
+// parseSelector reads --gateway-selector.
+func parseSelector(s string) (render.GatewaySelector, error) {
+	var out render.GatewaySelector
+	if s == "" {
+		return out, nil
+	}
+	for term := range strings.SplitSeq(s, ",") {
+		what, value, _ := strings.Cut(strings.TrimSpace(term), ":")
+		label, is, isLabel := strings.Cut(value, "=")
+		switch {
+		case what == "pod" && isLabel:
+			if out.PodLabels == nil {
+				out.PodLabels = map[string]string{}
+			}
+			out.PodLabels[label] = is
+		case what == "namespace" && isLabel:
+			if out.NamespaceLabels == nil {
+				out.NamespaceLabels = map[string]string{}
+			}
+			out.NamespaceLabels[label] = is
+		case what == "cidr" && value != "":
+			out.CIDRs = append(out.CIDRs, value)
+		default:
+			return out, fmt.Errorf("%q is none of pod:LABEL=VALUE, namespace:LABEL=VALUE, cidr:PREFIX", term)
+		}
+	}
+	return out, nil
+}
+
+// Roles that the agents of a cluster have, as their health pages tell.
+const (
+	roleStarting = "starting"
+	roleStandBy  = "stand-by"
+	roleActive   = "active"
+)
+
+// joinLease is held while an agent joins, so that one of several uses the token, and
+// the others find the credential.
+const joinLease = "windlass-agent-join"
+
+// member is one of the agents of a cluster, of which one is active.
+type member struct {
+	flags    flags
+	cfg      Config
+	runtime  kubernetes.Config
+	cluster  *kubernetes.Cluster
+	shared   *kubernetes.Kept
+	identity string
+	health   service.Health
+	// term is what this agent runs while it is active; nil: it stands by.
+	term atomic.Pointer[term]
+}
+
+// term is the time between getting the lease and losing it. All that works is made
+// anew for each.
+type term struct {
+	agent    *Agent
+	registry *prometheus.Registry
+}
+
+// runInCluster runs the agent of a region that is a Kubernetes cluster. Several may
+// run; the region's lease picks the one that does something.
+func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) error {
+	kubernetes.LogTo(cfg.Log)
+	m := &member{flags: f, cfg: cfg}
+	var err error
+	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {
+		return err
+	}
+	if m.cluster, err = kubernetes.OpenCluster(f.Cluster.Kubeconfig, f.Cluster.Context, f.Cluster.Namespace); err != nil {
+		return err
+	}
+	if name := f.Cluster.CredentialSecret; name != "" {
+		if m.shared, err = m.cluster.Keep(name); err != nil {
+			return err
+		}
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("hostname: %w", err)
+	}
+	m.identity = hostname + "_" + ident.New("agt")
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+
+	m.health.SetRole(roleStarting)
+	// An agent that stands by does all that it should.
+	m.health.Add("control plane", func(context.Context) error {
+		if t := m.term.Load(); t != nil && !t.agent.Connected() {
+			return errors.New("no stream from the control plane; what runs keeps running")
+		}
+		return nil
+	})
+	components := []service.Component{{Name: "agent", Run: m.run}}
+	if f.MetricsListen != "" {
+		components = append(components, service.AdminServer(service.AdminConfig{
+			Listen: f.MetricsListen, Registry: prometheus.Gatherers{registry, prometheus.GathererFunc(m.gather)},
+			Health: &m.health, Pprof: f.Pprof, Log: cfg.Log,
+		}))
+	}
+	return service.Run(ctx, cfg.Log, stopGrace, components...)
+}
+
+// gather gathers what the term has counted.
+func (m *member) gather() ([]*dto.MetricFamily, error) {
+	if t := m.term.Load(); t != nil {
+		return t.registry.Gather()
+	}
+	return nil, nil
+}
+
+func (m *member) credentialFile() string { return filepath.Join(m.cfg.DataDir, credentialFile) }
+
+// run joins, and then stands by and works in turns.
+func (m *member) run(ctx context.Context) error {
+	region, err := m.join(ctx)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	m.cfg.Log.InfoContext(ctx, "agent started", "region", region, "runtime", m.flags.Runtime, "version", Version, "identity", m.identity)
+	for attempt := 0; ctx.Err() == nil; attempt++ {
+		m.health.SetRole(roleStandBy)
+		err := m.cluster.Hold(ctx, kubernetes.LeaseName(region), m.identity, m.cfg.Log, m.work)
+		if !errors.Is(err, kubernetes.ErrLeaseLost) {
+			return err
+		}
+		m.cfg.Log.WarnContext(ctx, "not active any more; standing by", "error", err)
+		// Its error is that ctx ended, which the loop sees.
+		_ = backoff.Sleep(ctx, backoff.Policy{}.Delay(0, m.cfg.Rand))
+	}
+	return nil
+}
+
+// join makes sure of a credential and returns the region that it is for; none when
+// ctx ended before.
+func (m *member) join(ctx context.Context) (region string, err error) {
+	use := func(ctx context.Context) error {
+		if m.shared != nil {
+			if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
+				return err
+			}
+		}
+		credentials, _, _, err := connect(ctx, m.cfg)
+		if err != nil {
+			return err
+		}
+		region = credentials.Region()
+		if m.shared != nil {
+			return session.Give(ctx, m.credentialFile(), m.shared)
+		}
+		return nil
+	}
+	for attempt := 0; ctx.Err() == nil; attempt++ {
+		if m.shared == nil {
+			err = use(ctx)
+		} else {
+			err = m.cluster.Hold(ctx, joinLease, m.identity, m.cfg.Log, use)
+		}
+		switch {
+		case err == nil:
+			return region, nil
+		case m.shared == nil && ctx.Err() == nil:
+			return "", err
+		}
+		wait := backoff.Policy{}.Delay(attempt, m.cfg.Rand)
+		m.cfg.Log.WarnContext(ctx, "cannot get the region's credential; will try again", "error", err, "retry_in", wait)
+		// Its error is that ctx ended, which the loop sees.
+		_ = backoff.Sleep(ctx, wait)
+	}
+	return "", nil
+}
+
+// work is what the active agent does, until ctx ends.
+func (m *member) work(ctx context.Context) (err error) {
+	if m.shared != nil {
+		// The one before may have renewed it.
+		if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
+			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; going on with our own", "error", err)
+		}
+	}
+	t := &term{registry: prometheus.NewRegistry()}
+	cfg := m.cfg
+	cfg.Registerer = t.registry
+	cfg.NewRuntime = func(_ context.Context, region string) (Runtime, error) {
+		rc := m.runtime
+		rc.Client, rc.Region, rc.AgentVersion = m.cluster.Client, region, Version
+		rc.Log, rc.Registerer, rc.Random = cfg.Log, t.registry, rand.Float64
+		return kubernetes.New(rc)
+	}
+	if t.agent, err = New(ctx, cfg); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, t.agent.Close()) }()
+	m.term.Store(t)
+	m.health.SetRole(roleActive)
+	defer func() {
+		m.term.Store(nil)
+		m.health.SetRole(roleStandBy)
+	}()
+	components := t.agent.Components()
+	if m.shared != nil {
+		components = append(components, service.Component{Name: "credential", Run: func(ctx context.Context) error {
+			return session.Share(ctx, m.credentialFile(), m.shared, cfg.Log)
+		}})
+	}
+	return service.Run(ctx, cfg.Log, stopGrace, components...)
+}

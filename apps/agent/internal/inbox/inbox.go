@@ -1,0 +1,336 @@
+// Package inbox is the agent's durable copy of what its region should run. It
+// survives the agent's restart, so that a region keeps its desired state while
+// the control plane is away.
+//
+// A frame and the cursor it leads to are stored in one transaction: the cursor
+// never runs ahead of the items, and a crash between two frames costs a re-send.
+// The cursor means received, not applied; what became of an item is the
+// reconciler's word.
+//
+// An item with a lower (epoch, generation) than the one held loses. A snapshot
+// replaces what it speaks of, whole, at its end: keys that it leaves out are
+// forgotten here, and whatever of them still runs is found by comparing the
+// runtime with the inbox (quarantine). Nothing is ever stopped because a key is
+// absent.
+package inbox
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/digest"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Cursor is the resume cursor: everything up to Revision is held.
+type Cursor struct {
+	Epoch    int64
+	Revision int64
+	Chain    []byte
+}
+
+// Key names an item.
+type Key struct {
+	Kind agentv1.ItemKind
+	Name string
+}
+
+// ErrGap says that a frame does not continue where the inbox is. The stream is to
+// be opened again.
+var ErrGap = errors.New("the frame does not continue the inbox")
+
+// maxKey is what ids are far below, and the file's format far above.
+const maxKey = 1024
+
+var (
+	bucketMeta   = []byte("meta")
+	bucketItems  = []byte("items")
+	keyEpoch     = []byte("epoch")
+	keyRevision  = []byte("revision")
+	keyChain     = []byte("chain")
+	keySnapshots = []byte("snapshots")
+)
+
+// Inbox is safe for concurrent use. Items it returns are shared: read only.
+type Inbox struct {
+	db *bbolt.DB
+
+	mu     sync.RWMutex
+	cursor Cursor
+	items  map[Key]*agentv1.Item
+	index  *digest.Index
+	synced bool
+}
+
+// Open opens or makes the inbox file. A file that cannot be read is an error,
+// never an empty inbox: deleting it is the operator's decision, and safe.
+//
+// noSync leaves flushing to the operating system: a crash of the machine may
+// then lose frames, which a fleet in a test can afford and a region cannot.
+func Open(path string, noSync bool) (*Inbox, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 5 * time.Second, NoSync: noSync, NoFreelistSync: true})
+	if err != nil {
+		return nil, fmt.Errorf("open inbox %s (is another agent running on this data directory?): %w", path, err)
+	}
+	in := &Inbox{db: db, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
+	if err := in.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("load inbox %s (deleting the file makes the agent ask for everything again): %w", path, err), db.Close())
+	}
+	return in, nil
+}
+
+func (in *Inbox) load() error {
+	return in.db.Update(func(tx *bbolt.Tx) error {
+		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
+		if err != nil {
+			return err
+		}
+		items, err := tx.CreateBucketIfNotExists(bucketItems)
+		if err != nil {
+			return err
+		}
+		in.cursor = Cursor{
+			Epoch:    readInt(meta.Get(keyEpoch)),
+			Revision: readInt(meta.Get(keyRevision)),
+			Chain:    append([]byte(nil), meta.Get(keyChain)...),
+		}
+		in.synced = readInt(meta.Get(keySnapshots)) > 0
+		return items.ForEach(func(k, v []byte) error {
+			item := &agentv1.Item{}
+			if err := proto.Unmarshal(v, item); err != nil {
+				return fmt.Errorf("item %q: %w", k, err)
+			}
+			in.put(item)
+			return nil
+		})
+	})
+}
+
+// Close flushes and closes the file.
+func (in *Inbox) Close() error { return in.db.Close() }
+
+// Cursor is where to resume.
+func (in *Inbox) Cursor() Cursor {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	return in.cursor
+}
+
+// Synced tells whether a whole snapshot was ever stored. Before that, absence
+// means nothing.
+func (in *Inbox) Synced() bool {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	return in.synced
+}
+
+// Get returns the newest state of a key.
+func (in *Inbox) Get(k Key) (*agentv1.Item, bool) {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	item, ok := in.items[k]
+	return item, ok
+}
+
+// Items returns everything held, tombstones included, in no order.
+func (in *Inbox) Items() []*agentv1.Item {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	out := make([]*agentv1.Item, 0, len(in.items))
+	for _, item := range in.items {
+		out = append(out, item)
+	}
+	return out
+}
+
+// maxTombstones is what an inbox may hold of what is gone, whatever else it holds.
+const maxTombstones = 1000
+
+// Stale tells that most of what is held are tombstones. Deltas only ever add to
+// them; a snapshot leaves out those that nobody needs any more.
+func (in *Inbox) Stale() bool {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	live := in.index.Len()
+	return len(in.items)-live > max(maxTombstones, live)
+}
+
+// Sums is the digest of what is held.
+func (in *Inbox) Sums() digest.Sums {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	return in.index.Sums()
+}
+
+// Delta stores a delta frame and moves the cursor to its end. It returns the
+// keys that changed; ErrGap when the frame does not continue the cursor.
+func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if d.Epoch != in.cursor.Epoch || d.After != in.cursor.Revision || d.Upto < d.After {
+		return nil, fmt.Errorf("%w: frame (%d, %d] of epoch %d, cursor %d of epoch %d",
+			ErrGap, d.After, d.Upto, d.Epoch, in.cursor.Revision, in.cursor.Epoch)
+	}
+	next := in.cursor
+	if d.Upto > d.After {
+		next = Cursor{Epoch: d.Epoch, Revision: d.Upto, Chain: d.Chain}
+	}
+	return in.commit(d.Items, nil, next, false)
+}
+
+// Snapshot stores a complete snapshot: begin and all of its items. It returns
+// the keys that changed or went.
+func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) ([]Key, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if int64(len(items)) != begin.Count {
+		return nil, fmt.Errorf("%w: snapshot of %d items announced %d", ErrGap, len(items), begin.Count)
+	}
+	whole := len(begin.Buckets) == 0
+	at := in.cursor
+	switch {
+	case begin.Epoch < at.Epoch:
+		// Its items would lose to ours one by one, and the cursor lead elsewhere.
+		return nil, fmt.Errorf("%w: snapshot of epoch %d, cursor of epoch %d", ErrGap, begin.Epoch, at.Epoch)
+	case !whole && (begin.Epoch != at.Epoch || begin.Revision != at.Revision):
+		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",
+			ErrGap, len(begin.Buckets), begin.Revision, begin.Epoch, at.Revision, at.Epoch)
+	}
+	spoken := map[int]bool{}
+	for _, b := range begin.Buckets {
+		spoken[int(b)] = true
+	}
+	present := make(map[Key]bool, len(items))
+	for _, item := range items {
+		present[keyOf(item)] = true
+	}
+	var gone []Key
+	for k := range in.items {
+		covered := whole || spoken[digest.Bucket(k.Name)]
+		if covered && !present[k] {
+			gone = append(gone, k)
+		}
+	}
+	return in.commit(items, gone, Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
+}
+
+// commit stores items, forgets gone, and moves the cursor; first durably, then
+// in memory.
+func (in *Inbox) commit(items []*agentv1.Item, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
+	fresh := make(map[Key]*agentv1.Item, len(items))
+	for _, item := range items {
+		if item.Key == "" || len(item.Key) > maxKey || item.Kind <= 0 || item.Kind > 255 {
+			return nil, fmt.Errorf("store frame in inbox: item of kind %d has a key of %d bytes", item.Kind, len(item.Key))
+		}
+		k := keyOf(item)
+		held, ok := fresh[k]
+		if !ok {
+			held, ok = in.items[k]
+		}
+		if !ok || newer(item, held) {
+			fresh[k] = item
+		}
+	}
+	changed := make([]Key, 0, len(fresh)+len(gone))
+	err := in.db.Update(func(tx *bbolt.Tx) error {
+		stored := tx.Bucket(bucketItems)
+		for k, item := range fresh {
+			data, err := proto.Marshal(item)
+			if err != nil {
+				return fmt.Errorf("encode %s: %w", k.Name, err)
+			}
+			if err := stored.Put(rowKey(k), data); err != nil {
+				return err
+			}
+			changed = append(changed, k)
+		}
+		for _, k := range gone {
+			if err := stored.Delete(rowKey(k)); err != nil {
+				return err
+			}
+			changed = append(changed, k)
+		}
+		meta := tx.Bucket(bucketMeta)
+		if snapshot {
+			if err := meta.Put(keySnapshots, writeInt(1)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(
+			meta.Put(keyEpoch, writeInt(next.Epoch)),
+			meta.Put(keyRevision, writeInt(next.Revision)),
+			meta.Put(keyChain, next.Chain))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store frame in inbox: %w", err)
+	}
+	for _, item := range fresh {
+		in.put(item)
+	}
+	for _, k := range gone {
+		delete(in.items, k)
+		in.index.Delete(int32(k.Kind), k.Name)
+	}
+	in.cursor = next
+	in.synced = in.synced || snapshot
+	return changed, nil
+}
+
+// put notes an item in memory.
+func (in *Inbox) put(item *agentv1.Item) {
+	k := keyOf(item)
+	in.items[k] = item
+	if counts(item) {
+		in.index.Put(int32(k.Kind), k.Name, digest.Hash(int32(k.Kind), k.Name, item.Generation, item.SpecHash))
+	} else {
+		in.index.Delete(int32(k.Kind), k.Name)
+	}
+}
+
+// newer tells whether item replaces held: never with a lower (epoch,
+// generation), and not when it is the same.
+func newer(item, held *agentv1.Item) bool {
+	if item.Epoch != held.Epoch {
+		return item.Epoch > held.Epoch
+	}
+	if item.Generation != held.Generation {
+		return item.Generation > held.Generation
+	}
+	return string(item.SpecHash) != string(held.SpecHash)
+}
+
+// IsDelete tells whether the item is a tombstone.
+func IsDelete(item *agentv1.Item) bool {
+	d := item.GetDeployment()
+	return d != nil && d.Action == agentv1.DeploymentState_ACTION_DELETE
+}
+
+// counts tells whether an item is part of the digest (see Bookmark).
+func counts(item *agentv1.Item) bool {
+	switch c := item.Content.(type) {
+	case *agentv1.Item_Deployment:
+		return c.Deployment.Action == agentv1.DeploymentState_ACTION_APPLY
+	case *agentv1.Item_Routes:
+		return len(c.Routes.Targets) > 0
+	}
+	return false
+}
+
+func keyOf(item *agentv1.Item) Key { return Key{item.Kind, item.Key} }
+
+func rowKey(k Key) []byte { return append([]byte{byte(k.Kind)}, k.Name...) }
+
+func readInt(b []byte) int64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(b))
+}
+
+func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }

@@ -1,0 +1,116 @@
+package reconcile
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+)
+
+// queue hands out keys, each to one worker at a time. A key that is added while
+// it is being worked on comes again afterwards; a key that waits is there once,
+// however often it was added.
+type queue struct {
+	mu      sync.Mutex
+	ready   chan struct{} // buffer of one: something may be there
+	waiting []inbox.Key
+	queued  map[inbox.Key]bool
+	running map[inbox.Key]bool
+	again   map[inbox.Key]bool
+	timers  map[inbox.Key]*time.Timer
+}
+
+func newQueue() *queue {
+	return &queue{
+		ready:   make(chan struct{}, 1),
+		queued:  map[inbox.Key]bool{},
+		running: map[inbox.Key]bool{},
+		again:   map[inbox.Key]bool{},
+		timers:  map[inbox.Key]*time.Timer{},
+	}
+}
+
+func (q *queue) add(keys ...inbox.Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, k := range keys {
+		if t := q.timers[k]; t != nil {
+			t.Stop()
+			delete(q.timers, k)
+		}
+		switch {
+		case q.running[k]:
+			q.again[k] = true
+		case !q.queued[k]:
+			q.queued[k] = true
+			q.waiting = append(q.waiting, k)
+		}
+	}
+	q.signal()
+}
+
+// addAfter adds the key later; an add in between replaces it.
+func (q *queue) addAfter(k inbox.Key, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t := q.timers[k]; t != nil {
+		t.Stop()
+	}
+	q.timers[k] = time.AfterFunc(d, func() { q.add(k) })
+}
+
+// next waits for a key; ok is false when ctx ended. done must be called.
+func (q *queue) next(ctx context.Context) (inbox.Key, bool) {
+	for {
+		q.mu.Lock()
+		if len(q.waiting) > 0 {
+			k := q.waiting[0]
+			q.waiting = q.waiting[1:]
+			delete(q.queued, k)
+			q.running[k] = true
+			if len(q.waiting) > 0 {
+				q.signal()
+			}
+			q.mu.Unlock()
+			return k, true
+		}
+		q.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return inbox.Key{}, false
+		case <-q.ready:
+		}
+	}
+}
+
+func (q *queue) done(k inbox.Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.running, k)
+	if q.again[k] {
+		delete(q.again, k)
+		if !q.queued[k] {
+			q.queued[k] = true
+			q.waiting = append(q.waiting, k)
+		}
+		q.signal()
+	}
+}
+
+// stop ends the timers.
+func (q *queue) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for k, t := range q.timers {
+		t.Stop()
+		delete(q.timers, k)
+	}
+}
+
+func (q *queue) signal() {
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,472 @@
+// Package reconcile makes the runtime run what the inbox holds.
+//
+// It is level-triggered: a key in the queue means "look at this key", never
+// "this happened to it". Work on one key is serial, so that an apply and a
+// delete cannot swap; keys do not wait for each other, so that one stuck
+// deployment holds up no other.
+//
+//	inbox --changed keys--> queue --> worker --> runtime.Apply / Remove
+//	runtime --changed--> observer --> observation --> report
+//
+// What became of a key is its AppliedState: pending while it is tried, applied
+// when the runtime took it (for a delete: when nothing of it is left), rejected
+// with a code. A retryable rejection is tried again with full jitter; a final
+// one waits for another generation. Applied shows only together with an
+// observation that began after the runtime took it: else the counts beside it
+// would be of the state before, and after a fork nothing would tell them apart.
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Config of a Reconciler.
+type Config struct {
+	Inbox   *inbox.Inbox
+	Runtime runtime.Runtime
+	// Secrets returns the values of the deployment's secrets by secret name. A
+	// *runtime.Rejection says that it will not work by trying again soon.
+	Secrets func(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error)
+	// ForgetSecrets drops what was kept of a deployment that is gone.
+	ForgetSecrets func(deploymentID string) error
+	// Serve makes the region serve an app's routes; no hosts take them out.
+	Serve    func(routes *agentv1.Routes, epoch, generation int64) error
+	Features []string
+	Log      *slog.Logger
+	Tracer   trace.Tracer
+	// Region is the region's name, for traces.
+	Region func() string
+	Rand   func() float64
+	// Workers is how many keys are worked on at once: 8.
+	Workers int
+	// Retry spaces out attempts: 1 s to 60 s.
+	Retry backoff.Policy
+	// Resync is how often every key is looked at without a cause: 5 min.
+	Resync time.Duration
+}
+
+// applyTimeout bounds one attempt on one key.
+const applyTimeout = 30 * time.Second
+
+// observeSpacing is the shortest time between two looks at the whole runtime: a
+// burst of changes is seen once.
+const observeSpacing = 20 * time.Millisecond
+
+// Reconciler works on keys. It is safe for concurrent use.
+type Reconciler struct {
+	cfg   Config
+	queue *queue
+	look  chan struct{}
+
+	mu       sync.Mutex
+	entries  map[inbox.Key]*entry
+	seen     runtime.Observation
+	looks    int64 // observations begun
+	seenLook int64 // the one that seen is
+	changed  chan struct{}
+}
+
+// entry is what became of a key.
+type entry struct {
+	// state is nil until the first attempt ended: a restarted agent takes back
+	// nothing of what the one before it said.
+	state    *agentv1.AppliedState
+	attempts int
+	// next becomes the state with the first look that began after the runtime took
+	// it, look number after or later: what is observed beside a state is then of
+	// that state. For a delete, the look must find nothing left, too.
+	next   *agentv1.AppliedState
+	after  int64
+	traced [2]int64 // (epoch, generation) whose apply has its span
+}
+
+// New checks the config.
+func New(cfg Config) (*Reconciler, error) {
+	if cfg.Inbox == nil || cfg.Runtime == nil || cfg.Secrets == nil || cfg.ForgetSecrets == nil || cfg.Serve == nil || cfg.Log == nil || cfg.Tracer == nil || cfg.Region == nil || cfg.Rand == nil {
+		return nil, errors.New("reconcile: every field of Config without a default is required")
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = 8
+	}
+	if cfg.Retry == (backoff.Policy{}) {
+		cfg.Retry = backoff.Policy{Min: time.Second, Max: time.Minute}
+	}
+	if cfg.Resync == 0 {
+		cfg.Resync = 5 * time.Minute
+	}
+	return &Reconciler{
+		cfg:     cfg,
+		queue:   newQueue(),
+		look:    make(chan struct{}, 1),
+		entries: map[inbox.Key]*entry{},
+		changed: make(chan struct{}, 1),
+	}, nil
+}
+
+// Enqueue has the keys looked at.
+func (r *Reconciler) Enqueue(keys ...inbox.Key) { r.queue.add(keys...) }
+
+// Changed is signalled, with a buffer of one, when Observation, Applied or
+// Quarantined would tell something new.
+func (r *Reconciler) Changed() <-chan struct{} { return r.changed }
+
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error {
+	r.enqueueAll()
+	var wg sync.WaitGroup
+	wg.Go(func() { r.observe(ctx) })
+	for range r.cfg.Workers {
+		wg.Go(func() {
+			for {
+				k, ok := r.queue.next(ctx)
+				if !ok {
+					return
+				}
+				r.reconcile(ctx, k)
+				r.queue.done(k)
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync))):
+			r.enqueueAll()
+		}
+	}
+	wg.Wait()
+	r.queue.stop()
+	return nil
+}
+
+func (r *Reconciler) enqueueAll() {
+	for _, item := range r.cfg.Inbox.Items() {
+		r.queue.add(inbox.Key{Kind: item.Kind, Name: item.Key})
+	}
+	r.lookAgain()
+}
+
+// reconcile looks at one key.
+func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
+	item, ok := r.cfg.Inbox.Get(k)
+	if !ok {
+		r.forget(k)
+		return
+	}
+	if r.final(k, item) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	switch {
+	case item.GetRoutes() != nil && item.GetRoutes().AppId == k.Name:
+		r.settle(ctx, k, item, r.cfg.Serve(item.GetRoutes(), item.Epoch, item.Generation))
+	case inbox.IsDelete(item):
+		r.remove(ctx, k, item)
+	case item.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_APPLY && item.GetDeployment().GetDeployment().GetId() == k.Name:
+		r.settle(ctx, k, item, r.apply(ctx, k, item))
+	default:
+		r.settle(ctx, k, item, &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "this agent does not understand the assignment: update the agent"})
+	}
+}
+
+// final tells that this generation was rejected for good.
+func (r *Reconciler) final(k inbox.Key, item *agentv1.Item) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[k]
+	return e != nil && e.state != nil && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation &&
+		e.state.Phase == agentv1.AppliedState_PHASE_REJECTED && !e.state.Retryable
+}
+
+func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item) (err error) {
+	state := item.GetDeployment()
+	ctx, end := r.span(ctx, k, item)
+	defer func() { end(err) }()
+	for _, feature := range state.RequiredFeatures {
+		if !slices.Contains(r.cfg.Features, feature) {
+			return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: fmt.Sprintf("the deployment needs feature %q, which this agent does not have: update the agent", feature)}
+		}
+	}
+	d := state.Deployment
+	variables, pull, err := r.secrets(ctx, d, item.Generation)
+	if err != nil {
+		return err
+	}
+	return r.cfg.Runtime.Apply(ctx, runtime.Assignment{
+		Deployment:      d,
+		WorkloadKey:     state.WorkloadKey,
+		WorkloadVersion: int(state.WorkloadVersion),
+		Generation:      item.Generation,
+		Secrets:         variables,
+		PullSecrets:     pull,
+		TemplateHash:    hex.EncodeToString(d.TemplateHash),
+	})
+}
+
+// secrets maps the values to the variables that carry them, and those for pulling
+// the image to their names.
+func (r *Reconciler) secrets(ctx context.Context, d *agentv1.Deployment, generation int64) (variables, pull map[string]string, _ error) {
+	if len(d.GetSpec().GetSecrets()) == 0 {
+		return nil, nil, nil
+	}
+	values, err := r.cfg.Secrets(ctx, d, generation)
+	if err != nil {
+		return nil, nil, err
+	}
+	variables, pull = map[string]string{}, map[string]string{}
+	for _, ref := range d.Spec.Secrets {
+		value, ok := values[ref.Secret]
+		if !ok {
+			return nil, nil, &runtime.Rejection{Code: runtime.ReasonSecretUnavailable, Message: fmt.Sprintf("secret %q has no value", ref.Secret), Retryable: true}
+		}
+		if ref.ImagePull {
+			pull[ref.Secret] = value
+		} else {
+			variables[ref.EnvName] = value
+		}
+	}
+	return variables, pull, nil
+}
+
+// span joins the trace of the decision, once a generation.
+func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) (context.Context, func(error)) {
+	r.mu.Lock()
+	e := r.entry(k)
+	mark := [2]int64{item.Epoch, item.Generation}
+	first := e.traced != mark
+	e.traced = mark
+	r.mu.Unlock()
+	parent := item.GetDeployment().GetTraceparent()
+	if !first || parent == "" {
+		return ctx, func(error) {}
+	}
+	ctx, span := r.cfg.Tracer.Start(telemetry.Extract(ctx, parent), "deployment.apply."+r.cfg.Region(),
+		trace.WithAttributes(attribute.String("windlass.deployment", item.Key), attribute.Int64("windlass.generation", item.Generation)))
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
+func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {
+	if err := errors.Join(r.cfg.Runtime.Remove(ctx, k.Name), r.cfg.ForgetSecrets(k.Name)); err != nil {
+		r.settle(ctx, k, item, err)
+		return
+	}
+	r.mu.Lock()
+	e := r.entry(k)
+	done := e.state.GetDeleted() && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation
+	if !done {
+		e.attempts = 0
+		r.set(e, &agentv1.AppliedState{
+			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
+			Phase: agentv1.AppliedState_PHASE_PENDING, Code: "Draining", Message: "instances are being stopped",
+		})
+		e.next, e.after = &agentv1.AppliedState{
+			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
+			Phase: agentv1.AppliedState_PHASE_APPLIED, Deleted: true,
+		}, r.looks+1
+	}
+	r.mu.Unlock()
+	r.lookAgain()
+}
+
+// settle notes what became of a key, and when to try again.
+func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item, err error) {
+	state := &agentv1.AppliedState{Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation}
+	var rejection *runtime.Rejection
+	switch {
+	case err == nil:
+		state.Phase = agentv1.AppliedState_PHASE_APPLIED
+		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetTargets()) == 0
+	case errors.As(err, &rejection):
+		state.Phase = agentv1.AppliedState_PHASE_REJECTED
+		state.Code, state.Message, state.Retryable = rejection.Code, rejection.Message, rejection.Retryable
+	case errors.Is(ctx.Err(), context.Canceled):
+		return // the agent is stopping
+	default:
+		state.Phase = agentv1.AppliedState_PHASE_PENDING
+		state.Code, state.Message, state.Retryable = "Retrying", err.Error(), true
+		r.cfg.Log.WarnContext(ctx, "cannot apply; will try again", "key", k.Name, "generation", item.Generation, "error", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entry(k)
+	if e.state.GetEpoch() != item.Epoch || e.state.GetGeneration() != item.Generation {
+		e.attempts = 0
+	}
+	switch {
+	case state.Retryable:
+		r.queue.addAfter(k, r.cfg.Retry.Delay(e.attempts, r.cfg.Rand))
+		e.attempts++
+	case state.Phase == agentv1.AppliedState_PHASE_APPLIED && k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT:
+		e.attempts = 0
+		if !proto.Equal(e.state, state) {
+			e.next, e.after = state, r.looks+1
+			r.lookAgain()
+			return
+		}
+	default:
+		e.attempts = 0
+	}
+	e.next = nil
+	r.set(e, state)
+}
+
+func (r *Reconciler) entry(k inbox.Key) *entry {
+	e := r.entries[k]
+	if e == nil {
+		e = &entry{}
+		r.entries[k] = e
+	}
+	return e
+}
+
+func (r *Reconciler) set(e *entry, state *agentv1.AppliedState) {
+	if e.state == nil || !proto.Equal(e.state, state) {
+		e.state = state
+		r.signal()
+	}
+}
+
+func (r *Reconciler) forget(k inbox.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.entries[k]; ok {
+		delete(r.entries, k)
+		r.signal()
+	}
+	r.lookAgain()
+}
+
+func (r *Reconciler) signal() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Reconciler) lookAgain() {
+	select {
+	case r.look <- struct{}{}:
+	default:
+	}
+}
+
+// observe looks at the runtime whenever it changed, and finds out what is gone.
+func (r *Reconciler) observe(ctx context.Context) {
+	failures := 0
+	for {
+		r.mu.Lock()
+		r.looks++
+		look := r.looks
+		r.mu.Unlock()
+		bounded, cancel := context.WithTimeout(ctx, applyTimeout)
+		seen, err := r.cfg.Runtime.Observe(bounded)
+		cancel()
+		wait := observeSpacing
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			failures++
+			wait = r.cfg.Retry.Delay(failures, r.cfg.Rand)
+			r.lookAgain()
+			r.cfg.Log.WarnContext(ctx, "cannot observe the runtime; will look again", "error", err, "retry_in", wait)
+		} else {
+			failures = 0
+			r.noteSeen(seen, look)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.cfg.Runtime.Changes():
+		case <-r.look:
+		}
+	}
+}
+
+func (r *Reconciler) noteSeen(seen runtime.Observation, look int64) {
+	present := map[string]bool{}
+	for _, d := range seen.Deployments {
+		present[d.DeploymentID] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen, r.seenLook = seen, look
+	for k, e := range r.entries {
+		if e.next != nil && look >= e.after && (!e.next.Deleted || !present[k.Name]) {
+			e.state, e.next = e.next, nil
+		}
+	}
+	r.signal()
+}
+
+// Observation is the runtime as last looked at; ok is false before the first
+// look.
+func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen, r.seenLook > 0
+}
+
+// Applied is what became of every key that the inbox holds and that was tried.
+// States are shared: read only. An observation read after it is no older than
+// what the states tell.
+func (r *Reconciler) Applied() []*agentv1.AppliedState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*agentv1.AppliedState, 0, len(r.entries))
+	for _, e := range r.entries {
+		if e.state != nil {
+			out = append(out, e.state)
+		}
+	}
+	return out
+}
+
+// Quarantined is what runs and is not in the inbox; ok is false until the inbox
+// has held a whole snapshot and the runtime was looked at: before that, absence
+// means nothing.
+func (r *Reconciler) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) {
+	seen, ok := r.Observation()
+	if !ok || !r.cfg.Inbox.Synced() {
+		return nil, false
+	}
+	var out []*agentv1.QuarantinedKey
+	for _, d := range seen.Deployments {
+		if _, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: d.DeploymentID}); ok {
+			continue
+		}
+		out = append(out, &agentv1.QuarantinedKey{Key: d.DeploymentID, Generation: d.Generation, Instances: int32(len(d.Instances))})
+	}
+	slices.SortFunc(out, func(a, b *agentv1.QuarantinedKey) int { return cmp.Compare(a.Key, b.Key) })
+	return out, true
+}

@@ -1,0 +1,298 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// spy is a simulated runtime whose calls a test can fail and count.
+type spy struct {
+	*simulated.Runtime
+	mu      sync.Mutex
+	applies int
+	inside  int
+	fail    func() error
+	slow    time.Duration
+}
+
+func (s *spy) Apply(ctx context.Context, a runtime.Assignment) error {
+	s.mu.Lock()
+	s.applies++
+	s.inside++
+	if s.inside > 1 {
+		panic("two calls for one deployment at a time")
+	}
+	fail := s.fail
+	s.mu.Unlock()
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	s.inside--
+	s.mu.Unlock()
+	if fail != nil {
+		if err := fail(); err != nil {
+			return err
+		}
+	}
+	return s.Runtime.Apply(ctx, a)
+}
+
+// region is a reconciler over a real inbox and a simulated runtime; stopping an
+// instance takes 10 s.
+type region struct {
+	t        *testing.T
+	in       *inbox.Inbox
+	rt       *spy
+	r        *Reconciler
+	revision int64
+}
+
+func start(t *testing.T, rt *spy) *region {
+	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
+	require.NoError(t, err)
+	r, err := New(Config{
+		Inbox: in, Runtime: rt,
+		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
+		ForgetSecrets: func(string) error { return nil },
+		Serve:         func(*agentv1.Routes, int64, int64) error { return nil },
+		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
+		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, in.Close())
+	})
+	return &region{t: t, in: in, rt: rt, r: r}
+}
+
+func simulate() *spy {
+	return &spy{Runtime: simulated.New(simulated.Config{Stop: func() time.Duration { return 10 * time.Second }})}
+}
+
+func item(key string, epoch, generation int64, action agentv1.DeploymentState_Action) *agentv1.Item {
+	return &agentv1.Item{
+		Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: key, Epoch: epoch, Generation: generation,
+		Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+			Action: action, Deployment: &agentv1.Deployment{Id: key, Replicas: int32(generation), Spec: &windlassv1.DeploymentSpec{}},
+		}},
+	}
+}
+
+const (
+	apply  = agentv1.DeploymentState_ACTION_APPLY
+	remove = agentv1.DeploymentState_ACTION_DELETE
+)
+
+// snapshot gives the region everything it should hold, in an epoch.
+func (g *region) snapshot(epoch int64, items ...*agentv1.Item) {
+	g.t.Helper()
+	g.revision = 1
+	changed, err := g.in.Snapshot(&agentv1.SnapshotBegin{Epoch: epoch, Revision: 1, Count: int64(len(items))}, items)
+	require.NoError(g.t, err)
+	g.r.Enqueue(changed...)
+}
+
+func (g *region) delta(items ...*agentv1.Item) {
+	g.t.Helper()
+	changed, err := g.in.Delta(&agentv1.Delta{Epoch: g.in.Cursor().Epoch, After: g.revision, Upto: g.revision + 1, Items: items})
+	require.NoError(g.t, err)
+	g.revision++
+	g.r.Enqueue(changed...)
+}
+
+func (g *region) state(key string) *agentv1.AppliedState {
+	for _, a := range g.r.Applied() {
+		if a.Key == key {
+			return a
+		}
+	}
+	return nil
+}
+
+func (g *region) requireState(key string, epoch, generation int64, phase agentv1.AppliedState_Phase, deleted bool) {
+	g.t.Helper()
+	s := g.state(key)
+	require.NotNil(g.t, s)
+	require.Equal(g.t, []any{epoch, generation, phase, deleted}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted})
+}
+
+const (
+	isApplied  = agentv1.AppliedState_PHASE_APPLIED
+	isPending  = agentv1.AppliedState_PHASE_PENDING
+	isRejected = agentv1.AppliedState_PHASE_REJECTED
+)
+
+func TestADeleteIsConfirmedOnlyWhenNothingIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t, simulate())
+		g.snapshot(1, item("dep_1", 1, 2, apply))
+		time.Sleep(time.Second)
+		g.requireState("dep_1", 1, 2, isApplied, false)
+		g.delta(item("dep_1", 1, 3, remove))
+		time.Sleep(9 * time.Second)
+		g.requireState("dep_1", 1, 3, isPending, false)
+		time.Sleep(2 * time.Second)
+		g.requireState("dep_1", 1, 3, isApplied, true)
+		require.Empty(t, g.rt.Running())
+	})
+}
+
+func TestTheLastOfApplyDeleteApplyStandsAndCallsNeverOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		rt.slow = 3 * time.Second
+		g := start(t, rt)
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(time.Second) // the first is being applied
+		g.delta(item("dep_1", 1, 2, remove))
+		g.delta(item("dep_1", 1, 3, apply))
+		time.Sleep(time.Minute)
+		g.requireState("dep_1", 1, 3, isApplied, false)
+		require.Equal(t, map[string]int{"dep_1": 3}, g.rt.Running())
+
+		g.delta(item("dep_1", 1, 4, remove))
+		time.Sleep(time.Second)
+		g.delta(item("dep_1", 1, 5, apply))
+		time.Sleep(time.Minute)
+		g.requireState("dep_1", 1, 5, isApplied, false)
+		require.Equal(t, map[string]int{"dep_1": 5}, g.rt.Running())
+	})
+}
+
+func TestAfterAForkTheHigherEpochWinsWithALowerGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t, simulate())
+		g.snapshot(1, item("dep_1", 1, 5, apply))
+		time.Sleep(time.Second)
+		require.Equal(t, map[string]int{"dep_1": 5}, g.rt.Running())
+		g.snapshot(2, item("dep_1", 2, 3, apply))
+		time.Sleep(time.Minute)
+		g.requireState("dep_1", 2, 3, isApplied, false)
+		require.Equal(t, map[string]int{"dep_1": 3}, g.rt.Running())
+		seen, _ := g.r.Observation()
+		require.EqualValues(t, 3, seen.Deployments[0].Generation)
+	})
+}
+
+func TestAFinalRejectionWaitsForAnotherGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		rt.fail = func() error { return &runtime.Rejection{Code: runtime.ReasonInvalidSpec, Message: "no"} }
+		g := start(t, rt)
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(time.Hour)
+		g.requireState("dep_1", 1, 1, isRejected, false)
+		require.Equal(t, 1, rt.applies, "whatever is resynchronised meanwhile")
+		rt.mu.Lock()
+		rt.fail = nil
+		rt.mu.Unlock()
+		g.delta(item("dep_1", 1, 2, apply))
+		time.Sleep(time.Second)
+		g.requireState("dep_1", 1, 2, isApplied, false)
+	})
+}
+
+func TestARetryableFailureIsTriedAgainEverLessOftenAndHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		rt.fail = func() error {
+			return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: "full", Retryable: true}
+		}
+		g := start(t, rt)
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(4 * time.Minute)
+		g.requireState("dep_1", 1, 1, isRejected, false)
+		require.Greater(t, rt.applies, 6)
+		require.Less(t, rt.applies, 20)
+		rt.mu.Lock()
+		rt.fail = func() error { return errors.New("not now \xff") }
+		rt.mu.Unlock()
+		g.delta(&agentv1.Item{
+			Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Epoch: 1, Generation: 1,
+			Content: &agentv1.Item_Routes{Routes: &agentv1.Routes{AppId: "app_1"}},
+		})
+		time.Sleep(2 * time.Minute)
+		g.requireState("dep_1", 1, 1, isPending, false)
+		g.requireState("app_1", 1, 1, isApplied, true)
+	})
+}
+
+func TestWhatRunsUnaskedIsQuarantinedOnceAbsenceMeansSomething(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		require.NoError(t, rt.Apply(t.Context(), runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_lost", Replicas: 2}, Generation: 4}))
+		g := start(t, rt)
+		time.Sleep(time.Second)
+		_, ok := g.r.Quarantined()
+		require.False(t, ok, "an inbox that was lost says nothing about what should run")
+
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(time.Hour)
+		keys, ok := g.r.Quarantined()
+		require.True(t, ok)
+		require.Len(t, keys, 1)
+		require.Equal(t, "dep_lost", keys[0].Key)
+		require.EqualValues(t, 2, keys[0].Instances)
+		require.Equal(t, 2, rt.Running()["dep_lost"], "it keeps running")
+
+		g.delta(item("dep_lost", 1, 5, remove)) // approved
+		time.Sleep(time.Minute)
+		g.requireState("dep_lost", 1, 5, isApplied, true)
+		keys, _ = g.r.Quarantined()
+		require.Empty(t, keys)
+		require.NotContains(t, rt.Running(), "dep_lost")
+	})
+}
+
+func TestAKeyThatLeftTheInboxIsForgottenAndKeepsRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t, simulate())
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(time.Second)
+		g.snapshot(2)
+		time.Sleep(time.Second)
+		require.Empty(t, g.r.Applied())
+		require.Equal(t, map[string]int{"dep_1": 1}, g.rt.Running())
+		keys, ok := g.r.Quarantined()
+		require.True(t, ok)
+		require.Len(t, keys, 1)
+	})
+}
+
+func TestAnAssignmentThatTheAgentDoesNotUnderstandIsRefusedAndNothingElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t, simulate())
+		empty := &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_empty", Epoch: 1, Generation: 1}
+		future := &agentv1.Item{Kind: 9, Key: "new_1", Epoch: 1, Generation: 1}
+		other := item("dep_other", 1, 1, apply)
+		other.GetDeployment().Deployment.Id = "dep_1"
+		needs := item("dep_needs", 1, 1, apply)
+		needs.GetDeployment().RequiredFeatures = []string{"teleport"}
+		g.snapshot(1, empty, future, other, needs)
+		time.Sleep(time.Minute)
+		for _, key := range []string{"dep_empty", "new_1", "dep_other", "dep_needs"} {
+			g.requireState(key, 1, 1, isRejected, false)
+			require.Equal(t, runtime.ReasonUnsupported, g.state(key).Code, key)
+		}
+		require.Empty(t, g.rt.Running())
+	})
+}

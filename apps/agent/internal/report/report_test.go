@@ -1,0 +1,378 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	running = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
+	ready   = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	ended   = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
+)
+
+// place is a region with one deployment, and a control plane that keeps reports.
+type place struct {
+	t       *testing.T
+	changed chan struct{}
+	rep     *Reporter
+
+	mu        sync.Mutex
+	instances map[string]windlassv1.InstanceStatus
+	message   string
+	judged    bool
+	got       []*agentv1.ReportRequest
+	at        []time.Time
+	answer    func(*agentv1.ReportRequest) error // before it is stored
+	lose      func(*agentv1.ReportRequest) error // after it is stored
+}
+
+func newPlace(t *testing.T, ids ...string) *place {
+	p := &place{t: t, changed: make(chan struct{}, 1), instances: map[string]windlassv1.InstanceStatus{}, judged: true}
+	for _, id := range ids {
+		p.instances[id] = ready
+	}
+	rep, err := New(Config{
+		Source: p, Send: p.send, Received: func() int64 { return 7 },
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 0.5 },
+	})
+	require.NoError(t, err)
+	p.rep = rep
+	return p
+}
+
+func (p *place) Observation() (runtime.Observation, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := runtime.ObservedDeployment{DeploymentID: "dep_1", Generation: 1}
+	for _, id := range slices.Sorted(maps.Keys(p.instances)) {
+		d.Instances = append(d.Instances, runtime.Instance{ID: id, Group: int(id[len(id)-1]), Status: p.instances[id], Message: p.message})
+	}
+	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}}, true
+}
+
+func (p *place) Applied() []*agentv1.AppliedState { return nil }
+
+func (p *place) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return nil, p.judged
+}
+
+func (p *place) Changed() <-chan struct{} { return p.changed }
+
+func (p *place) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+	p.mu.Lock()
+	answer, lose := p.answer, p.lose
+	p.mu.Unlock()
+	if answer != nil {
+		if err := answer(req); err != nil {
+			return nil, err
+		}
+	}
+	p.mu.Lock()
+	p.got = append(p.got, proto.CloneOf(req))
+	p.at = append(p.at, time.Now())
+	p.mu.Unlock()
+	if lose != nil {
+		if err := lose(req); err != nil {
+			return nil, err
+		}
+	}
+	return &agentv1.ReportResponse{}, ctx.Err()
+}
+
+// set changes instances; UNSPECIFIED takes one away.
+func (p *place) set(status windlassv1.InstanceStatus, ids ...string) {
+	p.mu.Lock()
+	for _, id := range ids {
+		if status == 0 {
+			delete(p.instances, id)
+		} else {
+			p.instances[id] = status
+		}
+	}
+	p.mu.Unlock()
+	p.signal()
+}
+
+func (p *place) signal() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the reports so far and forgets them.
+func (p *place) take() []*agentv1.ReportRequest {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got := p.got
+	p.got, p.at = nil, nil
+	return got
+}
+
+func (p *place) run(s Session) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.rep.Run(ctx, s) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+var first = Session{
+	ID: "session-1", Epoch: 1, Fence: 1, LeaseTTL: 15 * time.Second,
+	Limits: &agentv1.ReportLimits{MinInterval: durationpb.New(200 * time.Millisecond), MaxInstances: 2},
+}
+
+func resumed(s Session) Session {
+	s.Resumed = true
+	return s
+}
+
+func states(reqs []*agentv1.ReportRequest, id string) (out []windlassv1.InstanceStatus) {
+	for _, r := range reqs {
+		for _, i := range r.Instances {
+			if i.Id == id {
+				out = append(out, i.Status)
+			}
+		}
+	}
+	return out
+}
+
+func TestASessionStartsWithACompleteInventoryInChunks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2", "ins_3", "ins_4", "ins_5")
+		// What changes while the inventory runs is told after it.
+		p.answer = func(r *agentv1.ReportRequest) error {
+			if r.Sequence == 2 {
+				p.set(0, "ins_1")
+			}
+			return nil
+		}
+		stop := p.run(first)
+		got := p.take()
+		require.Len(t, got, 4)
+		for i, r := range got {
+			require.EqualValues(t, i+1, r.Sequence)
+			require.Equal(t, i == 0, r.InventoryBegin)
+			require.Equal(t, i == 2, r.InventoryEnd)
+			require.LessOrEqual(t, len(r.Instances), 2)
+		}
+		require.EqualValues(t, 1, got[2].InventorySince)
+		require.True(t, got[2].QuarantineComplete)
+		require.Empty(t, got[0].Rollups, "counts go with the last")
+		require.EqualValues(t, 5, got[2].Rollups[0].ReadyReplicas)
+		require.Equal(t, []windlassv1.InstanceStatus{ready, ended}, states(got, "ins_1"))
+		require.NoError(t, stop())
+
+		stop = p.run(resumed(first))
+		require.Empty(t, p.take(), "a resumed session goes on")
+		require.NoError(t, stop())
+		stop = p.run(first)
+		got = p.take()
+		require.True(t, got[0].InventoryBegin, "one that was not resumed tells everything")
+		require.EqualValues(t, 5, got[0].Sequence, "under sequences that go on, since its fence is the same")
+		require.NoError(t, stop())
+		next := first
+		next.Fence = 2
+		stop = p.run(next)
+		require.EqualValues(t, 1, p.take()[0].Sequence)
+		require.NoError(t, stop())
+	})
+}
+
+func TestAnUnansweredReportIsSentAgainAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		failures := 3
+		p.lose = func(*agentv1.ReportRequest) error {
+			if failures--; failures >= 0 {
+				return connect.NewError(connect.CodeUnavailable, errors.New("the answer is lost"))
+			}
+			return nil
+		}
+		p.set(running, "ins_1")
+		synctest.Wait()
+		p.set(ready, "ins_1")
+		time.Sleep(20 * time.Second)
+		got := p.take()
+		for _, r := range got[1:4] {
+			require.True(t, proto.Equal(got[0], r), "%v", r)
+		}
+		require.Equal(t, got[0].Sequence+1, got[4].Sequence)
+		require.Equal(t, ready, got[4].Instances[0].Status)
+	})
+}
+
+func TestWhatAnUnansweredReportNamedIsNotForgottenWithItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t)
+		stop := p.run(first)
+		p.take()
+		p.lose = func(*agentv1.ReportRequest) error {
+			return connect.NewError(connect.CodeUnavailable, errors.New("cut"))
+		}
+		p.set(ready, "ins_1")
+		require.NotEmpty(t, states(p.take(), "ins_1"), "stored, and nobody told us")
+		require.NoError(t, stop())
+		p.set(0, "ins_1")
+		p.lose = nil
+		stop = p.run(resumed(first))
+		got := p.take()
+		require.True(t, got[0].InventoryEnd, "so that it is found to be gone")
+		require.Empty(t, states(got, "ins_1"))
+		require.NoError(t, stop())
+	})
+}
+
+func TestAVanishedInstanceIsTerminatedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		p.set(0, "ins_1")
+		time.Sleep(time.Minute)
+		require.Equal(t, []windlassv1.InstanceStatus{ended}, states(p.take(), "ins_1"))
+	})
+}
+
+func TestAnEndIsToldWithTheReasonThatItHad(t *testing.T) {
+	for _, c := range []struct {
+		status       windlassv1.InstanceStatus
+		reason, want string
+	}{
+		{windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, runtime.ReasonPreempted, runtime.ReasonPreempted},
+		{windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, "", runtime.ReasonStopped},
+		{windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, runtime.ReasonOOMKilled, runtime.ReasonOOMKilled},
+		{running, runtime.ReasonNotReady, runtime.ReasonStopped},
+		{ready, "", runtime.ReasonStopped},
+	} {
+		gone := terminated(&agentv1.InstanceState{Status: c.status, Reason: c.reason, Message: "why", Address: "10.0.0.1:80"})
+		require.Equal(t, ended, gone.Status)
+		require.Equal(t, c.want, gone.Reason)
+		require.Equal(t, map[bool]string{true: "why"}[c.want == c.reason], gone.Message)
+		require.Empty(t, gone.Address)
+	}
+}
+
+func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		p.set(running, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		say := func(m string) {
+			p.mu.Lock()
+			p.message = m
+			p.mu.Unlock()
+			p.signal()
+			synctest.Wait()
+		}
+		say("one")
+		require.Len(t, p.take(), 1)
+		say("two")
+		say("three")
+		require.Empty(t, p.take())
+		time.Sleep(200 * time.Millisecond)
+		got := p.take()
+		require.Len(t, got, 1)
+		require.Equal(t, "three", got[0].Instances[0].Message)
+		p.set(ready, "ins_1")
+		require.Len(t, p.take(), 1, "an edge waits for nobody")
+	})
+}
+
+func TestABusySourceWithNothingToSayDoesNotPutOffTheHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		for range 60 * 100 {
+			p.signal()
+			time.Sleep(10 * time.Millisecond)
+		}
+		p.mu.Lock()
+		at := p.at
+		p.mu.Unlock()
+		require.GreaterOrEqual(t, len(at), 11)
+		for i := range at[1:] {
+			require.LessOrEqual(t, at[i+1].Sub(at[i]), 5*time.Second, "a third of the lease")
+		}
+	})
+}
+
+func TestARefusedSessionEndsAndTheNextTellsEverything(t *testing.T) {
+	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeInvalidArgument} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlace(t, "ins_1")
+			done := make(chan error, 1)
+			go func() { done <- p.rep.Run(t.Context(), first) }()
+			p.take()
+			p.answer = func(*agentv1.ReportRequest) error { return connect.NewError(code, errors.New("no")) }
+			p.set(running, "ins_1")
+			require.ErrorIs(t, <-done, ErrSessionOver)
+			p.answer = nil
+			stop := p.run(resumed(first))
+			require.True(t, p.take()[0].InventoryBegin)
+			require.NoError(t, stop())
+		})
+	}
+}
+
+func TestAnUnknownQuarantineIsNotReportedAsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		p.judged = false
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		require.False(t, p.take()[0].QuarantineComplete, "it would clear what an operator approved")
+		p.mu.Lock()
+		p.judged = true
+		p.mu.Unlock()
+		p.signal()
+		time.Sleep(time.Second)
+		require.True(t, p.take()[0].QuarantineComplete)
+	})
+}
+
+func TestWhatIsNoTextIsMadeOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		p.message = "bad \xff byte" + strings.Repeat("é", 4000)
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		got := p.take()
+		_, err := proto.Marshal(got[0])
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(got[0].Instances[0].Message), maxText)
+	})
+}

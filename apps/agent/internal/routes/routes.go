@@ -1,0 +1,107 @@
+// Package routes is the region's table of routes: what a gateway beside the
+// agent serves from, also while the agent and the control plane are away. Being
+// in the file is what "the region serves it" means until a gateway acknowledges
+// for itself.
+package routes
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Route is one app's entry.
+type Route struct {
+	AppID      string   `json:"app_id"`
+	Epoch      int64    `json:"epoch"`
+	Generation int64    `json:"generation"`
+	Hosts      []string `json:"hosts"`
+	Targets    []Target `json:"targets"`
+}
+
+// Target is a weighted deployment.
+type Target struct {
+	DeploymentID string `json:"deployment_id"`
+	Weight       int32  `json:"weight"`
+}
+
+// Table is a file of routes by app. It is safe for concurrent use.
+type Table struct {
+	path string
+
+	mu     sync.Mutex
+	routes map[string]Route
+}
+
+// Open reads the file, or starts with an empty table.
+func Open(path string) (*Table, error) {
+	t := &Table{path: path, routes: map[string]Route{}}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &t.routes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read routes %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// Serve stores an app's routes; without targets it takes them out. A lower
+// (epoch, generation) than the one stored changes nothing.
+func (t *Table) Serve(r *agentv1.Routes, epoch, generation int64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	held, had := t.routes[r.AppId]
+	if had && (epoch < held.Epoch || (epoch == held.Epoch && generation < held.Generation)) {
+		return nil
+	}
+	next := Route{AppID: r.AppId, Epoch: epoch, Generation: generation, Hosts: r.Hosts}
+	for _, target := range r.Targets {
+		next.Targets = append(next.Targets, Target{DeploymentID: target.DeploymentId, Weight: target.Weight})
+	}
+	if (had && reflect.DeepEqual(next, held)) || (!had && len(next.Targets) == 0) {
+		return nil
+	}
+	if len(next.Targets) == 0 {
+		delete(t.routes, r.AppId)
+	} else {
+		t.routes[r.AppId] = next
+	}
+	if err := t.save(); err != nil {
+		delete(t.routes, r.AppId)
+		if had {
+			t.routes[r.AppId] = held
+		}
+		return err
+	}
+	return nil
+}
+
+func (t *Table) save() error {
+	data, err := json.MarshalIndent(t.routes, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode routes: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(t.path), ".routes-*")
+	if err != nil {
+		return fmt.Errorf("write routes: %w", err)
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), t.path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write routes: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
+}

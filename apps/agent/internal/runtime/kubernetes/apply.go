@@ -1,0 +1,358 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Annotations that this package reads and writes; render has the others.
+const (
+	// hashAnnotation is of all that was sent of an object.
+	hashAnnotation = render.Domain + "hash"
+	// keptTemplate is the pod template as it was sent, packed.
+	keptTemplate = render.Domain + "pod-template"
+	// keptSecrets lists the workload's Secrets, newest first, until they are pruned.
+	keptSecrets = render.Domain + "secrets"
+)
+
+// putAtOnce bounds the calls in flight for one assignment.
+const putAtOnce = 4
+
+// Apply makes a the wanted state of its deployment: it returns when all objects are
+// as a wants them, which is durable, and Kubernetes' controllers take it from there.
+func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	objects, err := r.rendered(a)
+	if err != nil {
+		return err
+	}
+	w := refOf(kindWorkload, objects.Workload)
+	let := r.locks.together("Namespace " + w.namespace)
+	defer let()
+	unlock := r.locks.alone(w.String())
+	defer unlock()
+	return r.ensure(ctx, w, a, objects, false)
+}
+
+// rendered is what an assignment comes to. An environment keeps the namespace that
+// it has: namespaces cannot be renamed, projects can.
+func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
+	cfg := r.render
+	if id := a.Deployment.GetEnvironmentId(); id != "" {
+		all := r.caches.list(kindNamespace, byEnvironment, id)
+		slices.SortFunc(all, func(a, b object) int { return cmp.Compare(a.GetName(), b.GetName()) })
+		for _, ns := range all {
+			if ns.GetDeletionTimestamp() == nil || cfg.Namespace == "" {
+				cfg.Namespace = ns.GetName()
+			}
+		}
+	}
+	return render.Render(cfg, a)
+}
+
+// ensure makes the objects of an assignment what they are to be. The caller holds
+// the workload. Nothing is called when all is well.
+//
+// The workload comes first, without replicas, because the others are owned by it:
+// whoever is killed after that leaves only what Kubernetes collects with it. It
+// comes last again, complete and with its hash: while that is missing or another,
+// the next one knows that not everything is done.
+func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
+	s, err := r.plan(w, a, objects, suspect)
+	if err != nil {
+		return err
+	}
+	if s.live != nil && s.live.DeletionTimestamp != nil {
+		return &runtime.Rejection{
+			Code: runtime.ReasonUnavailable, Retryable: true,
+			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", w),
+		}
+	}
+	if s.idle() {
+		r.settled(w, a, s)
+		return nil
+	}
+	if s.live != nil && s.live.Annotations[render.AnnotationPaused] == "true" {
+		return paused(w)
+	}
+	undo, err := r.quota.claim(w, a, r.caches)
+	if err != nil {
+		return err
+	}
+	if err := r.carryOut(ctx, s, a, suspect); err != nil {
+		if rej, ok := errors.AsType[*runtime.Rejection](err); ok && !rej.Retryable {
+			undo()
+		}
+		return err
+	}
+	return nil
+}
+
+// carryOut makes what is planned.
+func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, suspect bool) (err error) {
+	w := s.ref
+	if s.namespace != nil {
+		o, err := r.put(ctx, *s.namespace, false)
+		if err != nil {
+			return err
+		}
+		r.tellDrift(s, *s.namespace, o)
+	}
+	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
+		// What the server would refuse it must refuse before anything is changed.
+		if _, err := r.put(ctx, step{ref: w, config: s.config, live: s.live}, true); err != nil {
+			return err
+		}
+	}
+	r.want(w, a)
+	if s.live == nil {
+		if s.live, err = r.seed(ctx, s); err != nil {
+			return err
+		}
+		// Now that there is an owner, its dependents can name it.
+		if s, err = r.plan(w, a, s.objects, suspect); err != nil {
+			return err
+		}
+	}
+	if err := r.putAll(ctx, s); err != nil {
+		return err
+	}
+	r.settled(w, a, s)
+	if o := r.caches.get(w); o != nil && !s.complete {
+		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
+			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
+	}
+	return nil
+}
+
+// seed makes the workload without replicas, so that there is an owner.
+func (r *Runtime) seed(ctx context.Context, s *set) (*appsv1.Deployment, error) {
+	c := *s.config
+	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
+	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
+	none := int32(0)
+	spec.Replicas = &none
+	meta.Annotations = maps.Clone(meta.Annotations)
+	delete(meta.Annotations, hashAnnotation)
+	o, err := r.put(ctx, step{ref: s.ref, config: &c}, false)
+	if err != nil {
+		return nil, err
+	}
+	return o.(*appsv1.Deployment), nil
+}
+
+// putAll puts what is needed: the dependents, some at a time, then the workload.
+func (r *Runtime) putAll(ctx context.Context, s *set) error {
+	var mu sync.Mutex
+	var errs []error
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, putAtOnce)
+	do := func(st step) {
+		o, err := r.put(ctx, st, false)
+		if err == nil {
+			r.tellDrift(s, st, o)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
+	var workload *step
+	for i := range s.steps {
+		st := s.steps[i]
+		if st.ref == s.ref {
+			workload = &s.steps[i]
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			do(st)
+		})
+	}
+	wg.Wait()
+	if len(errs) == 0 && workload != nil {
+		do(*workload)
+	}
+	return worst(errs)
+}
+
+// worst is the one error that says most: a final one before one that may pass.
+func worst(errs []error) error {
+	for _, err := range errs {
+		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || !rej.Retryable {
+			return err
+		}
+	}
+	if len(errs) > 0 {
+		return errs[0]
+	}
+	return nil
+}
+
+// put applies one object. What is there and not ours is left alone.
+func (r *Runtime) put(ctx context.Context, st step, dry bool) (object, error) {
+	res := r.resources[st.ref.kind]
+	if st.ref.kind == kindClaim && st.own != nil {
+		// Versions of an app share the claim: each names all that there are by now, one
+		// after the other, so that the last has missed none.
+		unlock := r.locks.alone(st.ref.String())
+		defer unlock()
+		st.own()
+		if _, err := seal(st.config); err != nil {
+			return nil, err
+		}
+	}
+	if st.live != nil && st.live.GetDeletionTimestamp() != nil {
+		return nil, &runtime.Rejection{
+			Code: runtime.ReasonUnavailable, Retryable: true,
+			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", st.ref),
+		}
+	}
+	if st.live == nil && st.ref.kind != kindSecret {
+		if err := r.mayMake(ctx, st.ref); err != nil {
+			return nil, err
+		}
+	}
+	if st.live != nil {
+		// If it was exchanged for another of its name, that one is not ours to change.
+		uid := st.live.GetUID()
+		metaOf(st.config).UID = &uid
+	}
+	opts := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	if dry {
+		opts.DryRun = []string{metav1.DryRunAll}
+	}
+	var out object
+	err := r.call(ctx, "apply "+st.ref.String(), func(ctx context.Context) (err error) {
+		out, err = res.apply(ctx, st.ref.namespace, st.config, opts)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !dry {
+		r.caches.wrote(st.ref.kind, slimmed(out))
+	}
+	return out, nil
+}
+
+// mayMake asks whether there is an object of that name that is not ours: applying
+// would take it over.
+func (r *Runtime) mayMake(ctx context.Context, at ref) error {
+	var there object
+	err := r.call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
+		there, err = r.resources[at.kind].get(ctx, at.namespace, at.name)
+		return found(err)
+	})
+	switch {
+	case isNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case !r.ours(there):
+		return &runtime.Rejection{
+			Code: runtime.ReasonConflict, Retryable: true,
+			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or label it to give it away",
+				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, r.cfg.Region),
+		}
+	case there.GetDeletionTimestamp() != nil:
+		return &runtime.Rejection{
+			Code: runtime.ReasonUnavailable, Retryable: true,
+			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", at),
+		}
+	}
+	return nil
+}
+
+// ours tells whether an object is, also when somebody took its labels off: then we
+// have applied it once, and no other region says that it is its own.
+func (r *Runtime) ours(o metav1.Object) bool {
+	l := o.GetLabels()
+	if region, ok := l[render.LabelRegion]; ok {
+		return region == r.cfg.Region
+	}
+	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+// slimmed is an answer of the server as the caches keep it.
+func slimmed(o object) object {
+	o = o.DeepCopyObject().(object)
+	if d, ok := o.(*appsv1.Deployment); ok {
+		_, _ = slimWorkload(d)
+		return d
+	}
+	o.SetManagedFields(nil)
+	return o
+}
+
+func refOf(k kind, config any) ref {
+	m := metaOf(config)
+	out := ref{kind: k}
+	if m.Name != nil {
+		out.name = *m.Name
+	}
+	if m.Namespace != nil {
+		out.namespace = *m.Namespace
+	}
+	return out
+}
+
+// settled notes that the workload is as a wants it.
+func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
+	r.want(w, a)
+	r.mu.Lock()
+	known := r.wanted[w]
+	known.hash = s.hash
+	said := known.contested
+	owner := contested(s.live, s.objects.Workload.Spec.Replicas)
+	now := ""
+	if owner != "" {
+		now = fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *s.objects.Workload.Spec.Replicas, owner, *s.live.Spec.Replicas)
+	}
+	known.contested = now
+	r.mu.Unlock()
+	if now != "" && now != said {
+		r.metrics.conflicts.Inc()
+		r.cfg.Log.Warn("somebody else scales a workload", "workload", w.String(), "deployment", a.Deployment.GetId(), "conflict", now)
+		r.recorder.Event(s.live, corev1.EventTypeWarning, runtime.ReasonConflict, now)
+	}
+}
+
+// want notes what a workload is to be.
+func (r *Runtime) want(w ref, a runtime.Assignment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.wanted[w]
+	if known == nil {
+		known = &want{}
+		r.wanted[w] = known
+	}
+	known.assignment = a
+}
+
+func (r *Runtime) wantOf(w ref) *want {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.wanted[w]; known != nil {
+		c := *known
+		return &c
+	}
+	return nil
+}

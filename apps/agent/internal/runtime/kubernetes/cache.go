@@ -1,0 +1,319 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Indexes of the informers.
+const (
+	byWorkload   = "workload"   // namespace/workload's label value
+	byDeployment = "deployment" // the deployment's id
+	byApp        = "app"        // namespace/app's id
+	// byEnvironment is the environment's id; of namespaces.
+	byEnvironment = "environment"
+)
+
+// caches hold what is watched. Of Secrets nothing is: whoever may watch the
+// Secrets of a label may read those of everybody.
+type caches struct {
+	ours  map[kind]cache.SharedIndexInformer
+	pods  cache.SharedIndexInformer
+	nodes cache.SharedIndexInformer
+
+	mu sync.Mutex
+	// written is what we wrote and may not have seen yet.
+	written map[ref]written
+	// ended are objects whose deletion the server accepted.
+	ended map[types.UID]bool
+}
+
+// ref names an object.
+type ref struct {
+	kind            kind
+	namespace, name string
+}
+
+func (r ref) String() string {
+	if r.namespace == "" {
+		return fmt.Sprintf("%s %s", r.kind, r.name)
+	}
+	return fmt.Sprintf("%s %s/%s", r.kind, r.namespace, r.name)
+}
+
+type written struct {
+	object object
+	at     time.Time
+}
+
+// unseenFor is how long an object that we wrote may be missing in a cache that has
+// come past it, before it counts as deleted by somebody: it is on its way from the
+// watch to the store.
+const unseenFor = 5 * time.Second
+
+func newCaches(c kubernetes.Interface, region string) *caches {
+	ours := render.Ours(region).String()
+	mine := func(o *metav1.ListOptions) { o.LabelSelector = ours }
+	core, apps := c.CoreV1(), c.AppsV1()
+	const all = metav1.NamespaceAll
+	return &caches{
+		ours: map[kind]cache.SharedIndexInformer{
+			kindNamespace:        informer(core.Namespaces(), &corev1.Namespace{}, mine, bare, ourIndexes),
+			kindServiceAccount:   informer(core.ServiceAccounts(all), &corev1.ServiceAccount{}, mine, bare, ourIndexes),
+			kindClaim:            informer(core.PersistentVolumeClaims(all), &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
+			kindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
+			kindWorkload:         informer(apps.Deployments(all), &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
+			kindService:          informer(core.Services(all), &corev1.Service{}, mine, bare, ourIndexes),
+			kindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
+		},
+		pods: informer(core.Pods(all), &corev1.Pod{}, mine, slimPod, cache.Indexers{
+			byWorkload: ourIndexes[byWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID),
+		}),
+		nodes:   informer(core.Nodes(), &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
+		written: map[ref]written{},
+		ended:   map[types.UID]bool{},
+	}
+}
+
+func informer[L apiruntime.Object](client watched[L], example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(listWatch(client, tweak), example, 0, indexers)
+	// It fails only on an informer that was started.
+	_ = i.SetTransform(transform)
+	return i
+}
+
+var ourIndexes = cache.Indexers{ //nolint:gochecknoglobals // a table
+	byWorkload:           indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelWorkload) }),
+	byDeployment:         indexOf(func(o metav1.Object) string { return o.GetLabels()[render.LabelDeployment] }),
+	byApp:                indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelApp) }),
+	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
+}
+
+func namespaced(o metav1.Object, label string) string {
+	v := o.GetLabels()[label]
+	if v == "" {
+		return ""
+	}
+	return o.GetNamespace() + "/" + v
+}
+
+func indexOf(value func(metav1.Object) string) cache.IndexFunc {
+	return func(obj any) ([]string, error) {
+		o, ok := obj.(metav1.Object)
+		if !ok {
+			return nil, nil
+		}
+		if v := value(o); v != "" {
+			return []string{v}, nil
+		}
+		return nil, nil
+	}
+}
+
+func (c *caches) all() []cache.SharedIndexInformer {
+	out := []cache.SharedIndexInformer{c.pods, c.nodes}
+	for _, i := range c.ours {
+		out = append(out, i)
+	}
+	return out
+}
+
+// run watches until ctx ends.
+func (c *caches) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, i := range c.all() {
+		wg.Go(func() { i.RunWithContext(ctx) })
+	}
+	wg.Wait()
+}
+
+// synced tells whether each cache has held the whole truth once.
+func (c *caches) synced() bool {
+	for _, i := range c.all() {
+		if !i.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// get returns the newest that is known of an object of ours, nil if there is none.
+// It is shared: read only.
+func (c *caches) get(r ref) object {
+	seen, _ := c.cached(r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, ok := c.written[r]
+	if !ok {
+		return c.mark(seen)
+	}
+	if c.overtaken(r, w, seen) {
+		delete(c.written, r)
+		return c.mark(seen)
+	}
+	return c.mark(w.object)
+}
+
+func (c *caches) cached(r ref) (object, bool) {
+	informer := c.ours[r.kind]
+	if informer == nil {
+		return nil, false
+	}
+	key := r.name
+	if r.namespace != "" {
+		key = r.namespace + "/" + r.name
+	}
+	obj, ok, err := informer.GetIndexer().GetByKey(key)
+	if err != nil || !ok {
+		return nil, false
+	}
+	o, ok := obj.(object)
+	return o, ok
+}
+
+// overtaken tells whether what the cache has is no older than what we wrote.
+func (c *caches) overtaken(r ref, w written, seen object) bool {
+	if seen != nil {
+		return !newer(w.object.GetResourceVersion(), seen.GetResourceVersion())
+	}
+	informer := c.ours[r.kind]
+	return informer != nil && !newer(w.object.GetResourceVersion(), informer.LastSyncResourceVersion()) && time.Since(w.at) > unseenFor
+}
+
+// newer tells whether version a is newer than b. Versions of one resource compare
+// as numbers.
+func newer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}
+
+// mark lets an object whose deletion was accepted look like it.
+func (c *caches) mark(o object) object {
+	if o == nil || o.GetDeletionTimestamp() != nil || !c.ended[o.GetUID()] {
+		return o
+	}
+	marked := o.DeepCopyObject().(object)
+	now := metav1.Now()
+	marked.SetDeletionTimestamp(&now)
+	return marked
+}
+
+// wrote notes what the server answered to a write.
+func (c *caches) wrote(k kind, o object) {
+	if c.ours[k] == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written[ref{k, o.GetNamespace(), o.GetName()}] = written{object: o, at: time.Now()}
+}
+
+// deleted notes that the server accepted the deletion of an object.
+func (c *caches) deleted(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended[uid] = true
+}
+
+// saw notes that the watch told of the end of an object.
+func (c *caches) saw(k kind, gone object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ended, gone.GetUID())
+	r := ref{k, gone.GetNamespace(), gone.GetName()}
+	if w, ok := c.written[r]; ok && w.object.GetUID() == gone.GetUID() {
+		delete(c.written, r)
+	}
+}
+
+// list returns the newest that is known of every object of ours of a kind for
+// which an index has the value.
+func (c *caches) list(k kind, index, value string) []object {
+	informer := c.ours[k]
+	found, err := informer.GetIndexer().ByIndex(index, value)
+	if err != nil {
+		return nil
+	}
+	return c.overlay(k, found, func(o object) bool {
+		values, err := informer.GetIndexer().GetIndexers()[index](o)
+		return err == nil && len(values) == 1 && values[0] == value
+	})
+}
+
+// every returns the newest that is known of all objects of ours of a kind.
+func (c *caches) every(k kind) []object {
+	return c.overlay(k, c.ours[k].GetIndexer().List(), func(object) bool { return true })
+}
+
+func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
+	out := make([]object, 0, len(found))
+	done := map[ref]bool{}
+	for _, f := range found {
+		o, isObject := f.(object)
+		if !isObject {
+			continue
+		}
+		r := ref{k, o.GetNamespace(), o.GetName()}
+		done[r] = true
+		// What we wrote since may have taken it out of the index.
+		if o = c.get(r); o != nil && ok(o) {
+			out = append(out, o)
+		}
+	}
+	c.mu.Lock()
+	var more []ref
+	for r := range c.written {
+		if r.kind == k && !done[r] {
+			more = append(more, r)
+		}
+	}
+	c.mu.Unlock()
+	for _, r := range more {
+		if o := c.get(r); o != nil && ok(o) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// podsOf are the pods of a workload, by its label.
+func (c *caches) podsOf(namespace, workload string) []*corev1.Pod {
+	return podsIn(c.pods.GetIndexer().ByIndex(byWorkload, namespace+"/"+workload))
+}
+
+func podsIn(found []any, err error) []*corev1.Pod {
+	if err != nil {
+		return nil
+	}
+	out := make([]*corev1.Pod, 0, len(found))
+	for _, f := range found {
+		if p, ok := f.(*corev1.Pod); ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (c *caches) node(name string) *corev1.Node {
+	obj, ok, err := c.nodes.GetIndexer().GetByKey(name)
+	if err != nil || !ok {
+		return nil
+	}
+	n, _ := obj.(*corev1.Node)
+	return n
+}

@@ -1,0 +1,229 @@
+package kubernetes
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// maxRetryAfter bounds what a server may ask for: a proxy that says an hour must
+// not make us miss that it is back.
+const maxRetryAfter = time.Minute
+
+// newClient returns a client within our limits, whose calls are counted.
+func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*kubernetes.Clientset, error) {
+	c := rest.CopyConfig(cfg.Client)
+	c.QPS, c.Burst = callsPerSecond, callBurst
+	c.UserAgent = "windlass-agent/" + cfg.AgentVersion
+	// Half the bytes and a fraction of the work of JSON, for what is watched.
+	c.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
+	c.ContentType = apiruntime.ContentTypeProtobuf
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &counted{next: next, calls: calls, gate: g, pace: &pacer{policy: cfg.Reopen, random: cfg.Random}}
+	})
+	return kubernetes.NewForConfig(c)
+}
+
+// counted counts calls by verb, resource and answer. It also hides Retry-After
+// from client-go, which would repeat the call up to ten times by itself: how often
+// we ask is decided in one place, the gate.
+type counted struct {
+	next  http.RoundTripper
+	calls *prometheus.CounterVec
+	gate  *gate
+	pace  *pacer
+}
+
+func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") != "" {
+		if err := c.pace.wait(req); err != nil {
+			return nil, err
+		}
+	}
+	res, err := c.next.RoundTrip(req)
+	code := "error"
+	if err == nil {
+		code = strconv.Itoa(res.StatusCode)
+		if after := res.Header.Get("Retry-After"); after != "" {
+			res.Header.Del("Retry-After")
+			if seconds, err := strconv.Atoi(after); err == nil {
+				c.gate.asked(time.Now().Add(min(time.Duration(seconds)*time.Second, maxRetryAfter)))
+			}
+		}
+	}
+	verb, resource := classify(req)
+	c.calls.WithLabelValues(verb, resource, code).Inc()
+	return res, err
+}
+
+// classify names a request as RBAC does.
+func classify(req *http.Request) (verb, resource string) {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	// api/v1/... or apis/group/version/...
+	skip := 2
+	if len(parts) > 0 && parts[0] == "apis" {
+		skip = 3
+	}
+	if len(parts) < skip {
+		return strings.ToLower(req.Method), "other"
+	}
+	parts = parts[skip:]
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	named := len(parts) > 1
+	resource = "other"
+	if len(parts) > 0 {
+		resource = parts[0]
+	}
+	switch req.Method {
+	case http.MethodGet:
+		switch {
+		case req.URL.Query().Get("watch") != "":
+			verb = "watch"
+		case named:
+			verb = "get"
+		default:
+			verb = "list"
+		}
+	case http.MethodPost:
+		verb = "create"
+	case http.MethodPut:
+		verb = "update"
+	case http.MethodPatch:
+		verb = "patch"
+	case http.MethodDelete:
+		verb = "delete"
+		if !named {
+			verb = "deletecollection"
+		}
+	default:
+		verb = strings.ToLower(req.Method)
+	}
+	return verb, resource
+}
+
+// pacer spaces out the openings of a watch that does not last. The client library
+// does so for most errors, and opens at once, without end, a watch of which the server
+// says each time that its version has expired.
+type pacer struct {
+	policy backoff.Policy
+	random func() float64
+
+	mu      sync.Mutex
+	watches map[string]*opened
+}
+
+// opened is how often in a row a watch was opened soon after the time before.
+type opened struct {
+	last   time.Time
+	streak int
+}
+
+// A watch that lasted that long was well, and two more openings are free: it is
+// normal that one follows a list, or an expired version.
+const (
+	wellAfter    = 30 * time.Second
+	freeOpenings = 2
+)
+
+func (p *pacer) wait(req *http.Request) error {
+	q := req.URL.Query()
+	d := p.delay(req.URL.Path+" "+q.Get("labelSelector")+" "+q.Get("fieldSelector"), time.Now())
+	if d == 0 {
+		return nil
+	}
+	return backoff.Sleep(req.Context(), d)
+}
+
+// delay is how long to wait before the watch is opened.
+func (p *pacer) delay(watch string, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watches == nil {
+		p.watches = map[string]*opened{}
+	}
+	o := p.watches[watch]
+	if o == nil {
+		o = &opened{last: now}
+		p.watches[watch] = o
+		return 0
+	}
+	if now.Sub(o.last) >= wellAfter {
+		o.streak = 0
+	}
+	o.streak++
+	d := time.Duration(0)
+	if o.streak > freeOpenings {
+		d = p.policy.Delay(o.streak-freeOpenings-1, p.random)
+	}
+	o.last = now.Add(d)
+	return d
+}
+
+// gate keeps the agent from asking a server that has just refused everything. One
+// call in a while finds out whether it is back, however many deployments wait: the
+// number of calls during an outage depends on how long it is, and on nothing else.
+type gate struct {
+	policy backoff.Policy
+	random func() float64
+
+	mu       sync.Mutex
+	failures int
+	until    time.Time
+	cause    error
+}
+
+// pass tells whether a call may be made now, and if not, why and for how long not.
+func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Before(g.until) {
+		return g.until.Sub(now), g.cause
+	}
+	if g.failures > 0 {
+		// This call is the one that finds out; the others wait for what it finds.
+		g.until = now.Add(g.policy.Delay(g.failures, g.random))
+	}
+	return 0, nil
+}
+
+// asked notes that the server named a time before which it wants no call.
+func (g *gate) asked(until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until.After(g.until) {
+		g.until, g.cause = until, errAskedToWait
+	}
+}
+
+// failed notes that the server could not answer.
+func (g *gate) failed(now time.Time, cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until := now.Add(g.policy.Delay(g.failures, g.random)); until.After(g.until) {
+		g.until = until
+	}
+	g.failures++
+	g.cause = cause
+}
+
+func (g *gate) succeeded() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failures > 0 {
+		g.failures, g.until, g.cause = 0, time.Time{}, nil
+	}
+}
+
+var errAskedToWait = errors.New("the API server asked to be left alone for a while")

@@ -1,0 +1,91 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// Cluster is the Kubernetes that an agent works in, and the namespace there that is
+// the agent's own.
+type Cluster struct {
+	Client    *rest.Config
+	Namespace string
+}
+
+// OpenCluster reads how to reach the cluster, see LoadClient. An empty namespace is
+// the pod's, or the kubeconfig's.
+func OpenCluster(kubeconfig, context, namespace string) (*Cluster, error) {
+	client, own, err := LoadClient(kubeconfig, context)
+	if err != nil {
+		return nil, err
+	}
+	if namespace == "" {
+		namespace = own
+	}
+	return &Cluster{Client: client, Namespace: namespace}, nil
+}
+
+// Hold runs f while this agent holds the lease of that name; see Lease.
+func (c *Cluster) Hold(ctx context.Context, name, identity string, log *slog.Logger, f func(ctx context.Context) error) error {
+	return Lease{Client: c.Client, Namespace: c.Namespace, Name: name, Identity: identity, Log: log}.Hold(ctx, f)
+}
+
+// LogTo has the client library log there, for the whole program: it knows one log
+// only. What it says of its own retries is for those who look for trouble.
+func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("component", "kubernetes-client")) }
+
+// Kept is one value in a Secret of the agent's namespace, which its agents share.
+// The Secret must be there: the agent's role lets it change this one, and make none.
+type Kept struct {
+	client    kubernetes.Interface
+	namespace string
+	name      string
+}
+
+// keptKey is where the value is in the Secret.
+const keptKey = "value"
+
+const keptTimeout = 10 * time.Second
+
+// Keep returns the value in the Secret of that name.
+func (c *Cluster) Keep(name string) (*Kept, error) {
+	cfg := rest.CopyConfig(c.Client)
+	cfg.Timeout = keptTimeout
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	return &Kept{client: client, namespace: c.Namespace, name: name}, nil
+}
+
+// Load returns the value, nil if there is none yet.
+func (k *Kept) Load(ctx context.Context) ([]byte, error) {
+	s, err := k.client.CoreV1().Secrets(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no Secret %s in namespace %s: make an empty one", k.name, k.namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s/%s: %w", k.namespace, k.name, err)
+	}
+	return s.Data[keptKey], nil
+}
+
+// Store replaces the value.
+func (k *Kept) Store(ctx context.Context, value []byte) error {
+	_, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx,
+		coreac.Secret(k.name, k.namespace).WithData(map[string][]byte{keptKey: value}),
+		metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	if err != nil {
+		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,288 @@
+package kubernetes_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// agentEnv makes the test binary an agent that does as its order says.
+const agentEnv = "WINDLASS_TEST_KUBERNETES_AGENT"
+
+// order is what an agent of a test is to do.
+type order struct {
+	Host, Token     string
+	CA              []byte
+	Region, Prefix  string
+	Deployments     int
+	Generation      int64
+	Remove          bool
+	KillAt          int64 // the change that it does not survive; 0: none
+	KillAfterAnswer bool
+	// Lease to hold instead of all that.
+	Lease string
+}
+
+func (o order) client() *rest.Config {
+	return &rest.Config{Host: o.Host, BearerToken: o.Token, TLSClientConfig: rest.TLSClientConfig{CAData: o.CA}}
+}
+
+// agentMain carries the order out, or dies while it does.
+func agentMain(text string) int {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	if o.Lease != "" {
+		return holdLease(o)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cfg := o.client()
+	var changes atomic.Int64
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			mine := req.Method != http.MethodGet && !strings.Contains(req.URL.Path, "/events") && changes.Add(1) == o.KillAt
+			if mine && !o.KillAfterAnswer {
+				die()
+			}
+			res, err := next.RoundTrip(req)
+			if mine {
+				die()
+			}
+			return res, err
+		})
+	})
+	rt, err := kubernetes.New(kubernetes.Config{
+		Client: cfg, Region: o.Region, NamespacePrefix: o.Prefix, AgentVersion: "test",
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Registerer: prometheus.NewRegistry(), Random: rand.Float64,
+	})
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	go func() { _ = rt.Run(ctx) }()
+	var wg sync.WaitGroup
+	for i := range o.Deployments {
+		wg.Go(func() {
+			insist(ctx, rt, o, i)
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return 1
+	}
+	return 0
+}
+
+// insist tries again as the reconciler does.
+func insist(ctx context.Context, rt *kubernetes.Runtime, o order, i int) {
+	a := crashAssignment(i, o.Generation)
+	for ctx.Err() == nil {
+		var err error
+		if o.Remove {
+			if err = rt.Remove(ctx, a.Deployment.Id); err == nil {
+				seen, seeErr := rt.Observe(ctx)
+				if seeErr == nil && !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == a.Deployment.Id }) {
+					return
+				}
+			}
+		} else if err = rt.Apply(ctx, a); err == nil {
+			return
+		}
+		_ = backoff.Sleep(ctx, 100*time.Millisecond)
+	}
+}
+
+// crashAssignment is another template with each generation, and another number of
+// replicas with most.
+func crashAssignment(i int, generation int64) runtime.Assignment {
+	a := assignment(fmt.Sprintf("dep_crash_%d", i), int(generation%3), func(s *windlassv1.DeploymentSpec) {
+		s.Env = map[string]string{"GENERATION": fmt.Sprint(generation)}
+		s.ModelCache = &windlassv1.ModelCache{MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
+	})
+	a.Deployment.AppId = "app_crash" // they share the claim
+	a.Deployment.AppName = "crash"
+	a.Deployment.Version = int32(i + 1)
+	a.WorkloadVersion = i + 1
+	a.Generation, a.TemplateHash = generation, fmt.Sprint("template-", generation)
+	return a
+}
+
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// order for an agent of this harness.
+func (h *harness) order() order {
+	c := h.cfg.Client
+	return order{
+		Host: c.Host, Token: c.BearerToken, CA: c.CAData, Region: h.cfg.Region, Prefix: h.cfg.NamespacePrefix,
+	}
+}
+
+// run has an agent carry the order out, and tells whether it lived to its end.
+func (o order) run(t *testing.T) bool {
+	t.Helper()
+	text, err := json.Marshal(o)
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self(t))
+	cmd.Env = append(os.Environ(), agentEnv+"="+string(text))
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = io.Discard, &out
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		require.True(t, ok && status.Signaled() && status.Signal() == syscall.SIGKILL, "%v: %s", err, out.String())
+		return false
+	}
+	require.NoError(t, err, out.String())
+	return true
+}
+
+// sound checks what must hold at every moment: what there is of a deployment is there
+// once, and each object has the one owner whose end is its own.
+func (h *harness) sound(t *testing.T) {
+	t.Helper()
+	seen := map[string]string{}
+	workloads := map[string]string{}
+	all := h.objects(t)
+	for _, o := range all {
+		if o.Kind == "Deployment" {
+			workloads[string(o.UID)] = o.Name
+		}
+	}
+	for _, o := range all {
+		switch o.Kind {
+		case "Pod", "ReplicaSet":
+			require.Len(t, o.OwnerReferences, 1, o)
+			continue
+		case "Deployment":
+			require.Empty(t, o.OwnerReferences, o)
+		case "PersistentVolumeClaim":
+			require.NotEmpty(t, o.OwnerReferences, o)
+		default:
+			require.Len(t, o.OwnerReferences, 1, o)
+		}
+		owned := map[string]bool{}
+		for _, owner := range o.OwnerReferences {
+			require.False(t, owned[string(owner.UID)], "%v has an owner twice", o)
+			owned[string(owner.UID)] = true
+		}
+		if o.Kind == "Secret" && strings.Contains(o.Name, "-env-") || o.Kind == "PersistentVolumeClaim" {
+			continue // one for each template that is in use; one for all
+		}
+		once := o.Kind + " of " + o.Labels[render.LabelWorkload]
+		if o.Kind == "Secret" {
+			once = o.Name
+		}
+		require.Empty(t, seen[once], "%s: %s and %s", once, seen[once], o)
+		seen[once] = o.String()
+	}
+}
+
+// complete checks that n deployments are there, whole and nothing beside.
+func (h *harness) complete(t *testing.T, n int, generation int64) {
+	t.Helper()
+	h.sound(t)
+	kinds := map[string]int{}
+	for _, o := range h.objects(t) {
+		kinds[o.Kind]++
+		if o.Kind == "Deployment" {
+			require.Equal(t, fmt.Sprint(generation), o.Annotations[render.AnnotationGeneration])
+			require.NotEmpty(t, o.Annotations["windlass.run/hash"])
+		}
+		if o.Kind == "PersistentVolumeClaim" {
+			require.Len(t, o.OwnerReferences, n, "each version owns the claim")
+		}
+	}
+	for _, kind := range []string{"Deployment", "Service", "ServiceAccount", "NetworkPolicy", "PodDisruptionBudget"} {
+		require.Equal(t, n, kinds[kind], kind)
+	}
+	require.Equal(t, 1, kinds["PersistentVolumeClaim"])
+	spaces, err := h.api.CoreV1().Namespaces().List(t.Context(), h.selector())
+	require.NoError(t, err)
+	require.Len(t, spaces.Items, 1)
+}
+
+// Fifty agents are killed at a change of their choosing, before it was sent or after
+// it was answered, while they make, change and remove three deployments of one app.
+func TestAnAgentThatIsKilledAnywhereLeavesNothingBehindAndNothingTwice(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	o := h.order()
+	o.Deployments = 3
+	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
+	killed, lived := 0, 0
+	for killed < 50 {
+		o.Generation++
+		o.Remove = o.Generation%5 == 0
+		for range 1 + random.IntN(4) {
+			// Making three takes some thirty changes, another template about twelve.
+			o.KillAt, o.KillAfterAnswer = 1+random.Int64N(14), random.IntN(2) == 0
+			if o.run(t) {
+				lived++
+				break
+			}
+			killed++
+			h.sound(t)
+		}
+		o.KillAt = 0
+		if random.IntN(3) == 0 {
+			require.True(t, o.run(t))
+			if o.Remove {
+				require.Empty(t, h.leftovers(t))
+			} else {
+				h.complete(t, o.Deployments, o.Generation)
+			}
+		}
+	}
+	o.Remove, o.KillAt = false, 0
+	o.Generation++
+	require.True(t, o.run(t))
+	h.complete(t, o.Deployments, o.Generation)
+	o.Remove = true
+	require.True(t, o.run(t))
+	require.Empty(t, h.leftovers(t))
+	t.Logf("%d agents killed, %d came through", killed, lived)
+}
+
+// holdLease says when it has the lease, and holds it until it is killed.
+func holdLease(o order) int {
+	err := kubernetes.Lease{
+		Client: o.client(), Namespace: agentNamespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}.Hold(context.Background(), func(ctx context.Context) error {
+		_, _ = fmt.Fprintln(os.Stdout, "held")
+		<-ctx.Done()
+		return nil
+	})
+	_, _ = fmt.Fprintln(os.Stderr, err)
+	return 1
+}

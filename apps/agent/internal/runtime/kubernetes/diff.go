@@ -1,0 +1,207 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+)
+
+// difference is one field of ours that is not as we want it.
+type difference struct {
+	path        string
+	want, found string
+}
+
+func (d difference) String() string {
+	return fmt.Sprintf("%s: want %s, found %s", d.path, d.want, d.found)
+}
+
+// differences lists the fields that config names and that are different in the
+// object. What the object has beyond config belongs to others, or is a default.
+func differences(config any, live object) ([]difference, error) {
+	data, err := json.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", config, err)
+	}
+	var want map[string]any
+	if err := json.Unmarshal(data, &want); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", config, err)
+	}
+	found, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(live)
+	if err != nil {
+		return nil, fmt.Errorf("decode %T: %w", live, err)
+	}
+	// What a typed object does not carry, and what the status subresource has.
+	delete(want, "kind")
+	delete(want, "apiVersion")
+	delete(want, "status")
+	var out []difference
+	compare("", want, found, &out)
+	return out, nil
+}
+
+func compare(path string, want, found any, out *[]difference) {
+	switch w := want.(type) {
+	case map[string]any:
+		f, ok := found.(map[string]any)
+		if !ok {
+			if found != nil || !empty(w) {
+				*out = append(*out, difference{path, show(want), show(found)})
+			}
+			return
+		}
+		for _, k := range slices.Sorted(maps.Keys(w)) {
+			compare(join(path, k), w[k], f[k], out)
+		}
+	case []any:
+		f, ok := found.([]any)
+		if !ok {
+			if found != nil || len(w) > 0 {
+				*out = append(*out, difference{path, show(want), show(found)})
+			}
+			return
+		}
+		compareLists(path, w, f, out)
+	default:
+		if !same(want, found) {
+			*out = append(*out, difference{path, show(want), show(found)})
+		}
+	}
+}
+
+// keyOf names the field that tells the items of a list apart where items of others
+// may stand beside ours, as the API's schema has it. Other lists are ours whole.
+var keyOf = map[string]string{ //nolint:gochecknoglobals // a table
+	"containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
+	"imagePullSecrets": "name", "volumeMounts": "mountPath", "ownerReferences": "uid",
+	"topologySpreadConstraints": "topologyKey",
+}
+
+func compareLists(path string, want, found []any, out *[]difference) {
+	if key, ok := keyOf[path[strings.LastIndexByte(path, '.')+1:]]; ok {
+		byKey := map[any]any{}
+		for _, f := range found {
+			if m, ok := f.(map[string]any); ok {
+				byKey[m[key]] = f
+			}
+		}
+		for _, w := range want {
+			m, ok := w.(map[string]any)
+			if !ok {
+				continue
+			}
+			compare(fmt.Sprintf("%s[%v]", path, m[key]), w, byKey[m[key]], out)
+		}
+		return
+	}
+	if len(want) != len(found) {
+		*out = append(*out, difference{path, show(want), show(found)})
+		return
+	}
+	for i := range want {
+		compare(fmt.Sprintf("%s[%d]", path, i), want[i], found[i], out)
+	}
+}
+
+// same compares two leaves. The server writes quantities in its own way, and leaves
+// out what is zero.
+func same(want, found any) bool {
+	switch w := want.(type) {
+	case nil:
+		return found == nil
+	case bool:
+		f, ok := found.(bool)
+		return ok && w == f || found == nil && !w
+	case float64:
+		switch f := found.(type) {
+		case int64:
+			return w == float64(f)
+		case float64:
+			return w == f
+		case nil:
+			return w == 0
+		}
+		return false
+	case string:
+		f, ok := found.(string)
+		if !ok {
+			return found == nil && w == ""
+		}
+		if w == f {
+			return true
+		}
+		a, errA := quantity.ParseQuantity(w)
+		b, errB := quantity.ParseQuantity(f)
+		return errA == nil && errB == nil && a.Cmp(b) == 0
+	}
+	return false
+}
+
+func empty(m map[string]any) bool {
+	for _, v := range m {
+		switch v := v.(type) {
+		case map[string]any:
+			if !empty(v) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func join(path, field string) string {
+	if path == "" {
+		return field
+	}
+	return path + "." + field
+}
+
+// maxShown bounds what an event shows of one value.
+const maxShown = 120
+
+func show(v any) string {
+	if v == nil {
+		return "nothing"
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return "something"
+	}
+	if s := string(data); len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(string(data[:maxShown]), "") + "..."
+}
+
+// maxDifferences are told of one by one; an event has room for 1024 bytes.
+const maxDifferences = 5
+
+// summary tells differences in one line. A Secret's values stay unsaid.
+func summary(k kind, all []difference) string {
+	var b strings.Builder
+	for i, d := range all {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if i == maxDifferences {
+			_, _ = fmt.Fprintf(&b, "and %d more", len(all)-i)
+			break
+		}
+		if k == kindSecret {
+			b.WriteString(d.path)
+			continue
+		}
+		b.WriteString(d.String())
+	}
+	if b.Len() > 900 {
+		return strings.ToValidUTF8(b.String()[:900], "") + "..."
+	}
+	return b.String()
+}

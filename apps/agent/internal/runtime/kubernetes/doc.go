@@ -1,0 +1,55 @@
+// Package kubernetes is the runtime of a region that is a Kubernetes cluster, or a
+// part of one. It makes native objects only, so that the region keeps healing
+// itself while its agent is away.
+//
+//	Apply:  assignment --render--> objects --(differs?)--> server-side apply
+//	        watches ----> caches --observe--> instances, capacity
+//	                         |
+//	                         '--> repairs: what somebody changed is put back
+//
+// # What is ours
+//
+// An object is this agent's when it carries the labels managed-by=windlass and
+// windlass.run/region=ours. Nothing else is written or deleted: a name that is
+// taken by an object without them is a conflict, and said so. Fields that we do
+// not set belong to whoever sets them; the number of replicas is left to whoever
+// has set it to another value than ours.
+//
+// # Why being killed leaves nothing behind
+//
+// The first write for a deployment (after the namespace, which goes when it is
+// empty) is the workload without replicas. All other objects of the deployment
+// are owned by it from their birth, so that deleting it deletes them whoever looks
+// on. The last write is the workload again, complete, with a hash of all that it
+// is to be:
+//
+//	Namespace -> Deployment, 0 replicas -> ServiceAccount, Secrets, claim,
+//	NetworkPolicy, Service, PodDisruptionBudget (owned) -> Deployment + hash
+//
+// A workload whose hash is not that of the assignment is not done, and the next
+// Apply, of this agent or another, goes on from what it finds: each object is
+// compared by its own hash, and each write is idempotent. Names are functions of
+// the assignment, so that no write makes a second object. The same holds for a
+// change: Secrets of variables are immutable and have other names for other
+// contents, so that they are there before the template that names them, and are
+// removed when no pod refers to them any more.
+//
+// Removal is one deletion in the foreground: pods first, then the workload, then
+// what it owned.
+//
+// # How few calls are made
+//
+// Whether a write is needed is decided from the caches and from what the server
+// answered to our own writes, which the caches may not show yet. An assignment
+// that is in place costs no call. An idle agent has its watches open and renews its
+// lease. While the server answers nothing, one call in a while finds out whether
+// it is back, however many deployments wait (see gate).
+//
+// # What is watched
+//
+// Of our kinds of objects, those with our labels; nodes; pods of others, of which
+// only what they take of the nodes is kept; Warning events of pods, of which one
+// line each is kept. Secrets are not watched: whoever may list the Secrets of a
+// label may read those of the whole cluster. A Secret that somebody removed is
+// missed when a pod needs it, and put back then.
+package kubernetes

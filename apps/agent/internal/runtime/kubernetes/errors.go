@@ -1,0 +1,108 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// attempts of one call, and longestWait for the gate before each: a hiccup is
+	// ridden out here, an outage by whoever called us. Three bounds the calls for an
+	// apply at three for each object.
+	attempts    = 3
+	longestWait = 2 * time.Second
+)
+
+// call makes one call that is safe to repeat, up to three times if the server
+// cannot answer. Its error is a *runtime.Rejection or ctx's.
+func (r *Runtime) call(ctx context.Context, what string, f func(context.Context) error) error {
+	for attempt := 1; ; attempt++ {
+		wait, cause := r.gate.pass(time.Now())
+		for ; wait > 0; wait, cause = r.gate.pass(time.Now()) {
+			if wait > longestWait {
+				return unavailable(what, cause)
+			}
+			if err := backoff.Sleep(ctx, wait); err != nil {
+				return err
+			}
+		}
+		bounded, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+		err := f(bounded)
+		cancel()
+		switch {
+		case err == nil:
+			r.gate.succeeded()
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case isNotFound(err):
+			r.gate.succeeded()
+			return err
+		case answered(err):
+			r.gate.succeeded()
+			return rejection(what, err)
+		}
+		r.gate.failed(time.Now(), err)
+		if attempt == attempts {
+			return unavailable(what, err)
+		}
+	}
+}
+
+// answered tells a server that said no from one that could not say anything.
+func answered(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code < http.StatusInternalServerError && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
+}
+
+func unavailable(what string, cause error) *runtime.Rejection {
+	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
+}
+
+// rejection says what an answer of the API server means for an assignment.
+func rejection(what string, err error) *runtime.Rejection {
+	out := &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, err), Retryable: true}
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		out.Message = what + ": its namespace is being removed; it is made again when that is done"
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		out.Code, out.Retryable = runtime.ReasonInvalidSpec, false
+	case apierrors.IsUnauthorized(err):
+		out.Code = runtime.ReasonForbidden
+		out.Message = fmt.Sprintf("%s: the API server does not take the agent's credentials: %v", what, err)
+	case apierrors.IsForbidden(err):
+		// The server's words name the verb, the resource and the namespace, or the
+		// quota or policy that stands in the way.
+		out.Code = runtime.ReasonForbidden
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		out.Code = runtime.ReasonConflict
+	}
+	return out
+}
+
+// isNotFound tells that a rejection comes from an object that is not there.
+func isNotFound(err error) bool { return errors.Is(err, errNotFound) }
+
+var errNotFound = errors.New("not found")
+
+// found turns the API server's "not found" into errNotFound, an answer like any
+// other.
+func found(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errNotFound
+	}
+	return err
+}

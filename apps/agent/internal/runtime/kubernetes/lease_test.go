@@ -1,0 +1,133 @@
+package kubernetes_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+)
+
+// failover is what a region may be without an active agent.
+const failover = 15 * time.Second
+
+func (h *harness) lease(t *testing.T, identity string, client *rest.Config) kubernetes.Lease {
+	t.Helper()
+	return kubernetes.Lease{
+		Client: client, Namespace: agentNamespace, Name: kubernetes.LeaseName(h.cfg.Region), Identity: identity,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+}
+
+// hold holds the lease in the background. held is closed when it is had; stop gives
+// it back and returns what Hold returned.
+func hold(ctx context.Context, l kubernetes.Lease, f func(context.Context)) (chan struct{}, chan error) {
+	held, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- l.Hold(ctx, func(ctx context.Context) error {
+			close(held)
+			f(ctx)
+			return nil
+		})
+	}()
+	return held, done
+}
+
+func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	o := h.order()
+	o.Lease = kubernetes.LeaseName(h.cfg.Region)
+	text, err := json.Marshal(o)
+	require.NoError(t, err)
+	first := exec.CommandContext(t.Context(), self(t))
+	first.Env = append(os.Environ(), agentEnv+"="+string(text))
+	out, err := first.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, first.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "held\n", line)
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	held, done := hold(ctx, h.lease(t, "second", h.cfg.Client), func(ctx context.Context) { <-ctx.Done() })
+	select {
+	case <-held:
+		require.Fail(t, "two hold the lease")
+	case <-time.After(2 * time.Second):
+	}
+	killed := time.Now()
+	require.NoError(t, first.Process.Kill())
+	_ = first.Wait()
+	select {
+	case <-held:
+	case <-time.After(failover):
+		require.Fail(t, "nobody is active")
+	}
+	t.Logf("another is active after %v", time.Since(killed).Round(100*time.Millisecond))
+
+	// One that is told to stop gives it back: nobody has to wait.
+	other, otherDone := hold(t.Context(), h.lease(t, "third", h.cfg.Client), func(context.Context) {})
+	stopped := time.Now()
+	stop()
+	require.NoError(t, <-done)
+	<-other
+	require.NoError(t, <-otherDone)
+	require.Less(t, time.Since(stopped), 5*time.Second)
+}
+
+func TestWhatRunsUnderALostLeaseEndsBeforeAnotherBegins(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	cut := rest.CopyConfig(h.cfg.Client)
+	var off atomic.Bool
+	cut.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if off.Load() {
+			return nil, errors.New("the network is cut")
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	cut.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if off.Load() {
+				return nil, errors.New("the network is cut")
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	var running atomic.Int32
+	work := func(ctx context.Context) {
+		if running.Add(1) > 1 {
+			t.Error("two work at once")
+		}
+		<-ctx.Done()
+		running.Add(-1)
+	}
+	held, done := hold(t.Context(), h.lease(t, "first", cut), work)
+	<-held
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	next, nextDone := hold(ctx, h.lease(t, "second", h.cfg.Client), work)
+	off.Store(true)
+	require.ErrorIs(t, <-done, kubernetes.ErrLeaseLost)
+	select {
+	case <-next:
+	case <-time.After(failover):
+		require.Fail(t, "nobody is active")
+	}
+	stop()
+	require.NoError(t, <-nextDone)
+}

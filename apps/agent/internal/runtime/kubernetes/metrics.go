@@ -1,0 +1,29 @@
+package kubernetes
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	calls     *prometheus.CounterVec
+	drift     *prometheus.CounterVec
+	conflicts prometheus.Counter
+	forced    prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_calls_total", Help: "Calls to the Kubernetes API by verb, resource and answer.",
+		}, []string{"verb", "resource", "code"}),
+		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_drift_total", Help: "Objects that somebody changed or removed, and that were put back.",
+		}, []string{"kind"}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_conflicts_total", Help: "Times that a field of ours was found to be somebody else's.",
+		}),
+		forced: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_forced_deletions_total", Help: "Pods of lost nodes that were deleted without the node's word.",
+		}),
+	}
+	reg.MustRegister(m.calls, m.drift, m.conflicts, m.forced)
+	return m
+}

@@ -1,0 +1,320 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Pool is a named set of nodes with GPUs.
+type Pool struct {
+	Name         string
+	NodeSelector map[string]string
+	// Tolerations of the instances that ask for the pool, beside those that all with
+	// its resource have.
+	Tolerations []corev1.Toleration
+	// ResourceName; empty: every resource of its nodes that counts as GPUs.
+	ResourceName string
+	// Quota of devices for Windlass; 0: all.
+	Quota int
+}
+
+// FleetConfig says what a Fleet looks for.
+type FleetConfig struct {
+	Pools []Pool
+	// Tolerations of every instance with devices, beside those for taints that are
+	// named like the resource.
+	Tolerations []corev1.Toleration
+}
+
+// Fleet keeps the sums that capacity is told from, so that a change costs what
+// changed: a node or a pod, and one pass over the nodes when somebody asks. It may
+// be used from several goroutines.
+type Fleet struct {
+	cfg FleetConfig
+
+	mu    sync.Mutex
+	nodes map[string]*host
+	pods  map[types.UID]load
+	// used by the pods that are bound to a node, known or not.
+	used map[string]map[corev1.ResourceName]int64
+	// last is what Capacity told, nil when something changed since.
+	last *agentv1.Capacity
+}
+
+// host is one node.
+type host struct {
+	name        string
+	cpu, memory int64 // millicores, MiB
+	shares      []share
+	// closed: why it takes no instance without GPUs.
+	closed string
+}
+
+// share is what a node adds to one line of the capacity.
+type share struct {
+	line        line
+	resource    corev1.ResourceName
+	memory      int64
+	allocatable int64
+	broken      int64
+	closed      string
+}
+
+// line is one line of the capacity: devices that can stand in for each other.
+type line struct{ pool, product, resource string }
+
+// load is what one pod holds of its node.
+type load struct {
+	node    string
+	devices map[corev1.ResourceName]int64
+}
+
+// NewFleet returns one without nodes.
+func NewFleet(cfg FleetConfig) *Fleet {
+	return &Fleet{
+		cfg: cfg, nodes: map[string]*host{}, pods: map[types.UID]load{},
+		used: map[string]map[corev1.ResourceName]int64{},
+	}
+}
+
+// SetNode takes a node in, new or changed, and tells whether capacity may differ
+// for it.
+func (f *Fleet) SetNode(node *corev1.Node) bool {
+	h := f.host(node)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.nodes[node.Name]; old != nil && old.equal(h) {
+		return false
+	}
+	f.nodes[node.Name] = h
+	f.last = nil
+	return true
+}
+
+// RemoveNode forgets a node.
+func (f *Fleet) RemoveNode(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nodes[name] == nil {
+		return false
+	}
+	delete(f.nodes, name)
+	f.last = nil
+	return true
+}
+
+// SetPod takes a pod in, whoever made it, and tells whether capacity may differ
+// for it. Pods hold what they asked for until they are over, also while they end.
+func (f *Fleet) SetPod(pod *corev1.Pod) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old, known := f.pods[pod.UID]
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return known && f.drop(pod.UID, old)
+	}
+	if known && old.node == pod.Spec.NodeName {
+		// Devices cannot be changed while a pod lives.
+		return false
+	}
+	l := load{node: pod.Spec.NodeName, devices: f.devices(pod)}
+	if known {
+		f.drop(pod.UID, old)
+	}
+	f.pods[pod.UID] = l
+	if len(l.devices) == 0 {
+		return known && len(old.devices) > 0
+	}
+	sums := f.used[l.node]
+	if sums == nil {
+		sums = map[corev1.ResourceName]int64{}
+		f.used[l.node] = sums
+	}
+	for name, n := range l.devices {
+		sums[name] += n
+	}
+	f.last = nil
+	return true
+}
+
+// RemovePod forgets a pod.
+func (f *Fleet) RemovePod(uid types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l, known := f.pods[uid]
+	return known && f.drop(uid, l)
+}
+
+func (f *Fleet) drop(uid types.UID, l load) bool {
+	delete(f.pods, uid)
+	if len(l.devices) == 0 {
+		return false
+	}
+	sums := f.used[l.node]
+	for name, n := range l.devices {
+		if sums[name] -= n; sums[name] == 0 {
+			delete(sums, name)
+		}
+	}
+	if len(sums) == 0 {
+		delete(f.used, l.node)
+	}
+	f.last = nil
+	return true
+}
+
+// counts tells whether a resource is one that capacity tells of.
+func (f *Fleet) counts(name corev1.ResourceName) bool {
+	return isGPU(name) || slices.ContainsFunc(f.cfg.Pools, func(p Pool) bool { return p.ResourceName == string(name) })
+}
+
+func (f *Fleet) devices(pod *corev1.Pod) map[corev1.ResourceName]int64 {
+	asks := false
+	ask := func(r corev1.ResourceRequirements) {
+		for name := range r.Requests {
+			asks = asks || f.counts(name)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		ask(pod.Spec.InitContainers[i].Resources)
+	}
+	for i := range pod.Spec.Containers {
+		ask(pod.Spec.Containers[i].Resources)
+	}
+	if !asks {
+		return nil
+	}
+	out := map[corev1.ResourceName]int64{}
+	for name, q := range requests(pod) {
+		if n := whole(q); n > 0 && f.counts(name) {
+			out[name] = n
+		}
+	}
+	return out
+}
+
+func (f *Fleet) host(node *corev1.Node) *host {
+	cpu, memory := node.Status.Allocatable[corev1.ResourceCPU], node.Status.Allocatable[corev1.ResourceMemory]
+	h := &host{name: node.Name, cpu: max(cpu.MilliValue(), 0), memory: max(mebibytes(memory), 0), closed: closed(node, nil)}
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Capacity)) {
+		capacity := whole(node.Status.Capacity[name])
+		if capacity == 0 || !f.counts(name) {
+			continue
+		}
+		allocatable := whole(node.Status.Allocatable[name])
+		s := share{
+			line:     line{product: product(node, name), resource: string(name)},
+			resource: name, memory: memoryMiB(node, name),
+			allocatable: allocatable, broken: max(capacity-allocatable, 0),
+		}
+		pooled, tolerations := false, slices.Concat(f.cfg.Tolerations, render.GPUTolerations(string(name)))
+		for _, p := range f.cfg.Pools {
+			if p.ResourceName != "" && p.ResourceName != string(name) || !labels.SelectorFromSet(p.NodeSelector).Matches(labels.Set(node.Labels)) {
+				continue
+			}
+			pooled = true
+			s.line.pool = p.Name
+			s.closed = closed(node, slices.Concat(tolerations, p.Tolerations))
+			h.shares = append(h.shares, s)
+		}
+		if !pooled {
+			s.closed = closed(node, tolerations)
+			h.shares = append(h.shares, s)
+		}
+	}
+	return h
+}
+
+func (h *host) equal(o *host) bool {
+	return h.name == o.name && h.cpu == o.cpu && h.memory == o.memory && h.closed == o.closed && slices.Equal(h.shares, o.shares)
+}
+
+// open tells whether any instance can come to the node.
+func (h *host) open() bool {
+	return h.closed == "" || slices.ContainsFunc(h.shares, func(s share) bool { return s.closed == "" })
+}
+
+// maxNotes bounds the nodes that are named: in an outage it is all of them.
+const maxNotes = 20
+
+// Capacity tells what the cluster has, ordered by pool, product and resource. A
+// node of two pools counts in both; one of none under an empty name. What it
+// returns is not to be changed.
+func (f *Fleet) Capacity() *agentv1.Capacity {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last != nil {
+		return f.last
+	}
+	out := &agentv1.Capacity{}
+	lines := map[line]*agentv1.GpuPool{}
+	notes := 0
+	note := func(format string, args ...any) {
+		if notes++; notes <= maxNotes {
+			out.Notes = append(out.Notes, fmt.Sprintf(format, args...))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.nodes)) {
+		h := f.nodes[name]
+		if h.open() {
+			out.CpuMillicores += h.cpu
+			out.MemoryMib += h.memory
+		} else if len(h.shares) > 0 {
+			note("node %s takes no instances: %s", name, h.shares[0].closed)
+		}
+		for i, s := range h.shares {
+			l := lines[s.line]
+			if l == nil {
+				l = &agentv1.GpuPool{Product: s.line.product, Pool: s.line.pool, ResourceName: s.line.resource, Quota: f.quota(s.line.pool)}
+				lines[s.line] = l
+			}
+			used := f.used[name][s.resource]
+			l.Hosts++
+			l.Allocatable = sum(l.Allocatable, s.allocatable)
+			l.Requested = sum(l.Requested, used)
+			if s.closed == "" {
+				free := max(s.allocatable-used, 0)
+				l.Free = sum(l.Free, free)
+				l.LargestFree = max(l.LargestFree, sum(0, free))
+			}
+			if s.memory > 0 && (l.MemoryMib == 0 || s.memory < l.MemoryMib) {
+				l.MemoryMib = s.memory
+			}
+			if s.broken > 0 && h.open() && (i == 0 || h.shares[i-1].resource != s.resource) {
+				note("node %s: %d of %d %s are out of order or reserved", name, s.broken, s.broken+s.allocatable, s.resource)
+			}
+		}
+	}
+	if notes > maxNotes {
+		out.Notes = append(out.Notes, fmt.Sprintf("and %d more", notes-maxNotes))
+	}
+	out.Gpus = slices.SortedFunc(maps.Values(lines), func(a, b *agentv1.GpuPool) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Product, b.Product), cmp.Compare(a.ResourceName, b.ResourceName))
+	})
+	f.last = out
+	return out
+}
+
+func (f *Fleet) quota(pool string) int32 {
+	for _, p := range f.cfg.Pools {
+		if p.Name == pool {
+			return sum(0, int64(max(p.Quota, 0)))
+		}
+	}
+	return 0
+}
+
+// sum does not wrap around whatever a node claims to have.
+func sum(a int32, b int64) int32 {
+	return int32(min(int64(a)+min(max(b, 0), math.MaxInt32), math.MaxInt32))
+}

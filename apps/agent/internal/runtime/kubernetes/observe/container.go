@@ -1,0 +1,423 @@
+package observe
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+const (
+	// doomedAfter ends without having been ready, nobody should wait for the next.
+	doomedAfter = 3
+	// stableAfter: a run this long has made up for how it started.
+	stableAfter = 60 * time.Second
+)
+
+// containers judges a pod that has a node, by its containers.
+func (s *subject) containers() verdict {
+	pod := s.pod
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		cs := status(pod.Status.InitContainerStatuses, c.Name)
+		if cs == nil || initialised(c, cs) {
+			continue
+		}
+		v := s.container(c, cs)
+		if v.message != "" {
+			v.message = "init container " + c.Name + ": " + v.message
+		} else {
+			v.message = "init container " + c.Name + " is running"
+		}
+		if v.status == running || v.status == serving {
+			v.status = creating
+			if v.reason == runtime.ReasonNotReady {
+				v.reason = ""
+			}
+		}
+		return v
+	}
+	m := main(pod)
+	if v := s.one(m); v.status != serving {
+		return v
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if c.Name == m.Name {
+			continue
+		}
+		if v := s.one(c); v.status != serving {
+			v.status = running
+			if v.reason == "" {
+				v.reason = runtime.ReasonNotReady
+			}
+			v.message = strings.TrimSuffix("container "+c.Name+": "+v.message, ": ")
+			return v
+		}
+	}
+	c := condition(pod, corev1.PodReady)
+	if c != nil && c.Status == corev1.ConditionTrue {
+		return verdict{status: serving}
+	}
+	v := verdict{status: running, reason: runtime.ReasonNotReady}
+	for _, g := range pod.Spec.ReadinessGates {
+		if gate := condition(pod, g.ConditionType); gate == nil || gate.Status != corev1.ConditionTrue {
+			v.message = fmt.Sprintf("readiness gate %s has not passed", g.ConditionType)
+			if gate != nil {
+				v.message += colon(gate.Message)
+			}
+			break
+		}
+	}
+	return v
+}
+
+func (s *subject) one(c *corev1.Container) verdict {
+	if cs := status(s.pod.Status.ContainerStatuses, c.Name); cs != nil {
+		return s.container(c, cs)
+	}
+	return s.beforeStart()
+}
+
+func initialised(c *corev1.Container, cs *corev1.ContainerStatus) bool {
+	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		return cs.State.Running != nil && (cs.Started == nil || *cs.Started)
+	}
+	return cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
+}
+
+// container judges one container; serving means that it is ready.
+func (s *subject) container(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
+	switch {
+	case cs.State.Running != nil:
+		return s.runs(c, cs)
+	case cs.State.Terminated != nil:
+		return s.ended(c, cs, cs.State.Terminated)
+	case cs.State.Waiting != nil:
+		return s.waits(c, cs, cs.State.Waiting)
+	}
+	return s.beforeStart()
+}
+
+func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *corev1.ContainerStateWaiting) verdict {
+	v := verdict{status: failed}
+	text := strings.TrimSpace(w.Message)
+	switch w.Reason {
+	case "", "ContainerCreating", "PodInitializing":
+		v := s.beforeStart()
+		if t := cs.LastTerminationState.Terminated; t != nil && v.reason == "" {
+			// The node restarted, or the pod's sandbox was lost with all its containers.
+			e := s.ended(c, cs, t)
+			v.message, v.doomed = "starts again; before that: "+e.message, e.doomed
+		}
+		return v
+	case "CrashLoopBackOff":
+		if t := cs.LastTerminationState.Terminated; t != nil {
+			return s.ended(c, cs, t)
+		}
+		v.reason, v.message = runtime.ReasonCrashLoop, text
+		v.doomed = s.failures(c, cs) >= doomedAfter
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+		"RegistryUnavailable", "SignatureValidationFailed", "ErrImageNotFound":
+		v.reason = runtime.ReasonImagePullError
+		v.message, v.doomed = s.pullText(c, w)
+	case "CreateContainerConfigError":
+		return s.badConfig(c, text)
+	case "CreateContainerError", "RunContainerError", "StartError":
+		if text == "" {
+			text = w.Reason
+		}
+		if e, bad := badCommand(c, text); bad {
+			return e
+		}
+		v.reason, v.message = runtime.ReasonSandboxError, fmt.Sprintf("node %s could not start the container: %s", s.pod.Spec.NodeName, unwrapRun(text))
+		v.doomed = s.failures(c, cs) >= doomedAfter
+	default:
+		v.reason = runtime.ReasonSandboxError
+		v.message = w.Reason + colon(text)
+	}
+	return v
+}
+
+// beforeStart: nothing of the container has run. Volumes come first, then the
+// sandbox with its network, then the image.
+func (s *subject) beforeStart() verdict {
+	v := verdict{status: creating}
+	if sandbox := condition(s.pod, corev1.PodReadyToStartContainers); sandbox != nil && sandbox.Status == corev1.ConditionTrue {
+		return v
+	}
+	mount, sandbox := s.told(topicMount, time.Time{}), s.told(topicSandbox, time.Time{})
+	if mount != nil && sandbox != nil {
+		if mount.at.Before(sandbox.at) {
+			mount = nil
+		} else {
+			sandbox = nil
+		}
+	}
+	switch {
+	case mount != nil:
+		v.reason, v.message = runtime.ReasonVolumeError, clip(mount.text, tailBytes)
+		return v
+	case sandbox != nil:
+		v.reason = runtime.ReasonSandboxError
+		v.message = clip(fmt.Sprintf("node %s: %s", s.pod.Spec.NodeName, sandbox.text), tailBytes)
+		return v
+	}
+	return v
+}
+
+// pullText tells why an image is not had. An answer of the registry is final when
+// asking again cannot change it, and the kubelet did ask again.
+func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting) (message string, doomed bool) {
+	text := registryText(w.Message)
+	told := s.told(topicPull, time.Time{})
+	if told != nil && text == "" {
+		text = registryText(told.text)
+	}
+	switch w.Reason {
+	case "InvalidImageName":
+		return fmt.Sprintf("%q is no image name%s", c.Image, colon(text)), true
+	case "ErrImageNeverPull":
+		return fmt.Sprintf("image %s is not on the node, and may not be pulled", c.Image), true
+	}
+	message = "cannot pull " + c.Image
+	if text = strings.TrimSpace(strings.TrimPrefix(text, c.Image)); text != "" {
+		message += ": " + strings.TrimPrefix(text, ": ")
+	}
+	tries := int32(1)
+	if told != nil {
+		tries = told.count
+	}
+	// ErrImagePull is a try that just failed: at first, one that may be mended.
+	again := w.Reason != "ErrImagePull" || tries > 1
+	return message, tries >= doomedAfter || again && finalPull.MatchString(text)
+}
+
+// badConfig: the kubelet could not make the container from its spec.
+func (s *subject) badConfig(c *corev1.Container, text string) verdict {
+	v := verdict{status: failed, reason: runtime.ReasonInvalidSpec, message: text}
+	if v.message == "" {
+		v.message = "the container's configuration was refused"
+	}
+	switch {
+	case strings.Contains(text, "runAsNonRoot") && strings.Contains(text, "non-numeric user"):
+		v.doomed = true
+		v.message = fmt.Sprintf("image %s names its user instead of numbering it, so that nobody can tell that it is not root: set kubernetes.run_as_user to its number", c.Image)
+	case strings.Contains(text, "runAsNonRoot"), strings.Contains(text, "breaks non-root policy"):
+		v.doomed = true
+		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.run_as_user to another user, or allow root in kubernetes.security (run_as_root, with a reason)", c.Image)
+	case strings.Contains(text, "timed out waiting for the condition"):
+		v.reason, v.message = runtime.ReasonSecretUnavailable, fmt.Sprintf("node %s has not got the pod's secrets yet: %s", s.pod.Spec.NodeName, text)
+	case strings.HasPrefix(text, "secret ") && strings.HasSuffix(text, " not found"), strings.Contains(text, "couldn't find key") && strings.Contains(text, " in Secret "):
+		v.reason = runtime.ReasonSecretUnavailable
+		v.message = text + ": the agent makes it again; if this stays, somebody keeps deleting it"
+	}
+	return v
+}
+
+// badCommand tells whether a start failed because of the command itself.
+func badCommand(c *corev1.Container, text string) (verdict, bool) {
+	if !notProgram.MatchString(text) {
+		return verdict{}, false
+	}
+	command := "the image's own command"
+	if len(c.Command) > 0 {
+		command = c.Command[0]
+	}
+	return verdict{
+		status: failed, reason: runtime.ReasonBadCommand, doomed: true,
+		message: fmt.Sprintf("cannot run %s: %s", command, unwrapRun(text)),
+	}, true
+}
+
+func unwrapRun(text string) string {
+	for {
+		short := wrappedRun.ReplaceAllString(registryText(text), "")
+		if short == text {
+			return clip(text, tailBytes)
+		}
+		text = short
+	}
+}
+
+// ended: the container is between two runs.
+func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
+	failures := s.failures(c, cs)
+	v := s.ending(c, t, failures == 0)
+	looping := failures
+	if w := cs.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && t.FinishedAt.Sub(t.StartedAt.Time) < stableAfter {
+		looping = max(looping, ends(cs))
+	}
+	if v.reason == runtime.ReasonExited && looping >= doomedAfter {
+		v.reason = runtime.ReasonCrashLoop
+		v.message = fmt.Sprintf("ended %d times in a row: %s", looping, v.message)
+	}
+	v.doomed = v.doomed || failures >= doomedAfter
+	return v
+}
+
+// ending tells how one run ended; served, whether it was ready before.
+func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
+	v := verdict{status: failed, reason: runtime.ReasonExited}
+	last := ""
+	if output := tail(t.Message); output != "" {
+		last = "; last output: " + output
+	}
+	switch t.Reason {
+	case "OOMKilled":
+		v.reason = runtime.ReasonOOMKilled
+		v.message = "killed by the kernel: over its memory limit"
+		if limit, ok := c.Resources.Limits[corev1.ResourceMemory]; ok {
+			v.message += fmt.Sprintf(" of %d MiB", mebibytes(limit))
+		}
+		v.message += last
+		return v
+	case "StartError", "ContainerCannotRun", "RunContainerError":
+		if e, bad := badCommand(c, t.Message); bad {
+			return e
+		}
+		v.message = fmt.Sprintf("could not be started (exit code %d): %s", t.ExitCode, unwrapRun(t.Message))
+		if t.ExitCode == 127 || t.ExitCode == 126 {
+			v.reason, v.doomed = runtime.ReasonBadCommand, true
+		}
+		return v
+	case "ContainerStatusUnknown":
+		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("vanished without a trace"+colon(t.Message), ".")
+		return v
+	}
+	if how, note, ok := s.killed(c, t, served); ok {
+		v.reason, v.doomed = how, how == runtime.ReasonStartupTimeout
+		if how == runtime.ReasonStartupTimeout {
+			v.message = "not ready within " + budget(c.StartupProbe).String()
+		} else {
+			v.message = "restarted because its health check kept failing"
+		}
+		if note != nil {
+			v.message += ": " + probeText(note.text)
+		}
+		v.message += last
+		return v
+	}
+	v.message = fmt.Sprintf("exit code %d", t.ExitCode)
+	if t.Signal != 0 {
+		v.message = fmt.Sprintf("killed by signal %d", t.Signal)
+	}
+	v.message += last
+	return v
+}
+
+// probeSlack is for times that are whole seconds, each rounded by itself.
+const probeSlack = 2 * time.Second
+
+// killed tells whether the kubelet ended a run because of a probe. What a program
+// exits with on SIGTERM says nothing, so that time decides: the startup probe ends
+// a run that was never ready when its budget runs out, the liveness probe tells of
+// it right before. The kubelet stops to tell after some 25 failed checks, so that
+// there may be no event from near the end.
+func (s *subject) killed(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) (reason string, told *note, ok bool) {
+	ran := t.FinishedAt.Sub(t.StartedAt.Time)
+	if p := c.StartupProbe; p != nil && !served {
+		// The first check is up to a period after the start.
+		early := budget(p) - time.Duration(p.PeriodSeconds)*time.Second - probeSlack
+		late := budget(p) + time.Duration(p.PeriodSeconds+p.TimeoutSeconds)*time.Second + s.grace(p) + probeSlack
+		told = s.told(topicStartup, t.StartedAt.Time)
+		byForce := t.ExitCode == 128+9 || t.ExitCode == 128+15 || t.Signal == 9 || t.Signal == 15
+		if ran >= early && ran <= late && (told != nil || byForce) {
+			return runtime.ReasonStartupTimeout, told, true
+		}
+	}
+	if p := c.LivenessProbe; p != nil {
+		told = s.told(topicLiveness, t.StartedAt.Time)
+		if told != nil && !told.at.After(t.FinishedAt.Time) && t.FinishedAt.Sub(told.at) <= s.grace(p)+probeSlack {
+			return runtime.ReasonHealthCheckFailed, told, true
+		}
+	}
+	return "", nil, false
+}
+
+// budget is how long a startup probe lets a program take.
+func budget(p *corev1.Probe) time.Duration {
+	if p == nil {
+		return 0
+	}
+	return time.Duration(p.InitialDelaySeconds+p.PeriodSeconds*p.FailureThreshold) * time.Second
+}
+
+func (s *subject) grace(p *corev1.Probe) time.Duration {
+	switch {
+	case p.TerminationGracePeriodSeconds != nil:
+		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
+	case s.pod.Spec.TerminationGracePeriodSeconds != nil:
+		return time.Duration(*s.pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// runs: the container is up.
+func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
+	if cs.Ready {
+		return verdict{status: serving}
+	}
+	v := verdict{status: running, reason: runtime.ReasonNotReady}
+	started := cs.State.Running.StartedAt.Time
+	if (cs.Started == nil || *cs.Started) && s.servedThisRun(cs) {
+		v.reason = runtime.ReasonHealthCheckFailed
+		if n := s.told(topicReadiness, started); n != nil {
+			v.message = probeText(n.text)
+		}
+		return v
+	}
+	kind := topicStartup
+	if cs.Started != nil && *cs.Started || c.StartupProbe == nil {
+		kind = topicReadiness
+	}
+	if n := s.told(kind, started); n != nil {
+		v.message = probeText(n.text)
+	}
+	t := cs.LastTerminationState.Terminated
+	if t == nil {
+		return v
+	}
+	// Why it ended says more than that it has been started again.
+	e := s.ended(c, cs, t)
+	v.doomed = e.doomed
+	if e.doomed || e.reason != runtime.ReasonExited {
+		v.reason, v.message = e.reason, e.message
+		return v
+	}
+	v.message = strings.TrimPrefix(v.message+"; before that: "+e.message, "; ")
+	return v
+}
+
+// ends counts the runs that are over.
+func ends(cs *corev1.ContainerStatus) int {
+	n := int(cs.RestartCount)
+	if cs.State.Terminated != nil || cs.State.Running == nil && cs.LastTerminationState.Terminated != nil {
+		n++
+	}
+	return n
+}
+
+// lastEnd is how the newest run that is over ended.
+func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	if cs.State.Terminated != nil {
+		return cs.State.Terminated
+	}
+	return cs.LastTerminationState.Terminated
+}
+
+// failures counts the runs that ended without having been ready, since one was.
+func (s *subject) failures(c *corev1.Container, cs *corev1.ContainerStatus) int {
+	if c.Name != main(s.pod).Name {
+		return ends(cs)
+	}
+	return max(0, ends(cs)-s.past.served)
+}
+
+// servedThisRun tells whether the present run of the main container was ready.
+func (s *subject) servedThisRun(cs *corev1.ContainerStatus) bool {
+	return s.past.served > ends(cs)
+}

@@ -1,0 +1,401 @@
+package observe
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+const (
+	templateHash = render.AnnotationTemplateHash
+	roleLabel    = render.LabelComponent
+	defaultRole  = "main"
+	// maxLeftBehind pods of a workload are told of: controllers leave each that was
+	// evicted, until somebody takes them away.
+	maxLeftBehind = 5
+)
+
+// Memory is what one workload's pods do not tell of themselves. It is not safe
+// for concurrent use. The zero value is ready.
+type Memory struct {
+	pods map[types.UID]*past
+	// What the last answer was made from besides the pods, and the answer.
+	workload     *appsv1.Deployment
+	templateHash string
+	edits        uint64
+	last         []runtime.Instance
+	// moving: the same input may be told differently a moment later.
+	moving bool
+}
+
+// past is what is remembered of one pod.
+type past struct {
+	group int
+	// settled: the group is final.
+	settled bool
+	// served is the number of runs up to and including the last one that was
+	// ready; 0: none was.
+	served int
+
+	// What the instance was made from; equal again, it is the same again.
+	pod        *corev1.Pod
+	node       *corev1.Node
+	nodesKnown bool
+	edit       uint64
+	notes      []note
+	replaced   bool
+	// timed: it changes as time goes by.
+	timed    bool
+	instance runtime.Instance
+}
+
+// Input is what is known of one workload at one moment. Pods are all that carry
+// its label, in any order and state; none is changed.
+type Input struct {
+	Now time.Time
+	// TemplateHash of the newest assignment.
+	TemplateHash string
+	Pods         []*corev1.Pod
+	// Workload is nil when there is none, or none any more.
+	Workload *appsv1.Deployment
+	Nodes    Nodes
+	Journal  *Journal
+}
+
+// Instances tells of each pod, and of each that the API server refuses to let be
+// made, ordered by group, then by creation. Pods that are over and were left
+// behind are TERMINATED; of these the newest few are told of.
+func (m *Memory) Instances(in Input) []runtime.Instance {
+	edits := in.Journal.count()
+	if m.unchanged(&in, edits) {
+		return m.last
+	}
+	m.workload, m.templateHash, m.edits, m.moving = in.Workload, in.TemplateHash, edits, false
+	pods := slices.Clone(in.Pods)
+	slices.SortFunc(pods, older)
+	now := make(map[types.UID]*past, len(pods))
+	for _, p := range pods {
+		was := m.pods[p.UID]
+		if was == nil {
+			was = &past{group: -1}
+			was.recall(p)
+		}
+		was.remember(p)
+		now[p.UID] = was
+	}
+	m.pods = now
+	m.assign(in.Now, pods)
+
+	out := make([]runtime.Instance, 0, len(pods))
+	leftBehind, live := 0, 0
+	for _, p := range slices.Backward(pods) {
+		i := m.instance(&in, p)
+		switch i.Status {
+		case terminated:
+			if leftBehind++; leftBehind > maxLeftBehind {
+				continue
+			}
+		case draining:
+		default:
+			live++
+		}
+		out = append(out, i)
+	}
+	slices.Reverse(out)
+	explain(out)
+	out = append(out, m.refused(in.Workload, live)...)
+	slices.SortStableFunc(out, func(a, b runtime.Instance) int { return cmp.Compare(a.Group, b.Group) })
+	m.last = slices.Clip(out)
+	return m.last
+}
+
+// unchanged tells whether the last answer is still true. Informers replace objects
+// and never change them, so that the same pointer is the same state.
+func (m *Memory) unchanged(in *Input, edits uint64) bool {
+	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash {
+		return false
+	}
+	for _, p := range in.Pods {
+		was := m.pods[p.UID]
+		if was == nil || was.pod != p || was.nodesKnown != (in.Nodes != nil) || was.node != in.nodeOf(p) {
+			return false
+		}
+		if edits != m.edits && in.Journal.edit(p.UID) != was.edit {
+			return false
+		}
+	}
+	m.edits = edits
+	return true
+}
+
+func (in *Input) nodeOf(p *corev1.Pod) *corev1.Node {
+	if in.Nodes == nil || p.Spec.NodeName == "" {
+		return nil
+	}
+	return in.Nodes(p.Spec.NodeName)
+}
+
+// explain says of instances that are on their way, and have nothing to say for
+// themselves, in whose place they come: that is why there is one replica less.
+func explain(all []runtime.Instance) {
+	for n := range all {
+		i := &all[n]
+		if i.Reason != "" || i.Status != pending && i.Status != creating {
+			continue
+		}
+		for _, gone := range slices.Backward(all[:n]) {
+			if gone.Group != i.Group || gone.Status != terminated && gone.Status != draining {
+				continue
+			}
+			switch gone.Reason {
+			case runtime.ReasonEvicted, runtime.ReasonPreempted, runtime.ReasonNodeLost, runtime.ReasonUnschedulable:
+				i.Reason = gone.Reason
+				i.Message = clip("comes in the place of "+gone.RuntimeName+colon(gone.Message), maxMessage)
+			}
+			break
+		}
+	}
+}
+
+func older(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+}
+
+// holds tells whether the pod is one of those that replicas count.
+func holds(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
+}
+
+// settledAfter a pod was made, all that were made before it have been heard of.
+const settledAfter = 10 * time.Second
+
+// assign gives each pod its group: the lowest that no pod holds which counts. A
+// pod keeps it for life once it was ready, or is a few seconds old. Until then the
+// order of creation and name decides anew at each look, so that it does not matter
+// in which order pods are heard of, and an agent that starts again finds the same.
+// Who leaves keeps the number and lets another have it, too.
+func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
+	taken := map[int]bool{}
+	for _, p := range pods {
+		if was := m.pods[p.UID]; holds(p) && was.settled {
+			taken[was.group] = true
+		}
+	}
+	next := 0
+	lowest := func() int {
+		for taken[next] {
+			next++
+		}
+		taken[next] = true
+		return next
+	}
+	for _, p := range pods {
+		was := m.pods[p.UID]
+		if holds(p) && !was.settled {
+			was.group = lowest()
+			was.settled = was.served > 0 || now.Sub(p.CreationTimestamp.Time) > settledAfter
+		}
+	}
+	for _, p := range pods {
+		if was := m.pods[p.UID]; !holds(p) {
+			if was.group < 0 {
+				was.group = lowest()
+			}
+			was.settled = true
+		}
+	}
+}
+
+// remember notes in which run the pod is ready.
+func (w *past) remember(p *corev1.Pod) {
+	if !podReady(p) {
+		return
+	}
+	if cs := status(p.Status.ContainerStatuses, main(p).Name); cs != nil {
+		w.served = ends(cs) + 1
+	} else {
+		w.served = 1
+	}
+}
+
+// recallSlack: a pod's Ready condition is first set, to False, when its node
+// takes it on. One that changed later than that was True in between.
+const recallSlack = 2 * time.Second
+
+// recall finds in a pod that is seen for the first time whether it was ready
+// before.
+func (w *past) recall(p *corev1.Pod) {
+	c := condition(p, corev1.PodReady)
+	if c == nil || c.Status == corev1.ConditionTrue || p.Status.StartTime == nil ||
+		c.LastTransitionTime.Sub(p.Status.StartTime.Time) <= recallSlack {
+		return
+	}
+	cs := status(p.Status.ContainerStatuses, main(p).Name)
+	if cs == nil {
+		return
+	}
+	w.served = ends(cs)
+	if r := cs.State.Running; r != nil && c.LastTransitionTime.Sub(r.StartedAt.Time) > time.Second {
+		w.served++
+	}
+}
+
+func podReady(p *corev1.Pod) bool {
+	c := condition(p, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// instance tells of one pod, as it did before if nothing changed.
+func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
+	was := m.pods[p.UID]
+	template := p.Annotations[templateHash]
+	replaced := in.TemplateHash != "" && template != in.TemplateHash
+	node := in.nodeOf(p)
+	notes, edit, changed := in.Journal.read(p.UID, was.edit)
+	if changed {
+		was.notes, was.edit = notes, edit
+	}
+	nodesKnown := in.Nodes != nil
+	m.moving = m.moving || was.timed || !was.settled
+	if was.pod == p && was.node == node && was.nodesKnown == nodesKnown && was.replaced == replaced && !changed && !was.timed {
+		was.instance.Group = was.group
+		return was.instance
+	}
+	s := subject{
+		pod: p, now: in.Now, notes: was.notes, past: was,
+		nodesKnown: nodesKnown, node: node, replaced: replaced,
+	}
+	was.pod, was.node, was.nodesKnown, was.replaced = p, node, nodesKnown, replaced
+	was.timed = nodesKnown && node == nil && p.Spec.NodeName != ""
+	m.moving = m.moving || was.timed
+	was.instance = s.describe(template)
+	return was.instance
+}
+
+func (s *subject) describe(template string) runtime.Instance {
+	v, p, c := s.verdict(), s.pod, main(s.pod)
+	i := runtime.Instance{
+		ID: render.InstanceID(p.UID), Role: role(p), Group: s.past.group, TemplateHash: template,
+		Status: v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
+		RuntimeName: p.Namespace + "/" + p.Name,
+	}
+	if p.Spec.NodeName != "" && v.status != terminated {
+		i.GPUs = devices(p, s.node)
+	}
+	for j := range p.Status.ContainerStatuses {
+		i.Restarts += int(p.Status.ContainerStatuses[j].RestartCount)
+	}
+	if cs := status(p.Status.ContainerStatuses, c.Name); cs != nil {
+		if r := cs.State.Running; r != nil {
+			i.StartedAt = told(r.StartedAt.Time)
+		} else if t := lastEnd(cs); t != nil {
+			i.StartedAt = told(t.StartedAt.Time)
+		}
+	}
+	if v.status == serving {
+		// Times of the API are whole seconds, each rounded down by itself.
+		i.ReadyAt = told(condition(p, corev1.PodReady).LastTransitionTime.Time)
+		if i.ReadyAt.Before(i.StartedAt) {
+			i.ReadyAt = i.StartedAt
+		}
+	}
+	up := v.status == running || v.status == serving || v.status == draining
+	if up && p.Status.PodIP != "" && len(c.Ports) > 0 {
+		i.Address = net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
+	}
+	return i
+}
+
+// told is a time as it is reported. What never ran is said to have started in 1970.
+func told(t time.Time) time.Time {
+	if t.Unix() <= 0 {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+func role(p *corev1.Pod) string {
+	if r := p.Labels[roleLabel]; r != "" {
+		return r
+	}
+	return defaultRole
+}
+
+// refused tells of replicas that have no pod because the API server refuses to
+// let it be made: by a quota, a policy, a webhook. Without this a deployment
+// would wait for nothing, and nobody would know.
+func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
+	if w == nil || w.DeletionTimestamp != nil || w.Spec.Replicas == nil {
+		return nil
+	}
+	at := slices.IndexFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue
+	})
+	if at < 0 || w.Status.ObservedGeneration < w.Generation {
+		return nil
+	}
+	v := refusal(w.Status.Conditions[at].Message)
+	var out []runtime.Instance
+	taken := map[int]bool{}
+	for _, p := range m.pods {
+		if p.pod != nil && holds(p.pod) {
+			taken[p.group] = true
+		}
+	}
+	group := 0
+	for range int(*w.Spec.Replicas) - live {
+		for taken[group] {
+			group++
+		}
+		role := w.Spec.Template.Labels[roleLabel]
+		if role == "" {
+			role = defaultRole
+		}
+		out = append(out, runtime.Instance{
+			// No pod's UID looks like this.
+			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: group,
+			TemplateHash: w.Spec.Template.Annotations[templateHash],
+			Status:       v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
+			RuntimeName: w.Namespace + "/" + w.Name,
+		})
+		group++
+	}
+	return out
+}
+
+// refusal reads why the API server lets no pod be made.
+func refusal(message string) verdict {
+	// `pods "chat-v1-x" is forbidden: exceeded quota: ...`: whose name it is
+	// differs from try to try.
+	text := message
+	if _, rest, ok := strings.Cut(message, " is forbidden: "); ok {
+		text = rest
+	}
+	text = clip(text, tailBytes)
+	v := verdict{status: failed, reason: runtime.ReasonUnavailable, message: "no pod can be made: " + text}
+	switch {
+	case strings.Contains(message, "exceeded quota"):
+		v.status, v.reason = pending, runtime.ReasonQuotaExceeded
+	case strings.Contains(message, "violates PodSecurity"):
+		v.reason, v.doomed = runtime.ReasonInvalidSpec, true
+		v.message += "; say why in kubernetes.security, or lower the namespace's level"
+	case strings.Contains(message, "failed calling webhook"):
+	case strings.Contains(message, "denied the request"):
+		v.reason, v.doomed = runtime.ReasonForbidden, true
+	case strings.Contains(message, " is invalid: "):
+		v.reason, v.doomed = runtime.ReasonInvalidSpec, true
+	case strings.Contains(message, "forbidden"):
+		v.reason = runtime.ReasonForbidden
+	}
+	return v
+}

@@ -1,0 +1,93 @@
+package observe
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Nodes looks up a node by name; nil: the cluster has none of that name. A nil
+// Nodes: nodes are not known, and nothing is concluded from them.
+type Nodes func(name string) *corev1.Node
+
+// unknownNodeAfter a pod was given a node that is not known, the node is gone.
+// Before that, the pod may merely have been heard of first.
+const unknownNodeAfter = 30 * time.Second
+
+// lost tells why a node's word is not to be waited for; empty: it answers.
+func lost(node *corev1.Node) string {
+	for i := range node.Status.Conditions {
+		c := &node.Status.Conditions[i]
+		if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
+			continue
+		}
+		if c.Status == corev1.ConditionUnknown {
+			return fmt.Sprintf("node %s does not answer since %s", node.Name, clock(c.LastTransitionTime.Time))
+		}
+		return fmt.Sprintf("node %s is not ready since %s%s", node.Name, clock(c.LastTransitionTime.Time), colon(c.Message))
+	}
+	for _, t := range node.Spec.Taints {
+		if t.Key == corev1.TaintNodeUnreachable {
+			return fmt.Sprintf("node %s does not answer", node.Name)
+		}
+	}
+	return ""
+}
+
+func ready(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// closed tells why a node takes no instance that has these tolerations; empty: it
+// takes one.
+func closed(node *corev1.Node, tolerations []corev1.Toleration) string {
+	switch {
+	case node.DeletionTimestamp != nil:
+		return "being removed"
+	case !ready(node):
+		return "not ready"
+	case node.Spec.Unschedulable:
+		return "cordoned"
+	}
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated(t, tolerations) {
+			return "tainted " + t.Key
+		}
+	}
+	return ""
+}
+
+func tolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
+	return slices.ContainsFunc(by, func(t corev1.Toleration) bool {
+		if t.Effect != "" && t.Effect != taint.Effect {
+			return false
+		}
+		if t.Key != "" && t.Key != taint.Key {
+			return false
+		}
+		switch t.Operator {
+		case corev1.TolerationOpExists:
+			return true
+		case "", corev1.TolerationOpEqual:
+			return t.Key != "" && t.Value == taint.Value
+		default:
+			return false
+		}
+	})
+}
+
+// clock is a time as messages tell it: it must not change from one look to the
+// next, as an age would.
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func colon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}

@@ -1,0 +1,159 @@
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// quota keeps pools within what Windlass may use of them. What is used is what
+// workloads ask for, whether or not it was scheduled: a quota that counted only
+// what runs would be passed by all who wait.
+type quota struct {
+	pools map[string]render.Pool
+
+	mu sync.Mutex
+	// claimed by workloads that are being applied, which the caches may not show yet.
+	claimed map[ref]claim
+}
+
+// What a workload takes of a pool, for each replica.
+const (
+	poolAnnotation = render.Domain + "pool"
+	gpusAnnotation = render.Domain + "gpus"
+)
+
+type claim struct {
+	pool       string
+	gpus       int
+	deployment string
+}
+
+func newQuota(pools map[string]render.Pool) *quota {
+	return &quota{pools: pools, claimed: map[ref]claim{}}
+}
+
+// fleetConfig is what observe needs to know of the pools.
+func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
+	var out observe.FleetConfig
+	for _, p := range pools {
+		out.Pools = append(out.Pools, observe.Pool{
+			Name: p.Name, NodeSelector: p.NodeSelector, Tolerations: p.Tolerations, ResourceName: p.ResourceName, Quota: p.Quota,
+		})
+	}
+	slices.SortFunc(out.Pools, func(a, b observe.Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// claimOf is what an assignment takes of a pool with a quota.
+func (q *quota) claimOf(a runtime.Assignment) claim {
+	gpu := a.Deployment.GetSpec().GetResources().GetGpu()
+	if q.pools[gpu.GetPool()].Quota == 0 {
+		return claim{}
+	}
+	return claim{gpu.GetPool(), int(gpu.GetCount()) * int(a.Deployment.GetReplicas()), a.Deployment.GetAppName()}
+}
+
+// claim takes what the assignment needs of its pool, unless that would bring the
+// pool above its quota. What takes no more than before passes also when the quota
+// was lowered below what is used. undo takes the claim back.
+func (q *quota) claim(w ref, a runtime.Assignment, c *caches) (undo func(), err error) {
+	asked := q.claimOf(a)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	was, had := q.claimed[w]
+	undo = func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if delete(q.claimed, w); had {
+			q.claimed[w] = was
+		}
+	}
+	if asked.pool == "" {
+		delete(q.claimed, w)
+		return undo, nil
+	}
+	limit := q.pools[asked.pool].Quota
+	used := map[ref]claim{}
+	for _, o := range c.every(kindWorkload) {
+		d, ok := o.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		if had := q.held(d); had.pool == asked.pool {
+			used[ref{kindWorkload, d.Namespace, d.Name}] = had
+		}
+	}
+	for other, had := range q.claimed {
+		if had.pool == asked.pool {
+			used[other] = had
+		}
+	}
+	before := used[w].gpus
+	delete(used, w)
+	sum := 0
+	for _, u := range used {
+		sum += u.gpus
+	}
+	if asked.gpus > before && sum+asked.gpus > limit {
+		return nil, &runtime.Rejection{
+			Code: runtime.ReasonQuotaExceeded, Retryable: true,
+			Message: fmt.Sprintf("needs %d GPUs of pool %s, whose quota is %d: %s", asked.gpus, asked.pool, limit, shares(used, limit-sum)),
+		}
+	}
+	q.claimed[w] = asked
+	return undo, nil
+}
+
+// held is what a workload asks for, as it is.
+func (q *quota) held(d *appsv1.Deployment) claim {
+	pool := d.Annotations[poolAnnotation]
+	if pool == "" || d.Spec.Replicas == nil {
+		return claim{}
+	}
+	gpus, err := strconv.Atoi(d.Annotations[gpusAnnotation])
+	if err != nil {
+		return claim{}
+	}
+	return claim{pool, gpus * int(*d.Spec.Replicas), d.Labels[render.LabelName]}
+}
+
+func (q *quota) release(w ref) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.claimed, w)
+}
+
+// maxShares are named in a message.
+const maxShares = 5
+
+// shares tells who uses what.
+func shares(used map[ref]claim, free int) string {
+	all := make([]claim, 0, len(used))
+	for _, u := range used {
+		if u.gpus > 0 {
+			all = append(all, u)
+		}
+	}
+	slices.SortFunc(all, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(b.gpus, a.gpus), cmp.Compare(a.deployment, b.deployment))
+	})
+	parts := make([]string, 0, maxShares+1)
+	for i, u := range all {
+		if i == maxShares {
+			parts = append(parts, fmt.Sprintf("%d more use the rest", len(all)-i))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s uses %d", u.deployment, u.gpus))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("%d free", max(0, free))), ", ")
+}

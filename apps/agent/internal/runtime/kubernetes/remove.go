@@ -1,0 +1,286 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Remove deletes the workload of a deployment, and with it what it owns: the order
+// is Kubernetes' then, and is carried out whether or not an agent looks on. A
+// workload that a newer deployment has adopted is not this one's any more.
+func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	r.unwant(deploymentID)
+	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
+		if err := r.removeWorkload(ctx, ref{kindWorkload, o.GetNamespace(), o.GetName()}, deploymentID); err != nil {
+			return err
+		}
+	}
+	return r.removeOrphans(ctx, deploymentID)
+}
+
+// unwant forgets what the deployment's workloads are to be.
+func (r *Runtime) unwant(deploymentID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w, known := range r.wanted {
+		if known.assignment.Deployment.GetId() == deploymentID {
+			delete(r.wanted, w)
+			r.repairs.forget(w)
+			r.quota.release(w)
+		}
+	}
+}
+
+func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string) error {
+	unlock := r.locks.alone(w.String())
+	defer unlock()
+	o := r.caches.get(w)
+	if o == nil || o.GetLabels()[render.LabelDeployment] != deploymentID || o.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	if o.GetAnnotations()[render.AnnotationPaused] == "true" {
+		return paused(w)
+	}
+	uid := o.GetUID()
+	foreground := metav1.DeletePropagationForeground
+	err := r.call(ctx, "delete "+w.String(), func(ctx context.Context) error {
+		return found(r.resources[kindWorkload].remove(ctx, w.namespace, w.name, metav1.DeleteOptions{
+			PropagationPolicy: &foreground,
+			Preconditions:     &metav1.Preconditions{UID: &uid},
+		}))
+	})
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	r.caches.deleted(uid)
+	r.signal()
+	return nil
+}
+
+// removeOrphans removes what carries the deployment's label and has no workload: an
+// object that lost its owner to somebody's kubectl delete --cascade=orphan.
+func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error {
+	spaces := map[string]bool{}
+	for _, o := range r.leftovers(deploymentID) {
+		if len(o.GetOwnerReferences()) == 0 && o.GetDeletionTimestamp() == nil {
+			spaces[o.GetNamespace()] = true
+		}
+	}
+	// Pods name no deployment; a workload is named after the one that made it.
+	for _, o := range r.caches.pods.GetIndexer().List() {
+		p, ok := o.(*corev1.Pod)
+		if ok && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
+			spaces[p.Namespace] = true
+		}
+	}
+	foreground := metav1.DeletePropagationForeground
+	for ns := range spaces {
+		opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
+		list := metav1.ListOptions{LabelSelector: render.OfWorkload(r.cfg.Region, deploymentID).String()}
+		err := r.call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
+			return r.client.AppsV1().ReplicaSets(ns).DeleteCollection(ctx, opts, list)
+		})
+		if err != nil {
+			return err
+		}
+		list.LabelSelector = render.OfDeployment(r.cfg.Region, deploymentID).String()
+		for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindSecret, kindServiceAccount} {
+			err := r.call(ctx, fmt.Sprintf("delete each %s of %s", k, deploymentID), func(ctx context.Context) error {
+				return r.resources[k].removeAll(ctx, ns, opts, list)
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leftovers are the objects of a deployment beside its workload and pods.
+func (r *Runtime) leftovers(deploymentID string) []object {
+	var out []object
+	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount, kindClaim} {
+		out = append(out, r.caches.list(k, byDeployment, deploymentID)...)
+	}
+	return out
+}
+
+// Tidying: what nobody tells us the time of.
+const (
+	tidyEvery = 5 * time.Second
+	// emptyFor is how long a namespace must have been empty before it goes: the next
+	// version of an app often comes right after the last one went.
+	emptyFor = 10 * time.Second
+)
+
+// tidier remembers since when namespaces are empty.
+type tidier struct {
+	mu    sync.Mutex
+	empty map[string]time.Time
+}
+
+// tidy removes namespaces that are empty and pods that are lost, until ctx ends. It
+// reads the caches, and calls only when there is something to do.
+func (r *Runtime) tidy(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tidyEvery):
+		}
+		now := time.Now()
+		for _, o := range r.caches.every(kindNamespace) {
+			if err := r.tidyNamespace(ctx, o.GetName(), now); err != nil && ctx.Err() == nil {
+				r.cfg.Log.WarnContext(ctx, "cannot remove an empty namespace; will try again", "namespace", o.GetName(), "error", err)
+			}
+		}
+		if err := r.forceLost(ctx, now); err != nil && ctx.Err() == nil {
+			r.cfg.Log.WarnContext(ctx, "cannot remove pods of lost nodes; will try again", "error", err)
+		}
+	}
+}
+
+// idleNamespace tells whether, as far as the caches know, nothing is and nothing
+// shall be in a namespace that we made.
+func (r *Runtime) idleNamespace(name string) bool {
+	o := r.caches.get(ref{kindNamespace, "", name})
+	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
+		return false
+	}
+	if len(r.wantedIn(name)) > 0 {
+		return false
+	}
+	for k := range r.caches.ours {
+		if k == kindNamespace {
+			continue
+		}
+		for _, o := range r.caches.list(k, "namespace", name) {
+			if o.GetLabels()[render.LabelWorkload] != "" || k == kindClaim || k == kindWorkload {
+				return false
+			}
+		}
+	}
+	pods, err := r.caches.pods.GetIndexer().ByIndex("namespace", name)
+	return err == nil && len(pods) == 0
+}
+
+// keepNamespace on a namespace says that it stays when it is empty.
+const keepNamespace = "windlass.run/keep"
+
+func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time) error {
+	if !r.idleNamespace(name) {
+		r.tidier.mu.Lock()
+		delete(r.tidier.empty, name)
+		r.tidier.mu.Unlock()
+		return nil
+	}
+	r.tidier.mu.Lock()
+	since, known := r.tidier.empty[name]
+	if !known {
+		r.tidier.empty[name] = now
+	}
+	r.tidier.mu.Unlock()
+	if !known || now.Sub(since) < emptyFor {
+		return nil
+	}
+	unlock := r.locks.alone("Namespace " + name)
+	defer unlock()
+	if !r.idleNamespace(name) {
+		return nil
+	}
+	empty, err := r.nothingElse(ctx, name)
+	if err != nil || !empty {
+		r.tidier.mu.Lock()
+		// Somebody else is in there, or we cannot tell: ask again much later.
+		r.tidier.empty[name] = now.Add(tidyAgain)
+		r.tidier.mu.Unlock()
+		return err
+	}
+	o := r.caches.get(ref{kindNamespace, "", name})
+	uid := o.GetUID()
+	err = r.call(ctx, "delete namespace "+name, func(ctx context.Context) error {
+		return found(r.resources[kindNamespace].remove(ctx, "", name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}))
+	})
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	r.caches.deleted(uid)
+	return nil
+}
+
+// tidyAgain is how long a namespace in which somebody else has something is left
+// alone.
+const tidyAgain = 10 * time.Minute
+
+// nothingElse asks whether a namespace has anything of others that goes with it. It
+// cannot ask for Secrets, which the agent must not read: the annotation
+// windlass.run/keep=true on the namespace is for those who keep some there.
+func (r *Runtime) nothingElse(ctx context.Context, name string) (bool, error) {
+	one := metav1.ListOptions{Limit: 2}
+	core, apps := r.client.CoreV1(), r.client.AppsV1()
+	for _, kind := range []struct {
+		name string
+		list func(context.Context) (int, error)
+	}{
+		{"pods", func(ctx context.Context) (int, error) {
+			l, err := core.Pods(name).List(ctx, one)
+			return lenOf(l, err, func(l *corev1.PodList) int { return len(l.Items) })
+		}},
+		{"deployments", func(ctx context.Context) (int, error) {
+			l, err := apps.Deployments(name).List(ctx, one)
+			return lenOf(l, err, func(l *appsv1.DeploymentList) int { return len(l.Items) })
+		}},
+		{"services", func(ctx context.Context) (int, error) {
+			l, err := core.Services(name).List(ctx, one)
+			return lenOf(l, err, func(l *corev1.ServiceList) int { return len(l.Items) })
+		}},
+		{"claims", func(ctx context.Context) (int, error) {
+			l, err := core.PersistentVolumeClaims(name).List(ctx, one)
+			return lenOf(l, err, func(l *corev1.PersistentVolumeClaimList) int { return len(l.Items) })
+		}},
+		{"config maps", func(ctx context.Context) (int, error) {
+			l, err := core.ConfigMaps(name).List(ctx, one)
+			return lenOf(l, err, func(l *corev1.ConfigMapList) int {
+				return len(slices.DeleteFunc(l.Items, func(c corev1.ConfigMap) bool { return c.Name == rootCA }))
+			})
+		}},
+		{"service accounts", func(ctx context.Context) (int, error) {
+			l, err := core.ServiceAccounts(name).List(ctx, metav1.ListOptions{Limit: 3})
+			return lenOf(l, err, func(l *corev1.ServiceAccountList) int {
+				return len(slices.DeleteFunc(l.Items, func(a corev1.ServiceAccount) bool { return a.Name == "default" || r.ours(&a) }))
+			})
+		}},
+	} {
+		var n int
+		err := r.call(ctx, "list "+kind.name+" of "+name, func(ctx context.Context) (err error) {
+			n, err = kind.list(ctx)
+			return err
+		})
+		if err != nil || n > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// rootCA is in every namespace.
+const rootCA = "kube-root-ca.crt"
+
+func lenOf[L any](l L, err error, length func(L) int) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	return length(l), nil
+}

@@ -1,0 +1,235 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// DefaultNamespacePrefix begins the names of the namespaces that are made.
+const DefaultNamespacePrefix = "windlass-"
+
+// maxPrefix leaves room for names of projects and environments.
+const maxPrefix = 24
+
+// Config is what rendering depends on besides the assignment. Check it once.
+type Config struct {
+	// Region's name; a label of all that is made.
+	Region string
+	// NamespacePrefix of the namespaces that are made; empty: DefaultNamespacePrefix.
+	NamespacePrefix string
+	// Namespace that the assignment's environment has already, under whatever name
+	// it was given when its project had another name; empty: one by its name now.
+	Namespace string
+	// Pools of the region by name; nil: none.
+	Pools map[string]Pool
+	// Gateway selects the pods that may reach instances. The zero value: none.
+	Gateway GatewaySelector
+	// Monitoring selects those that may, too, beside the gateway's.
+	Monitoring []GatewaySelector
+	// AgentVersion is what namespaces name as their author.
+	AgentVersion string
+}
+
+// GatewaySelector names who may open connections: pods by their labels in
+// namespaces by theirs, and addresses. Labels left out match all; the zero value
+// matches nobody.
+type GatewaySelector struct {
+	NamespaceLabels map[string]string
+	PodLabels       map[string]string
+	// CIDRs of callers that are no pods: "10.0.0.0/8".
+	CIDRs []string
+}
+
+// IsZero tells whether it matches nobody.
+func (s GatewaySelector) IsZero() bool {
+	return len(s.NamespaceLabels) == 0 && len(s.PodLabels) == 0 && len(s.CIDRs) == 0
+}
+
+// Toleration is Kubernetes' own.
+type Toleration = corev1.Toleration
+
+// Pool is a part of the region's GPUs that deployments ask for by name.
+type Pool struct {
+	Name string `json:"name"`
+	// NodeSelector are the labels of its nodes.
+	NodeSelector map[string]string `json:"nodeSelector"`
+	// Tolerations of those who ask for it, beside the one for GPUs.
+	Tolerations []Toleration `json:"tolerations"`
+	// ResourceName of its GPUs; empty: the deployment's, or "nvidia.com/gpu".
+	ResourceName string `json:"resourceName"`
+	// Quota of GPUs that Windlass may use of it; 0: all.
+	Quota int `json:"quota"`
+}
+
+// ParsePools reads the pools of a region from YAML, as its operator writes them:
+//
+//	pools:
+//	- name: h100
+//	  nodeSelector: {cloud.example.com/nodepool: h100}
+//	  tolerations: [{key: team, operator: Exists}]
+//	  resourceName: nvidia.com/gpu
+//	  quota: 64
+func ParsePools(data []byte) (map[string]Pool, error) {
+	var file struct {
+		Pools []Pool `json:"pools"`
+	}
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		return nil, fmt.Errorf("read pools: %w", err)
+	}
+	pools := map[string]Pool{}
+	for i, p := range file.Pools {
+		if _, ok := pools[p.Name]; ok {
+			return nil, fmt.Errorf("pools[%d].name: %q is there twice", i, p.Name)
+		}
+		if err := p.check(fmt.Sprintf("pools[%d]", i)); err != nil {
+			return nil, err
+		}
+		pools[p.Name] = p
+	}
+	return pools, nil
+}
+
+func (p Pool) check(at string) error {
+	if !ident.ValidName(p.Name) {
+		return fmt.Errorf("%s.name: %q is no name: use lower case letters, digits and dashes, beginning with a letter", at, p.Name)
+	}
+	if len(p.NodeSelector) == 0 {
+		return fmt.Errorf("%s.nodeSelector: it is empty: name a label that the pool's nodes have and others lack", at)
+	}
+	if err := checkLabels(at+".nodeSelector", p.NodeSelector); err != nil {
+		return err
+	}
+	if p.ResourceName != "" {
+		if err := checkResourceName(p.ResourceName); err != nil {
+			return fmt.Errorf("%s.resourceName: %w", at, err)
+		}
+	}
+	if p.Quota < 0 {
+		return fmt.Errorf("%s.quota: %d is negative: use 0 for all", at, p.Quota)
+	}
+	for i := range p.Tolerations {
+		if err := checkToleration(&p.Tolerations[i]); err != nil {
+			return fmt.Errorf("%s.tolerations[%d]: %w", at, i, err)
+		}
+	}
+	return nil
+}
+
+// Check fails for what Kubernetes would refuse in every object.
+func (c Config) Check() error {
+	if c.Region == "" || len(validation.IsValidLabelValue(c.Region)) > 0 {
+		return fmt.Errorf("region: %q cannot be a label's value", c.Region)
+	}
+	prefix := c.NamespacePrefix
+	if prefix == "" {
+		prefix = DefaultNamespacePrefix
+	}
+	if len(prefix) > maxPrefix || len(validation.IsDNS1123Label(prefix+"x")) > 0 {
+		return fmt.Errorf("namespace prefix: %q does not begin a name: use up to %d lower case letters, digits and dashes", prefix, maxPrefix)
+	}
+	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
+		return fmt.Errorf("namespace: %q is no name of one", c.Namespace)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
+		if p := c.Pools[name]; p.Name != name {
+			return fmt.Errorf("pools[%q]: it is called %q", name, p.Name)
+		}
+		if err := c.Pools[name].check(fmt.Sprintf("pools[%q]", name)); err != nil {
+			return err
+		}
+	}
+	if err := c.Gateway.check("gateway"); err != nil {
+		return err
+	}
+	for i, m := range c.Monitoring {
+		if m.IsZero() {
+			return fmt.Errorf("monitoring[%d]: it selects nobody", i)
+		}
+		if err := m.check(fmt.Sprintf("monitoring[%d]", i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s GatewaySelector) check(at string) error {
+	if err := checkLabels(at+".namespace labels", s.NamespaceLabels); err != nil {
+		return err
+	}
+	if err := checkLabels(at+".pod labels", s.PodLabels); err != nil {
+		return err
+	}
+	for _, c := range s.CIDRs {
+		if _, err := netip.ParsePrefix(c); err != nil {
+			return fmt.Errorf("%s: %q is no CIDR such as 10.0.0.0/8", at, c)
+		}
+	}
+	return nil
+}
+
+func checkLabels(at string, all map[string]string) error {
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		if bad := validation.IsQualifiedName(k); len(bad) > 0 {
+			return fmt.Errorf("%s: %q is no label: %s", at, k, strings.Join(bad, "; "))
+		}
+		if bad := validation.IsValidLabelValue(all[k]); len(bad) > 0 {
+			return fmt.Errorf("%s[%q]: %q is no label's value: %s", at, k, all[k], strings.Join(bad, "; "))
+		}
+	}
+	return nil
+}
+
+// checkResourceName fails for what is no name of an extended resource.
+func checkResourceName(name string) error {
+	domain, kind, ok := strings.Cut(name, "/")
+	if !ok || kind == "" || len(validation.IsQualifiedName(name)) > 0 {
+		return fmt.Errorf("%q is no resource such as nvidia.com/gpu", name)
+	}
+	if domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasPrefix(name, "requests.") {
+		return fmt.Errorf("%q is Kubernetes' own kind of resource, and none that GPUs have", name)
+	}
+	// A quota counts it as requests.<name>, which must be a name, too.
+	if len(validation.IsQualifiedName("requests."+name)) > 0 {
+		return fmt.Errorf("%q is too long", name)
+	}
+	return nil
+}
+
+func checkToleration(t *Toleration) error {
+	switch t.Operator {
+	case "", corev1.TolerationOpEqual:
+		if t.Key == "" {
+			return fmt.Errorf("key is empty: set it, or set operator to Exists to tolerate every taint")
+		}
+		if bad := validation.IsValidLabelValue(t.Value); len(bad) > 0 {
+			return fmt.Errorf("value %q: %s", t.Value, strings.Join(bad, "; "))
+		}
+	case corev1.TolerationOpExists:
+		if t.Value != "" {
+			return fmt.Errorf("value %q has no meaning with operator Exists: leave one of them out", t.Value)
+		}
+	default:
+		return fmt.Errorf("operator %q is neither Exists nor Equal", t.Operator)
+	}
+	if t.Key != "" && len(validation.IsQualifiedName(t.Key)) > 0 {
+		return fmt.Errorf("key %q is no taint's", t.Key)
+	}
+	switch t.Effect {
+	case "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
+	default:
+		return fmt.Errorf("effect %q is none of NoSchedule, PreferNoSchedule, NoExecute", t.Effect)
+	}
+	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+		return fmt.Errorf("tolerationSeconds needs effect NoExecute")
+	}
+	return nil
+}

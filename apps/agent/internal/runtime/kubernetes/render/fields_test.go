@@ -1,0 +1,181 @@
+package render
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// notApplicable are the fields that change nothing in Kubernetes, and why.
+var notApplicable = map[string]string{
+	"template_hash":            "the assignment brings it in letters, as TemplateHash",
+	"secrets.secret":           "which version of a secret it is says the control plane; its value is in the assignment",
+	"secrets.version":          "as secrets.secret",
+	"spec.regions":             "a region gets what it runs, and no other region's part",
+	"spec.replicas":            "of all regions; this one's are the deployment's replicas",
+	"spec.min_ready":           "decides when a rollout goes on; the control plane reads it",
+	"spec.inherited_env":       "tells the control plane where variables came from; they are in env",
+	"spec.health_check.method": "a probe asks by GET only, and who answers HEAD answers GET",
+	"spec.secrets.secret":      "whatever its name, its value is in the variable; of those that pull, see below",
+}
+
+// special are the fields whose change must be another than "one more", because the
+// spec would contradict itself.
+var special = map[string]struct {
+	base, change func(*windlassv1.DeploymentSpec)
+}{
+	"spec.secrets.env_name": {change: func(s *windlassv1.DeploymentSpec) { s.Secrets[0].EnvName = "OTHER_KEY" }},
+	"spec.secrets.image_pull": {change: func(s *windlassv1.DeploymentSpec) {
+		s.Secrets[0].ImagePull, s.Secrets[0].EnvName = true, ""
+	}},
+	"spec.ports.name":                      {base: func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Port = "" }},
+	"spec.health_check.port":               {change: func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Port = s.Ports[1].Name }},
+	"spec.roles.resources.gpu.pool":        {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Resources.Gpu.Pool = "" }},
+	"spec.model_cache.host_path":           {base: onTheHost},
+	"spec.kubernetes.security.run_as_root": {base: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.RunAsUser = nil }},
+	"spec.model_cache.claim.single_node":   {base: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.ZoneSpread = 0 }},
+	"spec.model_cache.retention":           {change: func(s *windlassv1.DeploymentSpec) { s.ModelCache.Retention = windlassv1.ModelCache_RETENTION_DELETE }},
+	"spec.kubernetes.zone_spread": {change: func(s *windlassv1.DeploymentSpec) {
+		s.Kubernetes.ZoneSpread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
+	}},
+	"spec.kubernetes.tolerations.effect":        {change: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.Tolerations[0].Effect = "NoExecute" }},
+	"spec.kubernetes.security.add_capabilities": {change: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.Security.AddCapabilities = []string{"SYS_NICE"} }},
+	"spec.resources.gpu.pool":                   {change: func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu.Pool = "" }},
+	"spec.resources.gpu.resource_name":          {change: func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu.ResourceName = "nvidia.com/gpu.shared" }},
+	"spec.roles.resources.gpu.resource_name":    {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Resources.Gpu.ResourceName = "nvidia.com/gpu.shared" }},
+}
+
+// withoutRoles lets the spec itself say what the one role is.
+func withoutRoles(s *windlassv1.DeploymentSpec) {
+	s.Image, s.Command, s.Args, s.Resources = s.Roles[0].Image, s.Roles[0].Command, s.Roles[0].Args, s.Roles[0].Resources
+	s.Roles = nil
+}
+
+func onTheHost(s *windlassv1.DeploymentSpec) {
+	s.ModelCache.Claim, s.ModelCache.HostPath, s.ModelCache.Retention = nil, "/var/cache/models", windlassv1.ModelCache_RETENTION_UNSPECIFIED
+}
+
+// A field that is added to the spec and forgotten here would be a promise that
+// Kubernetes regions silently break.
+func TestEveryFieldReachesKubernetesOrIsNamedAsNotApplicable(t *testing.T) {
+	unused := map[string]bool{}
+	for path, reason := range notApplicable {
+		require.NotEmpty(t, reason, path)
+		unused[path] = true
+	}
+	seen := map[string]bool{}
+	var walk func(path string, at protoreflect.MessageDescriptor, find func(*agentv1.Deployment) protoreflect.Message)
+	walk = func(path string, desc protoreflect.MessageDescriptor, find func(*agentv1.Deployment) protoreflect.Message) {
+		for i := range desc.Fields().Len() {
+			f := desc.Fields().Get(i)
+			path := strings.TrimPrefix(path+"."+string(f.Name()), ".")
+			require.False(t, seen[path], path)
+			seen[path] = true
+			delete(unused, path)
+			if nested(f) {
+				walk(path, f.Message(), func(d *agentv1.Deployment) protoreflect.Message {
+					m := find(d)
+					if f.IsList() {
+						return m.Mutable(f).List().Get(0).Message()
+					}
+					return m.Mutable(f).Message()
+				})
+				continue
+			}
+			t.Run(path, func(t *testing.T) {
+				a := everything()
+				c := special[path]
+				if slices.Contains([]string{"image", "command", "args", "resources"}, strings.Split(path+"..", ".")[1]) {
+					withoutRoles(a.Deployment.Spec)
+				}
+				if c.base != nil {
+					c.base(a.Deployment.Spec)
+				}
+				before := dump(t, render(t, config(), a))
+				a.Deployment = proto.CloneOf(a.Deployment)
+				if c.change != nil {
+					c.change(a.Deployment.Spec)
+				} else {
+					change(t, find(a.Deployment), f)
+				}
+				a.Secrets = map[string]string{"API_KEY": "correct-horse", "OTHER_KEY": "correct-horse"}
+				a.PullSecrets = map[string]string{"registry": dockerConfig, "api-key": dockerConfig}
+				o, err := Render(config(), a)
+				var rej *runtime.Rejection
+				reached := errors.As(err, &rej)
+				if reached {
+					require.Contains(t, rej.Message, string(f.Name()), "a refusal must be of this field")
+				} else {
+					require.NoError(t, err)
+					reached = string(dump(t, o)) != string(before)
+				}
+				_, named := notApplicable[path]
+				require.NotEqual(t, named, reached, "it reaches Kubernetes: %t, notApplicable names it: %t", reached, named)
+			})
+		}
+	}
+	a := everything()
+	walk("", a.Deployment.ProtoReflect().Descriptor(), func(d *agentv1.Deployment) protoreflect.Message { return d.ProtoReflect() })
+	require.Empty(t, unused, "notApplicable names fields that there are none of, or that are walked")
+}
+
+// nested tells messages whose fields are looked at one by one.
+func nested(f protoreflect.FieldDescriptor) bool {
+	return f.Message() != nil && !f.IsMap() && f.Message().FullName() != "google.protobuf.Duration"
+}
+
+// change makes a field one more than it is.
+func change(t *testing.T, m protoreflect.Message, f protoreflect.FieldDescriptor) {
+	t.Helper()
+	switch {
+	case f.IsMap():
+		m.Mutable(f).Map().Set(protoreflect.ValueOfString("added").MapKey(), protoreflect.ValueOfString("one"))
+	case f.IsList():
+		m.Mutable(f).List().Append(protoreflect.ValueOfString("added"))
+	case f.Message() != nil:
+		d := m.Mutable(f).Message()
+		seconds := d.Descriptor().Fields().ByName("seconds")
+		d.Set(seconds, protoreflect.ValueOfInt64(d.Get(seconds).Int()+int64(time.Minute/time.Second)))
+	default:
+		m.Set(f, another(t, m.Get(f), f))
+	}
+}
+
+func another(t *testing.T, v protoreflect.Value, f protoreflect.FieldDescriptor) protoreflect.Value {
+	t.Helper()
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(v.String() + "x")
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes(append(slices.Clone(v.Bytes()), 1))
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(!v.Bool())
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(v.Int()) + 1)
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(v.Int() + 1)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(v.Enum() + 1)
+	default:
+		t.Fatalf("a field of kind %s: say how to change it", f.Kind())
+		return protoreflect.Value{}
+	}
+}
+
+func TestTheNameOfASecretThatPullsReachesThePod(t *testing.T) {
+	a := everything()
+	before := podOf(t, render(t, config(), a))
+	a.Deployment.Spec.Secrets[1].Secret = "other-registry"
+	a.PullSecrets = map[string]string{"other-registry": dockerConfig}
+	require.NotEqual(t, before.Spec.ImagePullSecrets, podOf(t, render(t, config(), a)).Spec.ImagePullSecrets)
+}

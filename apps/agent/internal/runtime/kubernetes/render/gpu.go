@@ -1,0 +1,121 @@
+package render
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+// DefaultGPUResource is what GPUs are unless the spec or the pool names others.
+const DefaultGPUResource = "nvidia.com/gpu"
+
+// nvidiaVisible tells NVIDIA's container runtime which devices to show. Images set
+// it to "all", which shows all there are to a pod that asked for none.
+const (
+	nvidiaVisible = "NVIDIA_VISIBLE_DEVICES"
+	cudaVisible   = "CUDA_VISIBLE_DEVICES"
+)
+
+// gpu is what the spec asks for; the zero value is none.
+type gpu struct {
+	count    int32
+	resource string
+	// expressions that the labels of a node must match.
+	expressions []*coreac.NodeSelectorRequirementApplyConfiguration
+	pool        Pool
+}
+
+func (r *rendering) takeGPU() error {
+	g := r.role.resources.GetGpu()
+	at := r.role.at + "resources.gpu."
+	if g.GetCount() < 0 {
+		return invalid("%scount: %d is negative", at, g.GetCount())
+	}
+	if g.GetCount() == 0 {
+		return nil
+	}
+	r.gpu = gpu{count: g.GetCount(), resource: g.GetResourceName()}
+	if g.GetPool() != "" {
+		pool, ok := r.cfg.Pools[g.GetPool()]
+		if !ok {
+			return refuse(runtime.ReasonUnknownPool, "%spool: region %s has no pool %q: %s", at, r.cfg.Region, g.GetPool(), r.knownPools())
+		}
+		if pool.ResourceName != "" && r.gpu.resource != "" && pool.ResourceName != r.gpu.resource {
+			return invalid("%sresource_name: it is %s, and pool %q has %s: leave it out", at, r.gpu.resource, pool.Name, pool.ResourceName)
+		}
+		if r.gpu.resource == "" {
+			r.gpu.resource = pool.ResourceName
+		}
+		r.gpu.pool = pool
+	}
+	if r.gpu.resource == "" {
+		r.gpu.resource = DefaultGPUResource
+	}
+	if err := checkResourceName(r.gpu.resource); err != nil {
+		return invalid("%sresource_name: %v", at, err)
+	}
+	labels := labelsOf(r.gpu.resource)
+	if p := g.GetProduct(); p != "" {
+		if labels.product == "" {
+			return unsupported("%sproduct: nodes have no label that tells the product of %s: leave product out and ask for a pool, or for a label of yours with kubernetes.node_selector", at, r.gpu.resource)
+		}
+		if bad := validation.IsValidLabelValue(p); len(bad) > 0 {
+			return invalid("%sproduct: no node can be labelled %q: %s", at, p, strings.Join(bad, "; "))
+		}
+		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
+			WithKey(labels.product).WithOperator(corev1.NodeSelectorOpIn).WithValues(p))
+	}
+	switch m := g.GetMinMemoryMib(); {
+	case m < 0:
+		return invalid("%smin_memory_mib: %d is negative", at, m)
+	case m == 0:
+	case labels.memory == "":
+		return unsupported("%smin_memory_mib: nodes have no label that tells the memory of %s as a number: leave min_memory_mib out and ask for a product or a pool", at, r.gpu.resource)
+	default:
+		// There is "greater than" and no "at least".
+		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
+			WithKey(labels.memory).WithOperator(corev1.NodeSelectorOpGt).WithValues(strconv.Itoa(int(m)-1)))
+	}
+	return nil
+}
+
+func (r *rendering) knownPools() string {
+	if len(r.cfg.Pools) == 0 {
+		return "it has none: leave pool out"
+	}
+	return "it has " + strings.Join(slices.Sorted(maps.Keys(r.cfg.Pools)), ", ")
+}
+
+// gpuLabels are the names of labels by which nodes tell of their GPUs; empty: they
+// do not.
+type gpuLabels struct {
+	product string
+	// memory of each in MiB, a plain number: all that the scheduler can compare.
+	memory string
+}
+
+// labelsOf are the labels for a resource. NVIDIA's GPU feature discovery names
+// them like the resource: nvidia.com/gpu.product, and for parts of a GPU
+// nvidia.com/mig-3g.40gb.product. AMD's node labeller writes memory as "192G",
+// which the scheduler cannot compare. Others have labels that go by the cloud.
+func labelsOf(resource string) gpuLabels {
+	switch vendor, kind, _ := strings.Cut(resource, "/"); vendor {
+	case vendorNVIDIA:
+		if !strings.HasPrefix(kind, "mig-") {
+			// A GPU that several share is called nvidia.com/gpu.shared, its labels are not.
+			kind = strings.TrimSuffix(kind, ".shared")
+		}
+		name := vendor + "/" + kind
+		return gpuLabels{product: name + ".product", memory: name + ".memory"}
+	case vendorAMD:
+		return gpuLabels{product: vendorAMD + "/gpu.product-name"}
+	}
+	return gpuLabels{}
+}

@@ -1,0 +1,290 @@
+package render
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	zoneLabel = corev1.LabelTopologyZone
+	hostLabel = corev1.LabelHostname
+)
+
+// template is of the pods. Whatever changes in it replaces them.
+func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration, secretHash string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
+	labels, err := r.podLabels()
+	if err != nil {
+		return nil, err
+	}
+	annotations, err := r.podAnnotations(secretHash)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.checkModelCache(); err != nil {
+		return nil, err
+	}
+	security, err := r.podSecurity()
+	if err != nil {
+		return nil, err
+	}
+	c, err := r.container(variables)
+	if err != nil {
+		return nil, err
+	}
+	k := r.spec.GetKubernetes()
+	pod := coreac.PodSpec().
+		WithRestartPolicy(corev1.RestartPolicyAlways).
+		// 0 would let the API forget a pod that the node is still running, and give its
+		// GPUs to the next.
+		WithTerminationGracePeriodSeconds(max(1, r.health.drain+r.health.grace)).
+		WithServiceAccountName(r.name).
+		WithAutomountServiceAccountToken(false).
+		// Else each pod has variables for each Service of its namespace, and theirs are
+		// taken for $(NAME), too.
+		WithEnableServiceLinks(false).
+		WithSecurityContext(security).
+		WithContainers(c).
+		WithVolumes(r.volumes()...)
+	for _, p := range pulls {
+		pod.WithImagePullSecrets(coreac.LocalObjectReference().WithName(*p.Name))
+	}
+	if k.GetSecurity().GetHostIpc() {
+		pod.WithHostIPC(true)
+	}
+	for _, class := range []struct{ field, name string }{{"priority_class", k.GetPriorityClass()}, {"runtime_class", k.GetRuntimeClass()}} {
+		if class.name != "" && len(validation.IsDNS1123Subdomain(class.name)) > 0 {
+			return nil, invalid("spec.kubernetes.%s: %q is no name", class.field, class.name)
+		}
+	}
+	if n := k.GetPriorityClass(); n != "" {
+		pod.WithPriorityClassName(n)
+	}
+	if n := k.GetRuntimeClass(); n != "" {
+		pod.WithRuntimeClassName(n)
+	}
+	if err := r.schedule(pod); err != nil {
+		return nil, err
+	}
+	return coreac.PodTemplateSpec().WithLabels(labels).WithAnnotations(annotations).WithSpec(pod), nil
+}
+
+func (r *rendering) podAnnotations(secretHash string) (map[string]string, error) {
+	out := map[string]string{AnnotationSecretHash: secretHash, annotationDefaultContainer: ContainerName}
+	set(out, AnnotationTemplateHash, r.a.TemplateHash)
+	set(out, AnnotationSecurityException, r.spec.GetKubernetes().GetSecurity().GetReason())
+	given := r.spec.GetKubernetes().GetPodAnnotations()
+	for _, k := range slices.Sorted(maps.Keys(given)) {
+		at := at("spec.kubernetes.pod_annotations", k)
+		domain, _, _ := strings.Cut(k, "/")
+		switch {
+		case strings.HasPrefix(k, Domain):
+			return nil, invalid("%s: annotations under %s are Windlass's own: use a prefix of yours", at, Domain)
+		case k == annotationDefaultContainer:
+			return nil, invalid("%s: there is one container: leave it out", at)
+		case strings.HasSuffix(domain, "seccomp.security.alpha.kubernetes.io"), strings.HasSuffix(domain, "apparmor.security.beta.kubernetes.io"):
+			return nil, invalid("%s: it widens what the pod may do: say so in kubernetes.security", at)
+		// Annotations' names may have upper case letters before the slash.
+		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
+			return nil, invalid("%s: it is no annotation's name", at)
+		}
+		out[k] = given[k]
+	}
+	return out, nil
+}
+
+// schedule says which nodes the pod may go to.
+func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
+	selector, err := r.nodeSelector()
+	if err != nil {
+		return err
+	}
+	if len(selector) > 0 {
+		pod.WithNodeSelector(selector)
+	}
+	tolerations, err := r.tolerations()
+	if err != nil {
+		return err
+	}
+	for i := range tolerations {
+		pod.WithTolerations(tolerationConfig(&tolerations[i]))
+	}
+	affinity := coreac.Affinity()
+	if len(r.gpu.expressions) > 0 {
+		affinity.WithNodeAffinity(coreac.NodeAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
+			coreac.NodeSelector().WithNodeSelectorTerms(coreac.NodeSelectorTerm().WithMatchExpressions(r.gpu.expressions...))))
+	}
+	spread := r.spec.GetKubernetes().GetZoneSpread()
+	if r.spec.GetModelCache().GetClaim().GetSingleNode() {
+		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED {
+			return invalid("spec.kubernetes.zone_spread: the model cache keeps all instances on one node, which is in one zone: leave single_node or zone_spread out")
+		}
+		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
+		// Where one has mounted it, the next goes, whatever its version. The first is
+		// let through, because it matches itself.
+		affinity.WithPodAffinity(coreac.PodAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
+			coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
+				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelRegion: r.cfg.Region, LabelApp: r.d.GetAppId()}))))
+	}
+	if affinity.NodeAffinity != nil || affinity.PodAffinity != nil {
+		pod.WithAffinity(affinity)
+	}
+	unsatisfiable := corev1.ScheduleAnyway
+	switch spread {
+	case windlassv1.KubernetesOptions_ZONE_SPREAD_NONE:
+		return nil
+	case windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED:
+		unsatisfiable = corev1.DoNotSchedule
+	case windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED:
+	default:
+		return invalid("spec.kubernetes.zone_spread: %d is unknown to this agent: update it", spread)
+	}
+	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
+		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
+		// A zone whose nodes are closed to it is no zone that lacks one.
+		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
+		WithLabelSelector(r.selector()))
+	return nil
+}
+
+func (r *rendering) nodeSelector() (map[string]string, error) {
+	out := maps.Clone(r.gpu.pool.NodeSelector)
+	if out == nil {
+		out = map[string]string{}
+	}
+	given := r.spec.GetKubernetes().GetNodeSelector()
+	for _, k := range slices.Sorted(maps.Keys(given)) {
+		at, v := at("spec.kubernetes.node_selector", k), given[k]
+		switch ours, taken := out[k]; {
+		case k == hostLabel:
+			return nil, invalid("%s: a single node is never asked for: name a label that several have", at)
+		case taken && ours != v:
+			return nil, invalid("%s: it is %q, and pool %q is of nodes where it is %q: leave one of them out", at, v, r.gpu.pool.Name, ours)
+		case len(validation.IsQualifiedName(k)) > 0:
+			return nil, invalid("%s: it is no label's name", at)
+		case len(validation.IsValidLabelValue(v)) > 0:
+			return nil, invalid("%s: %q is no label's value", at, v)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// tolerations of GPUs, of the pool and of the spec, each once.
+func (r *rendering) tolerations() ([]Toleration, error) {
+	var all []Toleration
+	if r.gpu.count > 0 {
+		all = append(all, GPUTolerations(r.gpu.resource)...)
+		all = append(all, r.gpu.pool.Tolerations...)
+	}
+	for i, t := range r.spec.GetKubernetes().GetTolerations() {
+		one := Toleration{Key: t.GetKey(), Operator: corev1.TolerationOpEqual, Value: t.GetValue(), Effect: corev1.TaintEffect(t.GetEffect())}
+		if one.Value == "" {
+			one.Operator = corev1.TolerationOpExists
+		}
+		if err := checkToleration(&one); err != nil {
+			return nil, invalid("spec.kubernetes.tolerations[%d]: %v", i, err)
+		}
+		all = append(all, one)
+	}
+	var out []Toleration
+	for i := range all {
+		if !slices.ContainsFunc(out, func(t Toleration) bool { return t.MatchToleration(&all[i]) }) {
+			out = append(out, all[i])
+		}
+	}
+	return out, nil
+}
+
+func tolerationConfig(t *Toleration) *coreac.TolerationApplyConfiguration {
+	out := coreac.Toleration()
+	if t.Key != "" {
+		out.WithKey(t.Key)
+	}
+	if t.Operator != "" {
+		out.WithOperator(t.Operator)
+	}
+	if t.Value != "" {
+		out.WithValue(t.Value)
+	}
+	if t.Effect != "" {
+		out.WithEffect(t.Effect)
+	}
+	if t.TolerationSeconds != nil {
+		out.WithTolerationSeconds(*t.TolerationSeconds)
+	}
+	return out
+}
+
+// selector is of the workload's pods, and of nothing that a newer deployment in its
+// place would change: a Deployment's selector cannot.
+func (r *rendering) selector() *metaac.LabelSelectorApplyConfiguration {
+	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelWorkload: r.key})
+}
+
+func (r *rendering) checkModelCache() error {
+	c := r.spec.GetModelCache()
+	if c == nil {
+		return nil
+	}
+	const at = "spec.model_cache."
+	if p := c.GetMountPath(); !plainPath(p) || p == shmPath || strings.HasPrefix(shmPath, p+"/") {
+		return invalid(at+"mount_path: %q is no folder that a volume can have: use one of its own, such as /models", p)
+	}
+	switch {
+	case (c.GetClaim() != nil) == (c.GetHostPath() != ""):
+		return invalid("spec.model_cache: set claim or host_path, one of the two")
+	case c.GetClaim() != nil:
+		return nil
+	case !plainPath(c.GetHostPath()):
+		return invalid(at+"host_path: %q is not a plain path of a folder", c.GetHostPath())
+	case c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE:
+		return invalid(at + "retention: a folder of a node is never deleted: leave it out, or use a claim")
+	case r.spec.GetKubernetes().GetSecurity() == nil:
+		return invalid(at + `host_path: a pod with a folder of its node does not pass "restricted": say why in kubernetes.security.reason, or use a claim`)
+	}
+	return nil
+}
+
+// plainPath tells a path from the root that is not the root, and has one spelling.
+func plainPath(p string) bool {
+	return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.ContainsAny(p, ":\x00")
+}
+
+// claim is the volume of the app, which its versions share: nothing on it is of one
+// of them.
+func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, error) {
+	c := r.spec.GetModelCache().GetClaim()
+	if c == nil {
+		return nil, nil //nolint:nilnil // there is none, which is fine
+	}
+	if c.GetSizeGib() < 1 {
+		return nil, invalid("spec.model_cache.claim.size_gib: %d is no size", c.GetSizeGib())
+	}
+	if s := c.GetStorageClass(); s != "" && len(validation.IsDNS1123Subdomain(s)) > 0 {
+		return nil, invalid("spec.model_cache.claim.storage_class: %q is no name", s)
+	}
+	mode := corev1.ReadWriteMany
+	if c.GetSingleNode() {
+		mode = corev1.ReadWriteOnce
+	}
+	retention := RetainDelete
+	if r.spec.GetModelCache().GetRetention() == windlassv1.ModelCache_RETENTION_KEEP {
+		retention = RetainKeep
+	}
+	spec := coreac.PersistentVolumeClaimSpec().WithAccessModes(mode).
+		WithResources(coreac.VolumeResourceRequirements().WithRequests(corev1.ResourceList{corev1.ResourceStorage: gibibytes(c.GetSizeGib())}))
+	if s := c.GetStorageClass(); s != "" {
+		spec.WithStorageClassName(s)
+	}
+	return coreac.PersistentVolumeClaim(ClaimName(r.d.GetAppName(), r.d.GetAppId()), r.namespace).
+		WithLabels(r.appLabels()).WithAnnotations(map[string]string{AnnotationRetention: retention}).WithSpec(spec), nil
+}

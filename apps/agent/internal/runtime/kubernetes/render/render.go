@@ -1,0 +1,311 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Render returns the objects of an assignment. Its error is a *runtime.Rejection
+// that names the field and what to do about it. cfg must have passed Check.
+func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
+	r, err := prepare(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	variables, err := r.variables()
+	if err != nil {
+		return nil, err
+	}
+	pulls, err := r.pullSecrets()
+	if err != nil {
+		return nil, err
+	}
+	workload, err := r.deployment(variables, pulls)
+	if err != nil {
+		return nil, err
+	}
+	claim, err := r.claim()
+	if err != nil {
+		return nil, err
+	}
+	out := &Objects{
+		Namespace:        r.namespaceObject(),
+		ServiceAccount:   coreac.ServiceAccount(r.name, r.namespace).WithLabels(r.objectLabels()).WithAutomountServiceAccountToken(false),
+		Secrets:          []*coreac.SecretApplyConfiguration{r.identity()},
+		Claim:            claim,
+		Workload:         workload,
+		Service:          r.service(),
+		DisruptionBudget: r.disruptionBudget(),
+		NetworkPolicies:  r.networkPolicies(),
+	}
+	if variables != nil {
+		out.Secrets = append(out.Secrets, variables)
+	}
+	out.Secrets = append(out.Secrets, pulls...)
+	return out, nil
+}
+
+// rendering is one assignment with its defaults filled in.
+type rendering struct {
+	cfg  Config
+	a    runtime.Assignment
+	d    *agentv1.Deployment
+	spec *windlassv1.DeploymentSpec
+	role role
+	// ports in the order of the spec; never empty.
+	ports  []port
+	health health
+	gpu    gpu
+
+	key       string
+	name      string
+	namespace string
+}
+
+// role is the one role of a deployment, with what it takes from the spec.
+type role struct {
+	name      string
+	image     string
+	command   []string
+	args      []string
+	resources *windlassv1.Resources
+	// at is where the spec says so.
+	at string
+}
+
+type port struct {
+	// name is the spec's, short what Kubernetes calls it on a pod.
+	name, short string
+	number      int32
+}
+
+const (
+	defaultRole = "main"
+	defaultPort = "http"
+	// firstPort is what the first port that is left to us is; the next ones follow.
+	// Each pod has an address of its own, so that these never meet others'.
+	firstPort = 8080
+)
+
+// refuse is a rejection that only another assignment heals.
+func refuse(code, format string, args ...any) error {
+	return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return refuse(runtime.ReasonInvalidSpec, format, args...)
+}
+
+func unsupported(format string, args ...any) error {
+	return refuse(runtime.ReasonUnsupported, format, args...)
+}
+
+func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
+	d := a.Deployment
+	r := &rendering{cfg: cfg, a: a, d: d, spec: d.GetSpec(), key: workloadKey(a)}
+	if r.spec == nil {
+		return nil, invalid("spec: there is none")
+	}
+	if err := r.checkIdentity(); err != nil {
+		return nil, err
+	}
+	r.name = WorkloadName(a)
+	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
+	if err := r.takeRole(); err != nil {
+		return nil, err
+	}
+	if err := r.takePorts(); err != nil {
+		return nil, err
+	}
+	if err := r.takeHealth(); err != nil {
+		return nil, err
+	}
+	return r, r.takeGPU()
+}
+
+// checkIdentity fails for ids and names that cannot be labels and names here. The
+// control plane's all can.
+func (r *rendering) checkIdentity() error {
+	d := r.d
+	if d.GetId() == "" {
+		return invalid("id: it is empty")
+	}
+	if !ident.ValidName(d.GetAppName()) {
+		return invalid("app_name: %q is no app's name", d.GetAppName())
+	}
+	for _, n := range []struct{ field, name string }{{"project_name", d.GetProjectName()}, {"environment_name", d.GetEnvironmentName()}} {
+		// An older control plane tells neither.
+		if n.name != "" && !ident.ValidName(n.name) {
+			return invalid("%s: %q is no name", n.field, n.name)
+		}
+	}
+	for _, id := range []struct{ field, value string }{
+		{"id", d.GetId()},
+		{"workload_key", r.key},
+		{"workspace_id", d.GetWorkspaceId()},
+		{"project_id", d.GetProjectId()},
+		{"environment_id", d.GetEnvironmentId()},
+		{"app_id", d.GetAppId()},
+	} {
+		if len(validation.IsValidLabelValue(id.value)) > 0 {
+			return invalid("%s: %q is no id: it cannot be a label's value", id.field, id.value)
+		}
+	}
+	if d.GetReplicas() < 0 {
+		return invalid("replicas: %d is negative", d.GetReplicas())
+	}
+	if d.GetVersion() < 0 {
+		return invalid("version: %d is negative", d.GetVersion())
+	}
+	return nil
+}
+
+func (r *rendering) takeRole() error {
+	s := r.spec
+	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), "spec."}
+	switch roles := s.GetRoles(); len(roles) {
+	case 0:
+	case 1:
+		ro := roles[0]
+		r.role.name, r.role.at = ro.GetName(), "spec.roles[0]."
+		if ro.GetInstances() > 1 {
+			return unsupported("spec.roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
+		}
+		if ro.GetImage() != "" {
+			r.role.image = ro.GetImage()
+		}
+		if len(ro.GetCommand()) > 0 {
+			r.role.command = ro.GetCommand()
+		}
+		if len(ro.GetArgs()) > 0 {
+			r.role.args = ro.GetArgs()
+		}
+		if ro.GetResources() != nil {
+			r.role.resources = ro.GetResources()
+		}
+	default:
+		return unsupported("spec.roles: %d roles cannot be grouped into one replica on Kubernetes yet: leave one", len(roles))
+	}
+	if !ident.ValidName(r.role.name) {
+		return invalid("spec.roles[0].name: %q is no name", r.role.name)
+	}
+	if r.role.image == "" {
+		if len(r.role.command) == 0 {
+			return invalid("spec.image: there is nothing to run: set image")
+		}
+		return unsupported("spec.image: Kubernetes runs a command in an image: set image")
+	}
+	if strings.TrimSpace(r.role.image) != r.role.image {
+		return invalid("spec.image: %q begins or ends with a space", r.role.image)
+	}
+	return nil
+}
+
+func (r *rendering) takePorts() error {
+	spec := r.spec.GetPorts()
+	if len(spec) == 0 {
+		spec = []*windlassv1.Port{{Name: defaultPort}}
+	}
+	taken := map[int32]bool{}
+	for i, p := range spec {
+		switch n := p.GetPort(); {
+		case n < 0 || n > 65535:
+			return invalid("spec.ports[%d].port: %d is no port", i, n)
+		case n > 0 && taken[n]:
+			return invalid("spec.ports[%d].port: %d is there twice", i, n)
+		case n > 0:
+			taken[n] = true
+		}
+	}
+	names := map[string]bool{}
+	next := int32(firstPort)
+	for i, p := range spec {
+		if !ident.ValidName(p.GetName()) {
+			return invalid("spec.ports[%d].name: %q is no name", i, p.GetName())
+		}
+		if names[p.GetName()] {
+			return invalid("spec.ports[%d].name: %q is there twice", i, p.GetName())
+		}
+		names[p.GetName()] = true
+		n := p.GetPort()
+		if n == 0 {
+			for taken[next] {
+				next++
+			}
+			n, taken[next] = next, true
+		}
+		r.ports = append(r.ports, port{name: p.GetName(), short: portName(p.GetName()), number: n})
+	}
+	return nil
+}
+
+// scope are the labels of all that belongs to the environment.
+func (r *rendering) scope() map[string]string {
+	l := map[string]string{LabelManagedBy: ManagedBy, LabelRegion: r.cfg.Region}
+	set(l, LabelWorkspace, r.d.GetWorkspaceId())
+	set(l, LabelProject, r.d.GetProjectId())
+	set(l, LabelEnvironment, r.d.GetEnvironmentId())
+	set(l, LabelPartOf, r.d.GetProjectName())
+	return l
+}
+
+// appLabels are the labels of what all versions of the app share.
+func (r *rendering) appLabels() map[string]string {
+	l := r.scope()
+	set(l, LabelApp, r.d.GetAppId())
+	set(l, LabelName, r.d.GetAppName())
+	return l
+}
+
+// objectLabels are the labels of what belongs to the workload.
+func (r *rendering) objectLabels() map[string]string {
+	l := r.appLabels()
+	l[LabelInstance] = r.name
+	l[LabelComponent] = r.role.name
+	l[LabelVersion] = "v" + strconv.Itoa(int(r.d.GetVersion()))
+	l[LabelDeployment] = r.d.GetId()
+	l[LabelWorkload] = r.key
+	return l
+}
+
+// podLabels are the labels of pods: what no later assignment of the same template
+// changes, since another label is another template, and that replaces instances.
+func (r *rendering) podLabels() (map[string]string, error) {
+	l := r.objectLabels()
+	for _, changing := range []string{LabelVersion, LabelDeployment, LabelPartOf} {
+		delete(l, changing)
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.spec.GetKubernetes().GetPodLabels())) {
+		v := r.spec.GetKubernetes().GetPodLabels()[k]
+		at := fmt.Sprintf("spec.kubernetes.pod_labels[%q]", k)
+		switch {
+		case strings.HasPrefix(k, Domain), strings.HasPrefix(k, recommended):
+			return nil, invalid("%s: labels under %s and %s are Windlass's own: use a prefix of yours", at, Domain, recommended)
+		case k == "pod-template-hash", k == "controller-revision-hash":
+			return nil, invalid("%s: Kubernetes' controllers know their pods by it: use another name", at)
+		case len(validation.IsQualifiedName(k)) > 0:
+			return nil, invalid("%s: it is no label's name", at)
+		case len(validation.IsValidLabelValue(v)) > 0:
+			return nil, invalid("%s: %q is no label's value", at, v)
+		}
+		l[k] = v
+	}
+	return l, nil
+}
+
+func set(l map[string]string, k, v string) {
+	if v != "" {
+		l[k] = v
+	}
+}

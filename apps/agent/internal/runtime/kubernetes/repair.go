@@ -1,0 +1,314 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// repairWorkers look at workloads that something happened to. Looking is cheap and
+// calls nothing; two of them keep one slow repair from holding up the next.
+const repairWorkers = 2
+
+// calmAfter without a repair, the next one is at once again.
+const calmAfter = 10 * time.Minute
+
+// repairs are the workloads to look at: something happened to an object of theirs.
+type repairs struct {
+	queue  workqueue.TypedRateLimitingInterface[ref]
+	policy backoff.Policy
+	random func() float64
+
+	mu sync.Mutex
+	// suspects lack a Secret, as their pods tell.
+	suspects map[ref]bool
+	history  map[ref]*repaired
+}
+
+// repaired is how often a workload had to be repaired, and when last.
+type repaired struct {
+	times int
+	last  time.Time
+}
+
+func newRepairs(policy backoff.Policy, random func() float64) *repairs {
+	return &repairs{
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ref]()),
+		policy: policy, random: random,
+		suspects: map[ref]bool{}, history: map[ref]*repaired{},
+	}
+}
+
+func (r *repairs) add(all ...ref) {
+	for _, w := range all {
+		if w.name != "" {
+			r.queue.Add(w)
+		}
+	}
+}
+
+func (r *repairs) suspect(w ref) {
+	r.mu.Lock()
+	r.suspects[w] = true
+	r.mu.Unlock()
+	r.add(w)
+}
+
+func (r *repairs) suspected(w ref) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.suspects[w]
+}
+
+// wait is how long the next repair of w has to wait: whoever undoes every repair
+// must not keep us, and the API server, busy.
+func (r *repairs) wait(w ref, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.history[w]
+	if h == nil || now.Sub(h.last) > calmAfter {
+		delete(r.history, w)
+		return 0
+	}
+	// The same delay however often one asks in between.
+	return max(0, h.last.Add(r.policy.Delay(h.times-1, func() float64 { return 0.5 })).Sub(now))
+}
+
+// done notes a repair.
+func (r *repairs) done(w ref, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.suspects, w)
+	h := r.history[w]
+	if h == nil {
+		h = &repaired{}
+		r.history[w] = h
+	}
+	h.times++
+	h.last = now
+}
+
+func (r *repairs) forget(w ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.suspects, w)
+	delete(r.history, w)
+}
+
+// repair looks at workloads until ctx ends.
+func (r *Runtime) repair(ctx context.Context) {
+	stop := context.AfterFunc(ctx, r.repairs.queue.ShutDown)
+	defer stop()
+	for {
+		w, shutdown := r.repairs.queue.Get()
+		if shutdown {
+			return
+		}
+		err := r.lookAt(ctx, w)
+		r.repairs.queue.Done(w)
+		switch {
+		case err == nil:
+			r.repairs.queue.Forget(w)
+		case ctx.Err() != nil:
+		default:
+			rej, ok := errors.AsType[*runtime.Rejection](err)
+			if ok && (!rej.Retryable || rej.Code == runtime.ReasonPaused) {
+				// Something has to change first, and we will be told.
+				r.repairs.queue.Forget(w)
+				continue
+			}
+			r.cfg.Log.WarnContext(ctx, "cannot put a workload right; will try again", "workload", w.String(), "error", err)
+			r.repairs.queue.AddRateLimited(w)
+		}
+	}
+}
+
+// lookAt looks at one workload and repairs what is not as wanted.
+func (r *Runtime) lookAt(ctx context.Context, w ref) error {
+	if r.wantOf(w) == nil {
+		return nil
+	}
+	let := r.locks.together("Namespace " + w.namespace)
+	defer let()
+	unlock := r.locks.alone(w.String())
+	defer unlock()
+	known := r.wantOf(w)
+	if known == nil || known.hash == "" {
+		// It was taken back while we waited, or is not applied yet: whoever does that
+		// does all.
+		return nil
+	}
+	objects, err := r.rendered(known.assignment)
+	if err != nil {
+		return err
+	}
+	suspect := r.repairs.suspected(w)
+	s, err := r.plan(w, known.assignment, objects, suspect)
+	if err != nil {
+		return err
+	}
+	if s.idle() {
+		return r.prune(ctx, s)
+	}
+	if wait := r.repairs.wait(w, time.Now()); wait > 0 {
+		r.repairs.queue.AddAfter(w, wait)
+		return nil
+	}
+	if err := r.ensure(ctx, w, known.assignment, objects, suspect); err != nil {
+		return err
+	}
+	r.repairs.done(w, time.Now())
+	return nil
+}
+
+// tellDrift says, on the object, what somebody changed and that it is put back.
+func (r *Runtime) tellDrift(s *set, st step, now object) {
+	if !st.drift || now == nil {
+		return
+	}
+	what := "somebody removed it; it was made again"
+	if st.live != nil && len(st.diffs) > 0 {
+		what = "put back what somebody changed: " + summary(st.ref.kind, st.diffs)
+	}
+	r.metrics.drift.WithLabelValues(string(st.ref.kind)).Inc()
+	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.ref.String(), "what", what)
+	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
+}
+
+// ownersOf are the workloads that an object is for.
+func (r *Runtime) ownersOf(o object) []ref {
+	if _, ok := o.(*appsv1.Deployment); ok {
+		return []ref{{kindWorkload, o.GetNamespace(), o.GetName()}}
+	}
+	if v := o.GetLabels()[render.LabelWorkload]; v != "" {
+		return r.workloadsOf(o.GetNamespace(), byWorkload, o.GetNamespace()+"/"+v)
+	}
+	if v := o.GetLabels()[render.LabelApp]; v != "" {
+		return r.workloadsOf(o.GetNamespace(), byApp, o.GetNamespace()+"/"+v)
+	}
+	return r.workloadsOf(o.GetNamespace(), "", "")
+}
+
+// workloadsOf are the workloads that are there, and those that are to be.
+func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
+	var out []ref
+	if index != "" {
+		for _, w := range r.caches.list(kindWorkload, index, value) {
+			out = append(out, ref{kindWorkload, w.GetNamespace(), w.GetName()})
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return r.wantedIn(namespace)
+}
+
+// wantedIn are the workloads that are to be in a namespace.
+func (r *Runtime) wantedIn(namespace string) []ref {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []ref
+	for w := range r.wanted {
+		if w.namespace == namespace {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func workloadOf(p *corev1.Pod) ref {
+	return ref{kindWorkload, p.Namespace, p.Labels[render.LabelInstance]}
+}
+
+// lacksSecret tells whether a pod cannot start for want of a Secret.
+func lacksSecret(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
+	})
+}
+
+func sameMeta(a, b metav1.Object) bool {
+	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
+}
+
+func sameMap(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// finished looks at a workload again when a rollout of it is over: Secrets of the
+// template before may go now.
+func (r *Runtime) finished(o object) {
+	d, ok := o.(*appsv1.Deployment)
+	if ok && rolledOut(d) && len(staleSecrets(d)) > 0 {
+		r.repairs.add(ref{kindWorkload, d.Namespace, d.Name})
+	}
+}
+
+func rolledOut(d *appsv1.Deployment) bool {
+	return d.Status.ObservedGeneration >= d.Generation && d.Spec.Replicas != nil &&
+		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas
+}
+
+// staleSecrets are those that the present template does not name.
+func staleSecrets(d *appsv1.Deployment) []string {
+	current := secretsOf(&d.Spec.Template.Spec)
+	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
+}
+
+// prune removes Secrets that no pod and no template refers to any more. Until it
+// has, the workload lists them.
+func (r *Runtime) prune(ctx context.Context, s *set) error {
+	if s.live == nil || !rolledOut(s.live) {
+		return nil
+	}
+	stale := staleSecrets(s.live)
+	for _, p := range r.caches.podsOf(s.ref.namespace, s.live.Labels[render.LabelWorkload]) {
+		used := secretNames(p)
+		stale = slices.DeleteFunc(stale, func(n string) bool { return slices.Contains(used, n) })
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	for _, name := range stale {
+		at := ref{kindSecret, s.ref.namespace, name}
+		err := r.call(ctx, "delete "+at.String(), func(ctx context.Context) error {
+			return found(r.resources[kindSecret].remove(ctx, at.namespace, name, metav1.DeleteOptions{}))
+		})
+		if err != nil && !isNotFound(err) {
+			return err
+		}
+		r.mu.Lock()
+		r.pruned[at] = true
+		r.mu.Unlock()
+	}
+	// Its list is shorter now.
+	r.repairs.add(s.ref)
+	return nil
+}
+
+// prunable tells whether a Secret need not be listed any more.
+func (r *Runtime) prunable(w *appsv1.Deployment, name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pruned[ref{kindSecret, w.Namespace, name}]
+}

@@ -1,0 +1,372 @@
+package kubernetes_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+)
+
+// Variables of TestScale.
+const (
+	// scaleEnv is "deployments x replicas": 1000x5 is what a region is meant to hold.
+	scaleEnv = "WINDLASS_SCALE"
+	// scaleOutEnv is a file for the figures, as JSON.
+	scaleOutEnv = "WINDLASS_SCALE_OUT"
+)
+
+// figures are what TestScale measures.
+type figures struct {
+	Deployments int `json:"deployments"`
+	Pods        int `json:"pods"`
+	// From the first Apply to the last one's return, and to the last pod's readiness.
+	AppliedSeconds float64 `json:"applied_seconds"`
+	ReadySeconds   float64 `json:"ready_seconds"`
+	// Calls that making one deployment took.
+	CallsPerDeployment float64        `json:"calls_per_deployment"`
+	Calls              map[string]int `json:"calls"`
+	// The agent's heap after a collection, without and with the region.
+	HeapBeforeMiB float64 `json:"heap_before_mib"`
+	HeapMiB       float64 `json:"heap_mib"`
+	KiBPerPod     float64 `json:"kib_per_pod"`
+	Idle          idle    `json:"idle"`
+	// One change to one deployment of all.
+	Scaled   change `json:"scaled"`
+	Replaced change `json:"replaced"`
+	Removed  change `json:"removed"`
+	// Observe, of the whole region.
+	ObserveMedianMillis float64 `json:"observe_median_ms"`
+	ObserveMaxMillis    float64 `json:"observe_max_ms"`
+	Restart             restart `json:"restart"`
+}
+
+type idle struct {
+	Seconds float64 `json:"seconds"`
+	// Watches and the like left out.
+	Calls     int     `json:"calls"`
+	CPUMillis float64 `json:"cpu_ms"`
+}
+
+type change struct {
+	Calls   map[string]int `json:"calls"`
+	Writes  int            `json:"writes"`
+	Seconds float64        `json:"seconds"`
+}
+
+// restart is an agent that starts on a region that is as it should be.
+type restart struct {
+	SeenSeconds    float64        `json:"seen_seconds"`
+	AppliedSeconds float64        `json:"applied_seconds"`
+	Calls          map[string]int `json:"calls"`
+	Writes         int            `json:"writes"`
+}
+
+// counter counts calls by verb and resource.
+type counter struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (c *counter) wrap(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			c.mu.Lock()
+			c.calls[callOf(req)]++
+			c.mu.Unlock()
+			return next.RoundTrip(req)
+		})
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// callOf is "PATCH deployments", "GET pods (watch)".
+func callOf(req *http.Request) string {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	// api/v1 or apis/group/v1, and a namespace with something in it.
+	parts = parts[min(len(parts), map[string]int{"api": 2, "apis": 3}[parts[0]]):]
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	call := req.Method
+	if len(parts) > 0 {
+		call += " " + parts[0]
+	}
+	if req.URL.Query().Get("watch") != "" {
+		call += watching
+	}
+	return call
+}
+
+const watching = " (watch)"
+
+func (c *counter) take() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := maps.Clone(c.calls)
+	clear(c.calls)
+	return out
+}
+
+func sum(calls map[string]int, counts func(call string) bool) (n int) {
+	for call, times := range calls {
+		if counts(call) {
+			n += times
+		}
+	}
+	return n
+}
+
+func isCall(call string) bool { return !strings.HasSuffix(call, watching) }
+
+func isWrite(call string) bool { return isCall(call) && !strings.HasPrefix(call, http.MethodGet) }
+
+func heapMiB() float64 {
+	goruntime.GC()
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return float64(m.HeapAlloc) / (1 << 20)
+}
+
+func cpuTime(t testing.TB) time.Duration {
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestScale states what a region costs its agent and the API server. It fails on
+// what must not grow with the region: calls while nothing changes, writes for one
+// change, writes of an agent that starts again.
+func TestScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a Kubernetes control plane")
+	}
+	deployments, replicas, quiet := 20, 3, 5*time.Second
+	if size := os.Getenv(scaleEnv); size != "" {
+		_, err := fmt.Sscanf(size, "%dx%d", &deployments, &replicas)
+		require.NoError(t, err, "%s=%q is not like 1000x5", scaleEnv, size)
+		quiet = time.Minute
+	}
+	out := &figures{Deployments: deployments, Pods: deployments * replicas}
+	calls := &counter{calls: map[string]int{}}
+	nodes := max(2, (deployments*replicas+99)/100)
+	r := startRegion(t, kubelab.Config{
+		CIDR: "127.84.0.0/16", Groups: []string{fmt.Sprintf("name=cpu,nodes=%d,cpu=256,memory=1Ti,pods=200", nodes)},
+		// Nodes of a busy machine are late, and not lost.
+		NodeGrace: 10 * time.Minute, EvictAfter: 10 * time.Minute,
+	}, calls.wrap)
+	all := make([]runtime.Assignment, deployments)
+	for n := range all {
+		all[n] = assignment(fmt.Sprintf("dep_scale_%04d", n), replicas)
+		d := all[n].Deployment
+		d.AppName = fmt.Sprintf("app-%04d", n)
+		d.EnvironmentId, d.EnvironmentName = fmt.Sprintf("env_scale_%d", n/20), fmt.Sprintf("team-%d", n/20)
+		d.Spec.Env = map[string]string{"MODEL": "llama", "REGION": "lab"}
+		// Probes of a real model server: rarer than those of tests.
+		d.Spec.HealthCheck.Interval.Seconds = 10
+	}
+	r.observe(t)
+	out.HeapBeforeMiB = heapMiB()
+	calls.take()
+
+	began := time.Now()
+	applyAll(t, r.rt, all)
+	out.AppliedSeconds = time.Since(began).Seconds()
+	r.settled(t, deployments, replicas)
+	out.ReadySeconds = time.Since(began).Seconds()
+	out.Calls = calls.take()
+	out.CallsPerDeployment = float64(sum(out.Calls, isCall)) / float64(deployments)
+
+	out.Idle = r.idle(t, calls, quiet)
+	out.HeapMiB = heapMiB()
+	out.KiBPerPod = (out.HeapMiB - out.HeapBeforeMiB) * 1024 / float64(out.Pods)
+	var took []float64
+	for range 50 {
+		start := time.Now()
+		r.observe(t)
+		took = append(took, float64(time.Since(start).Microseconds())/1000)
+	}
+	slices.Sort(took)
+	out.ObserveMedianMillis, out.ObserveMaxMillis = took[len(took)/2], took[len(took)-1]
+
+	one := all[deployments/2]
+	one.Deployment.Replicas++
+	one.Generation++
+	out.Scaled = r.change(t, calls, func() {
+		r.apply(t, one)
+		r.until(t, "one more", one.Deployment.GetId(), readyOnes(replicas+1))
+	})
+	one.TemplateHash, one.Deployment.Spec.Env = "template-2", map[string]string{"MODEL": "mixtral"}
+	one.Generation++
+	out.Replaced = r.change(t, calls, func() {
+		r.apply(t, one)
+		r.until(t, "all replaced", one.Deployment.GetId(), func(now []runtime.Instance) bool {
+			return readyOnes(replicas+1)(now) && len(now) == replicas+1 &&
+				!slices.ContainsFunc(now, func(i runtime.Instance) bool { return i.TemplateHash != "template-2" })
+		})
+	})
+	all[deployments/2] = one
+	last := all[deployments-1]
+	all = all[:deployments-1]
+	out.Removed = r.change(t, calls, func() {
+		require.NoError(t, r.rt.Remove(t.Context(), last.Deployment.GetId()))
+		r.until(t, "none", last.Deployment.GetId(), func(now []runtime.Instance) bool { return len(now) == 0 })
+	})
+	r.quiet(t, calls)
+
+	r.stop()
+	calls.take()
+	began = time.Now()
+	r.start(t)
+	r.settled(t, len(all), replicas)
+	out.Restart.SeenSeconds = time.Since(began).Seconds()
+	applyAll(t, r.rt, all)
+	out.Restart.AppliedSeconds = time.Since(began).Seconds()
+	out.Restart.Calls = calls.take()
+	out.Restart.Writes = sum(out.Restart.Calls, isWrite)
+
+	b, err := json.MarshalIndent(out, "", "  ")
+	require.NoError(t, err)
+	t.Logf("%s", b)
+	if file := os.Getenv(scaleOutEnv); file != "" {
+		require.NoError(t, os.WriteFile(file, append(b, '\n'), 0o600))
+	}
+	require.Zero(t, out.Idle.Calls, "an idle agent watches and does nothing else")
+	// A change of any size of region is that of one deployment's few objects.
+	for name, c := range map[string]change{"scaled": out.Scaled, "replaced": out.Replaced, "removed": out.Removed} {
+		require.LessOrEqual(t, c.Writes, 20, "%s: %v", name, c.Calls)
+	}
+	require.Zero(t, out.Restart.Writes, "an agent that starts again writes nothing that is there already: %v", out.Restart.Calls)
+}
+
+func applyAll(t testing.TB, rt *kubernetes.Runtime, all []runtime.Assignment) {
+	work := make(chan runtime.Assignment)
+	var wg sync.WaitGroup
+	errs := make(chan error, len(all))
+	for range 16 {
+		wg.Go(func() {
+			for a := range work {
+				errs <- applyPatiently(t, rt, a)
+			}
+		})
+	}
+	for _, a := range all {
+		work <- a
+	}
+	close(work)
+	wg.Wait()
+	for range all {
+		require.NoError(t, <-errs)
+	}
+}
+
+// applyPatiently tries again, as the agent does: an API server that serves a whole
+// region's start on a busy machine lets calls time out.
+func applyPatiently(t testing.TB, rt *kubernetes.Runtime, a runtime.Assignment) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := rt.Apply(t.Context(), a)
+		var rej *runtime.Rejection
+		if err == nil || errors.As(err, &rej) && !rej.Retryable || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+func (r *region) observe(t testing.TB) runtime.Observation {
+	o, err := r.rt.Observe(t.Context())
+	require.NoError(t, err)
+	return o
+}
+
+// settled waits until that many deployments are ready, each with at least so many
+// replicas.
+func (r *region) settled(t testing.TB, deployments, replicas int) {
+	deadline := time.Now().Add(patience + time.Duration(deployments)*time.Second)
+	for {
+		o, done := r.observe(t), 0
+		for _, d := range o.Deployments {
+			n := 0
+			for _, i := range d.Instances {
+				if i.Status == ready {
+					n++
+				}
+			}
+			if n >= replicas {
+				done++
+			}
+		}
+		if done >= deployments {
+			return
+		}
+		require.False(t, time.Now().After(deadline), "%d of %d deployments are ready", done, deployments)
+		select {
+		case <-r.rt.Changes():
+			// Each of thousands of pods tells its steps: not a look for each.
+			time.Sleep(100 * time.Millisecond)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// quiet waits until the agent has nothing to do.
+func (r *region) quiet(t testing.TB, calls *counter) {
+	deadline := time.Now().Add(patience)
+	for still := 0; still < 3; still++ {
+		time.Sleep(time.Second)
+		if now := calls.take(); sum(now, isCall) > 0 {
+			still = -1
+			require.False(t, time.Now().After(deadline), "it does not come to rest: %v", now)
+		}
+	}
+}
+
+func (r *region) idle(t testing.TB, calls *counter, during time.Duration) idle {
+	r.quiet(t, calls)
+	cpu, began := cpuTime(t), time.Now()
+	time.Sleep(during)
+	return idle{
+		Seconds: time.Since(began).Seconds(), Calls: sum(calls.take(), isCall),
+		CPUMillis: float64((cpuTime(t) - cpu).Milliseconds()),
+	}
+}
+
+// change measures what do brings about, until the agent rests again.
+func (r *region) change(t testing.TB, calls *counter, do func()) change {
+	r.quiet(t, calls)
+	began := time.Now()
+	do()
+	c := change{Seconds: time.Since(began).Seconds(), Calls: map[string]int{}}
+	for still := 0; still < 2; still++ {
+		time.Sleep(time.Second)
+		now := calls.take()
+		if sum(now, isCall) > 0 {
+			still = -1
+		}
+		for call, n := range now {
+			c.Calls[call] += n
+		}
+	}
+	c.Writes = sum(c.Calls, isWrite)
+	return c
+}

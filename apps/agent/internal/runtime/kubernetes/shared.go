@@ -1,0 +1,117 @@
+package kubernetes
+
+import (
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Namespaces and claims are shared: by all that an environment has, and by all
+// versions of an app. Two assignments may describe one of them differently, for as
+// long as it takes until both are told of a new name or size. So neither takes back
+// what the other has written; each makes sure of the least that it needs.
+
+// planNamespace finds out whether the namespace is to be put. One that was there
+// before us stays somebody else's: what says that we made it is not put on it.
+func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, error) {
+	st := step{config: copyOf(objects.Namespace)}
+	st.ref = refOf(kindNamespace, st.config)
+	st.live = r.caches.get(st.ref)
+	meta := metaOf(st.config)
+	if st.live == nil {
+		st.drift = complete
+	} else {
+		for _, l := range []string{render.LabelWorkspace, render.LabelProject, render.LabelEnvironment} {
+			if found := st.live.GetLabels()[l]; found != meta.Labels[l] {
+				st.diffs = append(st.diffs, difference{"metadata.labels[" + l + "]", show(meta.Labels[l]), show(found)})
+			}
+		}
+		if len(st.diffs) == 0 && st.live.GetDeletionTimestamp() == nil {
+			return nil, nil //nolint:nilnil // nothing is to be done
+		}
+		st.drift = complete
+		meta.Annotations = maps.Clone(meta.Annotations)
+		if by, ok := st.live.GetAnnotations()[render.AnnotationCreatedBy]; ok {
+			meta.Annotations[render.AnnotationCreatedBy] = by
+		} else {
+			delete(meta.Annotations, render.AnnotationCreatedBy)
+		}
+	}
+	var err error
+	st.hash, err = seal(st.config)
+	return &st, err
+}
+
+// share completes the config of an app's claim with what is there: all workloads of
+// the app own it, unless it is to be kept, and its size does not shrink.
+func (r *Runtime) share(at ref, c *coreac.PersistentVolumeClaimApplyConfiguration, w *appsv1.Deployment) {
+	meta := c.ObjectMetaApplyConfiguration
+	meta.OwnerReferences = nil
+	if w != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
+		owners := map[string]metaac.OwnerReferenceApplyConfiguration{w.Name: ownerReference(w)}
+		for _, o := range r.caches.list(kindWorkload, byApp, at.namespace+"/"+meta.Labels[render.LabelApp]) {
+			if o.GetDeletionTimestamp() == nil {
+				owners[o.GetName()] = ownerReference(o)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(owners)) {
+			meta.OwnerReferences = append(meta.OwnerReferences, owners[name])
+		}
+	}
+	live, ok := r.caches.get(at).(*corev1.PersistentVolumeClaim)
+	if !ok || c.Spec == nil {
+		return
+	}
+	// What cannot change stays as it is.
+	spec := *c.Spec
+	spec.AccessModes = live.Spec.AccessModes
+	if spec.StorageClassName != nil {
+		spec.StorageClassName = live.Spec.StorageClassName
+	}
+	if has := live.Spec.Resources.Requests[corev1.ResourceStorage]; has.Cmp(sizeOf(c)) > 0 {
+		spec.Resources = coreac.VolumeResourceRequirements().WithRequests(corev1.ResourceList{corev1.ResourceStorage: has})
+	}
+	c.Spec = &spec
+}
+
+func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity {
+	if c.Spec == nil || c.Spec.Resources == nil || c.Spec.Resources.Requests == nil {
+		return quantity.Quantity{}
+	}
+	return (*c.Spec.Resources.Requests)[corev1.ResourceStorage]
+}
+
+// checkClaim tells whether the claim has to be put: it is missing, too small, or does
+// not know this owner.
+func (st *step) checkClaim(complete bool) (bool, error) {
+	live, ok := st.live.(*corev1.PersistentVolumeClaim)
+	if !ok || live.DeletionTimestamp != nil {
+		st.drift = complete
+		return true, nil
+	}
+	want := metaOf(st.config)
+	for l, v := range want.Labels {
+		if l != render.LabelPartOf && l != render.LabelName && live.Labels[l] != v {
+			st.diffs = append(st.diffs, difference{"metadata.labels[" + l + "]", show(v), show(live.Labels[l])})
+		}
+	}
+	for _, o := range want.OwnerReferences {
+		if !slices.ContainsFunc(live.OwnerReferences, func(has metav1.OwnerReference) bool { return has.UID == *o.UID }) {
+			st.diffs = append(st.diffs, difference{"metadata.ownerReferences[" + *o.Name + "]", "an owner", "none"})
+		}
+	}
+	if !complete && live.Annotations[render.AnnotationRetention] != want.Annotations[render.AnnotationRetention] {
+		return true, nil
+	}
+	has := live.Spec.Resources.Requests[corev1.ResourceStorage]
+	st.drift = complete && len(st.diffs) > 0
+	return len(st.diffs) > 0 || has.Cmp(sizeOf(st.config.(*coreac.PersistentVolumeClaimApplyConfiguration))) < 0, nil
+}

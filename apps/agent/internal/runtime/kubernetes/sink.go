@@ -1,0 +1,139 @@
+package kubernetes
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// What is summed up as it is heard of is not kept: the events and the pods of a
+// whole cluster are more than everything of ours.
+
+// watched is the part of a typed client that lists and watches.
+type watched[L apiruntime.Object] interface {
+	List(ctx context.Context, opts metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+func listWatch[L apiruntime.Object](client watched[L], tweak func(*metav1.ListOptions)) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
+			tweak(&o)
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			tweak(&o)
+			return client.Watch(ctx, o)
+		},
+	}
+}
+
+// warnings reads the Warning events of pods. take decides what is worth
+// remembering.
+type warnings struct {
+	take   func(*corev1.Event)
+	synced atomic.Bool
+}
+
+// Add implements cache.ReflectorStore.
+func (w *warnings) Add(obj any) error {
+	if e, ok := obj.(*corev1.Event); ok {
+		w.take(e)
+	}
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (w *warnings) Update(obj any) error { return w.Add(obj) }
+
+// Delete implements cache.ReflectorStore: an event that ran out was true all the
+// same.
+func (w *warnings) Delete(any) error { return nil }
+
+// Replace implements cache.ReflectorStore.
+func (w *warnings) Replace(all []any, _ string) error {
+	for _, obj := range all {
+		if err := w.Add(obj); err != nil {
+			return err
+		}
+	}
+	w.synced.Store(true)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (w *warnings) Resync() error { return nil }
+
+// neighbours reads the pods of the cluster that are not ours, and keeps their UIDs
+// only: what they take of the nodes is summed up as they are heard of.
+type neighbours struct {
+	set    func(*corev1.Pod)
+	remove func(types.UID)
+	synced atomic.Bool
+
+	mu    sync.Mutex
+	known map[types.UID]bool
+}
+
+// Add implements cache.ReflectorStore.
+func (n *neighbours) Add(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[types.UID]bool{}
+	}
+	n.known[p.UID] = true
+	n.set(p)
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (n *neighbours) Update(obj any) error { return n.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (n *neighbours) Delete(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.known, p.UID)
+	n.remove(p.UID)
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (n *neighbours) Replace(all []any, _ string) error {
+	now := map[types.UID]bool{}
+	for _, obj := range all {
+		if p, ok := obj.(*corev1.Pod); ok {
+			now[p.UID] = true
+			n.set(p)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for uid := range n.known {
+		if !now[uid] {
+			n.remove(uid)
+		}
+	}
+	n.known = now
+	n.synced.Store(true)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (n *neighbours) Resync() error { return nil }

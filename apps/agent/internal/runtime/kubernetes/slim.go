@@ -1,0 +1,151 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What caches keep of objects is what somebody reads. A pod of a thousand lines
+// becomes one of fifty.
+
+// Annotations that exist in caches only. They stand for what was left out.
+const (
+	// replicasOwner names who else has set spec.replicas.
+	replicasOwner = "cache.windlass.run/replicas-owner"
+	// secretsUsed lists the Secrets that a pod refers to.
+	secretsUsed = "cache.windlass.run/secrets"
+)
+
+func bare(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+func slimWorkload(obj any) (any, error) {
+	d, ok := obj.(*appsv1.Deployment)
+	if !ok {
+		return obj, nil
+	}
+	if owner := ownerOfReplicas(d.ManagedFields); owner != "" {
+		setAnnotation(d, replicasOwner, owner)
+	}
+	d.ManagedFields = nil
+	return d, nil
+}
+
+// ownerOfReplicas names the managers beside us that have set spec.replicas.
+func ownerOfReplicas(fields []metav1.ManagedFieldsEntry) string {
+	var owners []string
+	for _, f := range fields {
+		if f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply || f.FieldsV1 == nil {
+			continue
+		}
+		var set struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if err := json.Unmarshal(f.FieldsV1.GetRawBytes(), &set); err != nil {
+			continue
+		}
+		if _, ok := set.Spec["f:replicas"]; ok {
+			owners = append(owners, f.Manager)
+		}
+	}
+	slices.Sort(owners)
+	return strings.Join(slices.Compact(owners), ", ")
+}
+
+func setAnnotation(o metav1.Object, name, value string) {
+	a := maps.Clone(o.GetAnnotations())
+	if a == nil {
+		a = map[string]string{}
+	}
+	a[name] = value
+	o.SetAnnotations(a)
+}
+
+func slimPod(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	p.ManagedFields = nil
+	if used := secretsOf(&p.Spec); len(used) > 0 {
+		setAnnotation(p, secretsUsed, strings.Join(used, ","))
+	}
+	s := &p.Spec
+	p.Spec = corev1.PodSpec{
+		NodeName: s.NodeName, ReadinessGates: s.ReadinessGates, SchedulingGates: s.SchedulingGates,
+		TerminationGracePeriodSeconds: s.TerminationGracePeriodSeconds,
+		Tolerations:                   s.Tolerations, NodeSelector: s.NodeSelector,
+		PriorityClassName: s.PriorityClassName,
+		Containers:        slimContainers(s.Containers), InitContainers: slimContainers(s.InitContainers),
+		Resources: s.Resources, Overhead: s.Overhead,
+	}
+	return p, nil
+}
+
+func slimContainers(all []corev1.Container) []corev1.Container {
+	for i := range all {
+		c := &all[i]
+		all[i] = corev1.Container{
+			Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, Ports: c.Ports, Resources: c.Resources,
+			RestartPolicy: c.RestartPolicy,
+			StartupProbe:  c.StartupProbe, ReadinessProbe: c.ReadinessProbe, LivenessProbe: c.LivenessProbe,
+		}
+	}
+	return all
+}
+
+// secretsOf are the names of the Secrets that a pod needs, sorted.
+func secretsOf(s *corev1.PodSpec) []string {
+	var out []string
+	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+		for _, from := range c.EnvFrom {
+			if from.SecretRef != nil {
+				out = append(out, from.SecretRef.Name)
+			}
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				out = append(out, e.ValueFrom.SecretKeyRef.Name)
+			}
+		}
+	}
+	for _, v := range s.Volumes {
+		if v.Secret != nil {
+			out = append(out, v.Secret.SecretName)
+		}
+	}
+	for _, p := range s.ImagePullSecrets {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func slimNode(obj any) (any, error) {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	n.ManagedFields, n.Annotations = nil, nil
+	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Capacity: n.Status.Capacity, Conditions: n.Status.Conditions}
+	return n, nil
+}
+
+// secretNames reads secretsUsed.
+func secretNames(p *corev1.Pod) []string {
+	if s := p.Annotations[secretsUsed]; s != "" {
+		return strings.Split(s, ",")
+	}
+	return nil
+}

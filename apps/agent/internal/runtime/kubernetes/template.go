@@ -1,0 +1,78 @@
+package kubernetes
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+)
+
+// A pod template is rendered once per template hash and kept on the workload as it
+// was sent. Scaling, adoption by a newer deployment and an agent that renders
+// differently than the one before would else each give the pods a new template, and
+// replace instances that nobody asked to replace.
+
+// maxTemplate bounds the kept template, as Kubernetes bounds annotations: 256 KiB
+// for all of an object's.
+const maxTemplate = 192 << 10
+
+func packTemplate(t *coreac.PodTemplateSpecApplyConfiguration) (string, error) {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return "", fmt.Errorf("encode the pod template: %w", err)
+	}
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return "", fmt.Errorf("compress the pod template: %w", err)
+	}
+	if _, err := z.Write(data); err != nil {
+		return "", fmt.Errorf("compress the pod template: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return "", fmt.Errorf("compress the pod template: %w", err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
+}
+
+func unpackTemplate(s string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
+	data, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		return nil, fmt.Errorf("the kept pod template: %w", err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("the kept pod template: %w", err)
+	}
+	// A template that somebody made by hand may claim any size.
+	if data, err = io.ReadAll(io.LimitReader(z, 16<<20)); err != nil {
+		return nil, fmt.Errorf("the kept pod template: %w", err)
+	}
+	t := &coreac.PodTemplateSpecApplyConfiguration{}
+	if err := json.Unmarshal(data, t); err != nil {
+		return nil, fmt.Errorf("the kept pod template: %w", err)
+	}
+	return t, nil
+}
+
+// secretsNamed are the Secrets that pods of a template need, sorted.
+func secretsNamed(t *coreac.PodTemplateSpecApplyConfiguration) []string {
+	if t == nil || t.Spec == nil {
+		return nil
+	}
+	// The typed pod spec knows its references; what is sent has the same form.
+	data, err := json.Marshal(t.Spec)
+	if err != nil {
+		return nil
+	}
+	var spec corev1.PodSpec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil
+	}
+	return secretsOf(&spec)
+}

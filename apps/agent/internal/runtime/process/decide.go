@@ -1,0 +1,353 @@
+package process
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// stableAfter: an instance that served this long has made up for how it
+	// started; the next trouble is new trouble.
+	stableAfter = 60 * time.Second
+	// doomedAfter ends without having been ready, nobody should wait for the next.
+	doomedAfter = 3
+	// restartAfter further failed checks a sick instance is restarted: with the
+	// default interval half a minute after it was taken out of rotation, which a
+	// server that is merely overloaded should survive.
+	restartAfter = 3
+	// replaceAfter restarts for lost health the instance is replaced: new id, new
+	// directory, other ports.
+	replaceAfter = 3
+	// killMargin is how long past drain and grace the shim has before the agent kills
+	// what the shim did not.
+	killMargin = 5 * time.Second
+)
+
+// wanted is what one workload shall be.
+type wanted struct {
+	// Gone: nothing shall be left. Paused: nothing shall run for now.
+	Gone, Paused bool
+	Template     string
+	Replicas     int
+	Roles        []roleCount
+	// Held, when set, says why nothing may be started now.
+	Held *block
+	// Delay spaces the starts of an instance that keeps ending.
+	Delay backoff.Policy
+}
+
+type roleCount struct {
+	Name      string
+	Instances int
+}
+
+// block is a reason that keeps an instance from starting.
+type block struct {
+	Reason, Message string
+	// Until is when to try again.
+	Until time.Time
+}
+
+// seen is one instance as it is.
+type seen struct {
+	record
+	// Live: its shim runs. Starting: nobody knows yet whether it will. Busy:
+	// something is being done to it, and must end before anything else.
+	Live, Starting, Busy bool
+	// Passes and Fails count checks in a row, of this attempt.
+	Passes, Fails int
+	// LastCheck says what the last failed check saw.
+	LastCheck string
+	Blocked   *block
+}
+
+type place struct {
+	Role  string
+	Group int
+	Slot  int
+}
+
+func (s seen) place() place { return place{s.Role, s.Group, s.Slot} }
+
+// serves: it is ready and about to stay so.
+func (s seen) serves() bool {
+	return s.Live && s.Ready && s.Stop == nil && s.Fails < s.Health.Unhealthy
+}
+
+type actionKind string
+
+const (
+	doCreate  actionKind = "create" // a new instance at Place
+	doStart   actionKind = "start"
+	doStop    actionKind = "stop"   // SIGTERM, grace; it starts again
+	doRetire  actionKind = "retire" // SIGTERM, grace; it is forgotten
+	doKill    actionKind = "kill"   // what the shim failed to kill
+	doForget  actionKind = "forget" // it runs no more: remove all trace
+	doReady   actionKind = "ready"
+	doUnready actionKind = "unready"
+)
+
+type action struct {
+	Kind    actionKind
+	ID      string
+	Place   place
+	Reason  string
+	Message string
+}
+
+type plan struct {
+	Actions []action
+	// Next is when to decide again if nothing happens before; zero: never.
+	Next time.Time
+}
+
+func (p *plan) do(a action) { p.Actions = append(p.Actions, a) }
+
+func (p *plan) by(t time.Time) {
+	if p.Next.IsZero() || t.Before(p.Next) {
+		p.Next = t
+	}
+}
+
+// decide says what brings the instances of one workload closer to what is
+// wanted. Invariants, tested as properties:
+//
+//   - no place ever has two instances;
+//   - a change of template takes at most one ready instance out of service, and
+//     only while every other one is ready;
+//   - an instance that runs is started by no action, one that does not run is
+//     stopped by none.
+func decide(w wanted, instances []seen, now time.Time) plan {
+	var p plan
+	slices.SortFunc(instances, bySeat)
+
+	places := map[place]bool{}
+	if !w.Gone {
+		for _, g := range groups(w, instances) {
+			for _, role := range w.Roles {
+				for slot := range role.Instances {
+					places[place{role.Name, g, slot}] = true
+				}
+			}
+		}
+	}
+
+	occupied := map[place]bool{}
+	allReady := true
+	for _, s := range instances {
+		if occupied[s.place()] || !places[s.place()] {
+			leave(&p, s, now, runtime.ReasonStopped, "no longer wanted")
+			continue
+		}
+		occupied[s.place()] = true
+		switch {
+		case s.Stop != nil && s.Stop.Final:
+			allReady = false
+			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
+		case s.Template != w.Template && !s.Ready && !w.Paused:
+			// Not in service: it costs nothing to replace it at once, and a broken
+			// one must never hold up the version that repairs it.
+			allReady = false
+			leave(&p, s, now, runtime.ReasonReplaced, "makes room for a newer template")
+		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
+			allReady = false
+			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
+		default:
+			// One that never fitted holds nobody up: no order of replacing makes room.
+			never := s.Attempt == 0 && s.Blocked != nil
+			allReady = allReady && (s.serves() || never)
+			live(&p, w, s, now)
+		}
+	}
+	for _, pl := range sorted(places) {
+		if !occupied[pl] && !w.Paused {
+			allReady = false
+			p.do(action{Kind: doCreate, Place: pl})
+		}
+	}
+	if allReady && w.Held == nil && !w.Paused {
+		if s, ok := nextReplaced(w, instances, places); ok {
+			leave(&p, s, now, runtime.ReasonReplaced, "makes room for a newer template")
+		}
+	}
+	return p
+}
+
+// nextReplaced picks the ready instance of an older template that goes next: a
+// group that is already partly new is finished first.
+func nextReplaced(w wanted, instances []seen, places map[place]bool) (seen, bool) {
+	mixed := map[int]bool{}
+	for _, s := range instances {
+		mixed[s.Group] = mixed[s.Group] || s.Template == w.Template
+	}
+	var found *seen
+	for i, s := range instances {
+		if s.Template == w.Template || !places[s.place()] {
+			continue
+		}
+		if found == nil || mixed[s.Group] && !mixed[found.Group] {
+			found = &instances[i]
+		}
+	}
+	if found == nil {
+		return seen{}, false
+	}
+	return *found, true
+}
+
+// live moves an instance that is to stay.
+func live(p *plan, w wanted, s seen, now time.Time) {
+	switch {
+	case s.Busy:
+	case s.Live && s.Stop != nil:
+		overdue(p, s, now)
+	case s.Live && w.Paused:
+		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and its instances with it"})
+	case s.Live:
+		check(p, s, now)
+	case w.Paused:
+	default:
+		at := s.startAt(w.Delay)
+		if s.Blocked != nil && s.Blocked.Until.After(at) {
+			at = s.Blocked.Until
+		}
+		switch {
+		case at.After(now):
+			p.by(at)
+		case w.Held == nil:
+			p.do(action{Kind: doStart, ID: s.ID, Place: s.place()})
+		}
+	}
+}
+
+// startAt is when it may start, by its backoff.
+func (s seen) startAt(delay backoff.Policy) time.Time {
+	if !s.ended() || s.End.Free {
+		return time.Time{}
+	}
+	d := delay.Delay(max(s.Streak-1, 0), func() float64 { return s.End.Jitter })
+	return s.End.At.Add(d)
+}
+
+// check judges the health of one that runs.
+func check(p *plan, s seen, now time.Time) {
+	never := s.ReadyAt.IsZero()
+	switch {
+	case !s.Ready && s.Passes >= s.Health.Healthy:
+		p.do(action{Kind: doReady, ID: s.ID, Place: s.place()})
+	case s.Ready && s.Fails >= s.Health.Unhealthy:
+		p.do(action{Kind: doUnready, ID: s.ID, Place: s.place()})
+	case !s.Ready && !never && s.Fails >= s.Health.Unhealthy+restartAfter:
+		p.do(action{
+			Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonHealthCheckFailed,
+			Message: fmt.Sprintf("%d checks in a row failed: %s", s.Fails, s.LastCheck),
+		})
+	case !s.Ready && never:
+		deadline := s.StartedAt.Add(s.Health.Budget)
+		if now.Before(deadline) {
+			p.by(deadline)
+			return
+		}
+		m := fmt.Sprintf("not ready within %s", s.Health.Budget)
+		if s.LastCheck != "" {
+			m += ": " + s.LastCheck
+		}
+		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStartupTimeout, Message: m})
+	}
+}
+
+// leave moves an instance that is not to stay.
+func leave(p *plan, s seen, now time.Time, reason, message string) {
+	switch {
+	case s.Busy:
+	case !s.Live:
+		p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: reason})
+	case s.Stop == nil || !s.Stop.Final:
+		p.do(action{Kind: doRetire, ID: s.ID, Place: s.place(), Reason: reason, Message: message})
+	default:
+		overdue(p, s, now)
+	}
+}
+
+func overdue(p *plan, s seen, now time.Time) {
+	deadline := s.Stop.deadline(s.Grace).Add(killMargin)
+	if now.Before(deadline) {
+		p.by(deadline)
+		return
+	}
+	p.do(action{Kind: doKill, ID: s.ID, Place: s.place()})
+	p.by(now.Add(killMargin))
+}
+
+// groups picks which groups stay. A group's number is its name, not a rank: it
+// keeps it for life, and gaps are allowed. So scaling down may take those first
+// that are on their way out anyway, then those that are not ready, and among
+// equals the highest; scaling up fills the lowest free numbers.
+func groups(w wanted, instances []seen) []int {
+	type group struct{ n, ready, leaving int }
+	byN := map[int]*group{}
+	for _, s := range instances {
+		g := byN[s.Group]
+		if g == nil {
+			g = &group{n: s.Group}
+			byN[s.Group] = g
+		}
+		switch {
+		case s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced:
+			g.leaving++
+		case s.Ready && s.Stop == nil:
+			g.ready++
+		}
+	}
+	size := 0
+	for _, r := range w.Roles {
+		size += r.Instances
+	}
+	all := make([]group, 0, len(byN))
+	for _, g := range byN {
+		all = append(all, *g)
+	}
+	rank := func(g group) int {
+		switch {
+		case g.leaving > 0:
+			return 2
+		case g.ready < size:
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b group) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.n, b.n))
+	})
+	keep := []int{}
+	for _, g := range all[:min(w.Replicas, len(all))] {
+		keep = append(keep, g.n)
+	}
+	for n := 0; len(keep) < w.Replicas; n++ {
+		if !slices.Contains(keep, n) {
+			keep = append(keep, n)
+		}
+	}
+	slices.Sort(keep)
+	return keep
+}
+
+func bySeat(a, b seen) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ID, b.ID))
+}
+
+func sorted(places map[place]bool) []place {
+	out := make([]place, 0, len(places))
+	for pl := range places {
+		out = append(out, pl)
+	}
+	slices.SortFunc(out, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot))
+	})
+	return out
+}

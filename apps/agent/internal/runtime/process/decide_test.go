@@ -1,0 +1,365 @@
+package process
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var testHealth = health{Healthy: 2, Unhealthy: 3, Budget: time.Minute}
+
+// testDelay has no width, so that delays are exact: 1 s each.
+var testDelay = backoff.Policy{Min: time.Second, Max: time.Second}
+
+func three(template string) wanted {
+	return wanted{Template: template, Replicas: 3, Roles: []roleCount{{"main", 1}}, Delay: testDelay}
+}
+
+// an instance of group g, running and ready unless change says otherwise.
+func ins(g int, change ...func(*seen)) seen {
+	s := seen{record: record{
+		ID: fmt.Sprint("i", g), Role: "main", Group: g, Template: "a", Attempt: 1, Health: testHealth,
+		Grace: 10 * time.Second, StartedAt: t0, Ready: true, ReadyAt: t0,
+	}, Live: true}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func of(template string) func(*seen) { return func(s *seen) { s.Template = template } }
+func notReady(s *seen)               { s.Ready, s.ReadyAt = false, time.Time{} }
+func sick(fails int) func(*seen) {
+	return func(s *seen) { s.Fails, s.LastCheck = fails, "503" }
+}
+func unready(s *seen) { s.Ready, s.UnreadyAt = false, t0 }
+func busy(s *seen)    { s.Busy = true }
+func created(s *seen) { notReady(s); s.Live, s.Attempt = false, 0 }
+func stopped(s *seen) { s.Live, s.Ready = false, false }
+func passes(s *seen)  { s.Passes = 2 }
+func unfitted(s *seen) {
+	created(s)
+	s.Blocked = &block{Reason: runtime.ReasonUnschedulable, Until: t0.Add(time.Hour)}
+}
+
+func stopping(final bool, reason string) func(*seen) {
+	return func(s *seen) { s.Stop = &order{Reason: reason, At: t0, Final: final} }
+}
+
+func ended(streak int) func(*seen) {
+	return func(s *seen) {
+		stopped(s)
+		s.End = &ending{Attempt: s.Attempt, At: t0, Reason: runtime.ReasonExited}
+		s.Streak = streak
+	}
+}
+
+func show(p plan) string {
+	var out []string
+	for _, a := range p.Actions {
+		s := string(a.Kind)
+		if a.Kind == doCreate {
+			s += fmt.Sprintf(" g%d", a.Place.Group)
+		} else {
+			s += " " + a.ID
+		}
+		if a.Reason != "" {
+			s += " " + a.Reason
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestDecide(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want wanted
+		have []seen
+		at   time.Duration
+		do   string
+		next time.Duration // 0: none
+	}{
+		{name: "nothing there: all places are filled", want: three("a"), do: "create g0, create g1, create g2"},
+		{name: "as wanted: nothing", want: three("a"), have: []seen{ins(0), ins(1), ins(2)}},
+		{name: "a new one starts", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created)}, do: "start i2"},
+		{name: "what is being worked on is left alone", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created, busy)}},
+
+		{name: "the lowest free number is filled", want: three("a"), have: []seen{ins(0), ins(2)}, do: "create g1"},
+		{name: "fewer: the highest group goes", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0), ins(1), ins(2)}, do: "retire i2 Stopped"},
+		{name: "fewer: one that is not ready goes first", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0), ins(1, notReady), ins(2)}, do: "retire i1 Stopped"},
+		{name: "fewer: one that is on its way out already is not counted on", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0, notReady), ins(1, stopping(true, runtime.ReasonStopped)), ins(2)}, next: 15 * time.Second},
+		{name: "gone: all go at once", want: wanted{Gone: true}, have: []seen{ins(0), ins(1, notReady), ins(2, stopped)}, do: "retire i0 Stopped, retire i1 Stopped, forget i2 Stopped"},
+		{name: "wanted again while it leaves: it leaves first", want: three("a"), have: []seen{ins(0), ins(1), ins(2, stopping(true, runtime.ReasonStopped))}, next: 15 * time.Second},
+
+		{name: "new template: one ready instance goes", want: three("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced"},
+		{name: "new template: the next waits for the one before to be ready", want: three("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, next: time.Minute},
+		{name: "new template: then the next", want: three("b"), have: []seen{ins(0, of("b")), ins(1), ins(2)}, do: "retire i1 Replaced"},
+		{name: "new template: a place that is empty is waited for", want: three("b"), have: []seen{ins(1), ins(2)}, do: "create g0"},
+		{name: "new template: those that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
+		{name: "new template: a doomed new one stops it there", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
+		{name: "new template: another that is about to be unready counts as such", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
+		{name: "new template: one that never fitted holds nobody up", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
+
+		{name: "ready after as many passes as it takes", want: three("a"), have: []seen{ins(0, notReady, passes), ins(1), ins(2)}, do: "ready i0"},
+		{name: "unready after as many fails", want: three("a"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
+		{name: "unready, then given time", want: three("a"), have: []seen{ins(0, unready, sick(5)), ins(1), ins(2)}},
+		{name: "then restarted", want: three("a"), have: []seen{ins(0, unready, sick(6)), ins(1), ins(2)}, do: "stop i0 HealthCheckFailed"},
+		{name: "then, after restarts that did not help, replaced", want: three("a"), have: []seen{ins(0, ended(3), func(s *seen) { s.Sick = replaceAfter }), ins(1), ins(2)}, do: "forget i0 Replaced"},
+		{name: "within its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: 59 * time.Second, next: time.Minute},
+		{name: "over its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: time.Minute, do: "stop i0 StartupTimeout"},
+		{name: "grace is the shim's, and then ours", want: three("a"), have: []seen{ins(0, stopping(false, runtime.ReasonStopped)), ins(1), ins(2)}, at: 15 * time.Second, do: "kill i0", next: 20 * time.Second},
+
+		{name: "an end waits for its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, next: time.Second},
+		{name: "and then starts", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
+		{name: "what was nobody's fault starts at once", want: three("a"), have: []seen{ins(0, ended(9), func(s *seen) { s.End.Free = true }), ins(1), ins(2)}, do: "start i0"},
+		{name: "held: nothing starts, nothing ready is replaced", want: func() wanted { w := three("b"); w.Held = &block{}; return w }(), have: []seen{ins(0, of("b"), ended(1)), ins(1), ins(2)}, at: time.Minute},
+		{name: "paused: all stop and stay", want: func() wanted { w := three("b"); w.Paused = true; return w }(), have: []seen{ins(0), ins(1, ended(1))}, do: "stop i0 Stopped"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := decide(c.want, c.have, t0.Add(c.at))
+			require.Equal(t, c.do, show(p))
+			if c.next == 0 {
+				require.True(t, p.Next.IsZero(), "next %s", p.Next)
+				return
+			}
+			require.Equal(t, c.next, p.Next.Sub(t0))
+		})
+	}
+}
+
+func TestBackoffDoublesToItsLimitAndIsJittered(t *testing.T) {
+	delay := backoff.Policy{Min: time.Second, Max: time.Minute}
+	longest := time.Duration(0)
+	for streak := 1; streak < 10; streak++ {
+		s := ins(0, ended(streak))
+		s.End.Jitter = 0.999
+		d := s.startAt(delay).Sub(t0)
+		require.GreaterOrEqual(t, d, longest)
+		longest = d
+		s.End.Jitter = 0
+		require.Less(t, s.startAt(delay).Sub(t0), d)
+	}
+	require.InDelta(t, time.Minute, longest, float64(time.Second))
+}
+
+func TestWhatAnEndMeans(t *testing.T) {
+	crashed := exit{At: t0.Add(time.Second), Kind: exitedByCode, Code: 3, Tail: []string{"boom"}}
+	for _, c := range []struct {
+		name     string
+		have     seen
+		exit     exit
+		reason   string
+		failures int
+		free     bool
+		doomed   bool
+		says     []string
+	}{
+		{"first end", ins(0, notReady), crashed, runtime.ReasonExited, 1, false, false, []string{"exit code 3", "boom"}},
+		{"third end in a row", ins(0, notReady, func(s *seen) { s.Failures, s.Streak = 2, 2 }), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
+		{"after it was ready", ins(0, func(s *seen) { s.Failures = 2 }), crashed, runtime.ReasonExited, 0, false, false, nil},
+		{"after it served for long", ins(0, func(s *seen) { s.Streak, s.Sick = 9, 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 0, false, false, nil},
+		{"out of memory", ins(0, notReady), exit{At: t0, Kind: exitedByOOM}, runtime.ReasonOOMKilled, 1, false, false, []string{"memory"}},
+		{"bad command", ins(0, notReady), exit{At: t0, Kind: exitBadCommand, Message: "cannot run /x: no such file"}, runtime.ReasonBadCommand, 1, false, true, []string{"/x"}},
+		{"not ready in time", ins(0, notReady, stopping(false, runtime.ReasonStartupTimeout)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStartupTimeout, 1, false, true, nil},
+		{"restart", ins(0, stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 0, true, false, nil},
+		{"reboot", ins(0), exit{At: t0, Kind: exitRebooted}, runtime.ReasonLost, 0, true, false, []string{"restarted"}},
+		{"shim killed", ins(0, notReady), exit{At: t0, Kind: exitLost}, runtime.ReasonLost, 1, false, false, nil},
+		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStopped, 0, true, false, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := c.have.concluded(c.exit, 0.5)
+			s := seen{record: r}
+			in := s.describe(nil)
+			require.Equal(t, c.reason, in.Reason)
+			require.Equal(t, c.failures, r.Failures)
+			require.Equal(t, c.free, r.End.Free)
+			require.Equal(t, c.doomed, in.Doomed)
+			require.True(t, r.ended())
+			require.False(t, r.Ready)
+			for _, w := range c.says {
+				require.Contains(t, in.Message, w)
+			}
+		})
+	}
+	r := ins(0, func(s *seen) { s.Streak, s.Sick, s.ReadyAt = 9, 2, t0.Add(-time.Hour) }).concluded(crashed, 0)
+	require.Equal(t, 1, r.Streak, "what served for a minute begins anew")
+	require.Zero(t, r.Sick)
+}
+
+func TestAnAttemptThatNeverRanLeavesWhatWasKnown(t *testing.T) {
+	r := ins(0, ended(2), func(s *seen) { s.Failures, s.Runs = 2, 2 }).started(t0)
+	require.Equal(t, 2, r.Attempt)
+	r = r.concluded(exit{At: t0, Kind: exitNeverRan}, 0)
+	require.Equal(t, runtime.ReasonExited, r.End.Reason)
+	require.Equal(t, 2, r.Failures)
+	require.Equal(t, 2, r.Runs)
+	require.True(t, r.End.Free)
+}
+
+// world plays the host: it does what decide says, and lets fate strike between.
+type world struct {
+	w   wanted
+	all []seen
+	ids int
+	now time.Time
+}
+
+func (w *world) at(id string) int {
+	return slices.IndexFunc(w.all, func(s seen) bool { return s.ID == id })
+}
+
+func (w *world) run(t *rapid.T) {
+	for range 50 {
+		p := decide(w.w, slices.Clone(w.all), w.now)
+		if len(p.Actions) == 0 {
+			return
+		}
+		for _, a := range p.Actions {
+			w.act(t, a)
+		}
+	}
+	t.Fatalf("decide never comes to rest: %s", show(decide(w.w, slices.Clone(w.all), w.now)))
+}
+
+func (w *world) act(t *rapid.T, a action) {
+	i := w.at(a.ID)
+	switch a.Kind {
+	case doCreate:
+		for _, s := range w.all {
+			if s.place() == a.Place {
+				t.Fatalf("%v has two instances", a.Place)
+			}
+		}
+		w.ids++
+		w.all = append(w.all, seen{record: record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.Template, Health: testHealth, Grace: time.Second}})
+	case doStart:
+		if w.all[i].Live {
+			t.Fatalf("%s is started and runs", a.ID)
+		}
+		w.all[i].record = w.all[i].started(w.now)
+		w.all[i].Live, w.all[i].Passes, w.all[i].Fails = true, 0, 0
+	case doStop, doRetire:
+		if !w.all[i].Live {
+			t.Fatalf("%s is stopped and does not run", a.ID)
+		}
+		w.all[i].Stop = &order{Reason: a.Reason, At: w.now, Final: a.Kind == doRetire}
+	case doForget:
+		if w.all[i].Live {
+			t.Fatalf("%s is forgotten and runs", a.ID)
+		}
+		w.all = slices.Delete(w.all, i, i+1)
+	case doReady, doUnready:
+		w.all[i].record = w.all[i].turned(a.Kind == doReady, w.now)
+	case doKill:
+		w.end(i, exit{At: w.now, Kind: exitedBySignal})
+	}
+}
+
+func (w *world) end(i int, x exit) {
+	w.all[i].record = w.all[i].concluded(x, 0.5)
+	w.all[i].Live = false
+}
+
+func (w *world) ready() int {
+	n := 0
+	for _, s := range w.all {
+		if s.Ready && s.Stop == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{now: t0, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
+		t.Repeat(map[string]func(*rapid.T){
+			"scale":    func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
+			"template": func(t *rapid.T) { w.w.Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template") },
+			"gone":     func(t *rapid.T) { w.w.Gone = rapid.Bool().Draw(t, "gone") },
+			"end": func(t *rapid.T) {
+				if len(w.all) > 0 {
+					if i := rapid.IntRange(0, len(w.all)-1).Draw(t, "which"); w.all[i].Live {
+						w.end(i, exit{At: w.now, Kind: exitedByCode, Code: 1})
+					}
+				}
+			},
+			"check": func(t *rapid.T) {
+				if len(w.all) > 0 {
+					i := rapid.IntRange(0, len(w.all)-1).Draw(t, "which")
+					if rapid.Bool().Draw(t, "pass") {
+						w.all[i].Passes, w.all[i].Fails = w.all[i].Passes+1, 0
+					} else {
+						w.all[i].Passes, w.all[i].Fails = 0, w.all[i].Fails+1
+					}
+				}
+			},
+			"wait": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
+			},
+			"decide": func(t *rapid.T) {
+				lost := 0
+				p := decide(w.w, slices.Clone(w.all), w.now)
+				for _, a := range p.Actions {
+					if a.Kind == doRetire && a.Reason == runtime.ReasonReplaced && w.all[w.at(a.ID)].Ready {
+						lost++
+					}
+				}
+				if lost > 1 {
+					t.Fatalf("a template change takes %d ready instances at once", lost)
+				}
+				if lost == 1 && w.ready() < len(w.all) {
+					t.Fatalf("a template change takes a ready instance while another is not ready")
+				}
+				for _, a := range p.Actions {
+					w.act(t, a)
+				}
+			},
+		})
+		// Fate rests: what runs passes its checks, what is told to stop does.
+		for range 200 {
+			w.run(t)
+			w.now = w.now.Add(2 * time.Second)
+			for i := range w.all {
+				switch s := w.all[i]; {
+				case s.Live && s.Stop != nil:
+					w.end(i, exit{At: w.now, Kind: exitedByCode, Told: true})
+				case s.Live:
+					w.all[i].Passes, w.all[i].Fails = 2, 0
+				}
+			}
+		}
+		size := 3 * w.w.Replicas
+		if w.w.Gone {
+			size = 0
+		}
+		if len(w.all) != size || w.ready() != size {
+			t.Fatalf("want %d ready, have %d of %d", size, w.ready(), len(w.all))
+		}
+		for _, s := range w.all {
+			if s.Template != w.w.Template {
+				t.Fatalf("%s is still of template %s", s.ID, s.Template)
+			}
+		}
+	})
+}
+
+func TestEveryStatusHasAName(t *testing.T) {
+	for n := range windlassv1.InstanceStatus_name {
+		if st := windlassv1.InstanceStatus(n); st != windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED {
+			require.NotEmpty(t, statusNames[st], st)
+		}
+	}
+}

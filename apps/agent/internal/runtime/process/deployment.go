@@ -1,0 +1,257 @@
+package process
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	deploymentsDir = "deployments"
+	instancesDir   = "instances"
+	// assignmentExt follows a deployment's id in the name of its file.
+	assignmentExt = ".json"
+
+	// defaultRole is the one role of a deployment that names none.
+	defaultRole = "main"
+	// defaultPort is the one port of a deployment that names none.
+	defaultPort = "http"
+)
+
+// deployment is an assignment as it was last applied. It is never changed, only
+// replaced.
+type deployment struct {
+	spec       *agentv1.Deployment
+	workload   string
+	generation int64
+	template   string
+	removing   bool
+	// seq orders assignments as they came: the latest that names a workload has
+	// it.
+	seq int64
+	// secrets are in memory only.
+	secrets map[string]string
+}
+
+// assignment is a deployment as it is on disk.
+type assignment struct {
+	Seq        int64           `json:"seq"`
+	Workload   string          `json:"workload"`
+	Generation int64           `json:"generation"`
+	Template   string          `json:"template"`
+	Removing   bool            `json:"removing,omitempty"`
+	Deployment json.RawMessage `json:"deployment"`
+}
+
+func newDeployment(a runtime.Assignment) *deployment {
+	d := &deployment{
+		spec:     proto.CloneOf(a.Deployment),
+		workload: a.WorkloadKey, generation: a.Generation, template: a.TemplateHash,
+		secrets: maps.Clone(a.Secrets),
+	}
+	if d.workload == "" {
+		d.workload = d.spec.GetId()
+	}
+	return d
+}
+
+func (d *deployment) same(o *deployment) bool {
+	return d != nil && d.workload == o.workload && d.generation == o.generation &&
+		d.template == o.template && d.removing == o.removing && proto.Equal(d.spec, o.spec)
+}
+
+func (d *deployment) missingSecrets() []string {
+	var missing []string
+	for _, s := range d.spec.GetSpec().GetSecrets() {
+		if _, ok := d.secrets[s.GetEnvName()]; !ok && !s.GetImagePull() {
+			missing = append(missing, s.GetEnvName())
+		}
+	}
+	return missing
+}
+
+// save is synced: what was acknowledged survives a power cut.
+func (d *deployment) save(dataDir string) error {
+	spec, err := protojson.Marshal(d.spec)
+	if err != nil {
+		return fmt.Errorf("encode the assignment: %w", err)
+	}
+	return writeJSON(filepath.Join(dataDir, deploymentsDir), d.spec.GetId()+assignmentExt, assignment{
+		Seq: d.seq, Workload: d.workload, Generation: d.generation, Template: d.template,
+		Removing: d.removing, Deployment: spec,
+	}, true)
+}
+
+func (d *deployment) forget(dataDir string) error {
+	err := os.Remove(filepath.Join(dataDir, deploymentsDir, d.spec.GetId()+assignmentExt))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) nextSeq() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastSeq++
+	return r.lastSeq
+}
+
+func (r *Runtime) loadDeployments() error {
+	dir := filepath.Join(r.cfg.DataDir, deploymentsDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read assignments: %w", err)
+	}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), assignmentExt)
+		if !ok || strings.HasPrefix(id, ".") {
+			continue
+		}
+		a, found, err := readJSON[assignment](dir, e.Name())
+		if err != nil {
+			return fmt.Errorf("read assignment of %s: %w", id, err)
+		}
+		spec := &agentv1.Deployment{}
+		if !found || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(a.Deployment, spec) != nil || spec.GetId() != id {
+			// A damaged disk: writes are synced. What runs of it is left alone until
+			// Apply or Remove says what it is to be.
+			r.log.Error("an assignment cannot be read; its instances run on until it is applied again", "deployment", id)
+			continue
+		}
+		d := &deployment{spec: spec, workload: a.Workload, generation: a.Generation, template: a.Template, removing: a.Removing, seq: a.Seq}
+		r.deployments[spec.GetId()] = d
+		r.lastSeq = max(r.lastSeq, a.Seq)
+		r.workloadLocked(d.workload)
+	}
+	return nil
+}
+
+// role is one role with what it takes from the spec filled in.
+type role struct {
+	name      string
+	instances int
+	image     string
+	command   []string
+	args      []string
+	resources *windlassv1.Resources
+}
+
+func roles(s *windlassv1.DeploymentSpec) []role {
+	if len(s.GetRoles()) == 0 {
+		return []role{{defaultRole, 1, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources()}}
+	}
+	var out []role
+	for _, rs := range s.GetRoles() {
+		o := role{rs.GetName(), max(int(rs.GetInstances()), 1), rs.GetImage(), rs.GetCommand(), rs.GetArgs(), rs.GetResources()}
+		if o.image == "" {
+			o.image = s.GetImage()
+		}
+		if len(o.command) == 0 {
+			o.command = s.GetCommand()
+		}
+		if len(o.args) == 0 {
+			o.args = s.GetArgs()
+		}
+		if o.resources == nil {
+			o.resources = s.GetResources()
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func rolesOf(s *windlassv1.DeploymentSpec) []roleCount {
+	var out []roleCount
+	for _, r := range roles(s) {
+		out = append(out, roleCount{r.name, r.instances})
+	}
+	return out
+}
+
+func portsOf(s *windlassv1.DeploymentSpec) []needPort {
+	if len(s.GetPorts()) == 0 {
+		return []needPort{{name: defaultPort}}
+	}
+	var out []needPort
+	for _, p := range s.GetPorts() {
+		out = append(out, needPort{p.GetName(), int(p.GetPort())})
+	}
+	return out
+}
+
+// directoryName is what an id must be to become one. Ids are opaque, but a path
+// they shall not be.
+var directoryName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$`)
+
+// refuse says what this host can never run.
+func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
+	final := func(code, format string, args ...any) *runtime.Rejection {
+		return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
+	}
+	d := a.Deployment
+	if !directoryName.MatchString(d.GetId()) {
+		return final(runtime.ReasonInvalidSpec, "id: %q is no deployment's id", d.GetId())
+	}
+	if d.GetSpec() == nil {
+		return final(runtime.ReasonInvalidSpec, "spec: there is none")
+	}
+	if d.GetReplicas() < 0 {
+		return final(runtime.ReasonInvalidSpec, "replicas: %d is negative", d.GetReplicas())
+	}
+	names, numbers := map[string]bool{}, map[int]bool{}
+	for i, p := range portsOf(d.GetSpec()) {
+		if names[p.name] {
+			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].name: %q is there twice", i, p.name)
+		}
+		if p.port > 0 && numbers[p.port] {
+			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].port: %d is there twice", i, p.port)
+		}
+		names[p.name], numbers[p.port] = true, true
+	}
+	if h := d.GetSpec().GetHealthCheck().GetPort(); h != "" && !names[h] {
+		return final(runtime.ReasonInvalidSpec, "spec.health_check.port: no port is named %q", h)
+	}
+	perReplica := 0
+	for _, ro := range roles(d.GetSpec()) {
+		perReplica += ro.instances
+		if len(ro.command) == 0 {
+			if ro.image != "" {
+				return final(runtime.ReasonUnsupported, "spec.command: a process region cannot run an image alone: set command")
+			}
+			return final(runtime.ReasonInvalidSpec, "spec.command: there is nothing to run: set command")
+		}
+		if rej := r.refuseResources(ro); rej != nil {
+			return rej
+		}
+	}
+	if n := perReplica * int(d.GetReplicas()); n > r.cfg.MaxInstances {
+		return final(runtime.ReasonUnschedulable, "replicas: %d instances of one deployment, this host runs at most %d", n, r.cfg.MaxInstances)
+	}
+	return nil
+}
+
+func (r *Runtime) refuseResources(ro role) *runtime.Rejection {
+	final := func(format string, args ...any) *runtime.Rejection {
+		return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: fmt.Sprintf(format, args...)}
+	}
+	res := ro.resources
+	if n := int(res.GetCpuMillicores()); n > r.cfg.CPUMillicores {
+		return final("spec.resources.cpu_millicores: needs %d, this host has %d", n, r.cfg.CPUMillicores)
+	}
+	if n := int(res.GetMemoryMib()); n > r.cfg.MemoryMiB {
+		return final("spec.resources.memory_mib: needs %d MiB, this host has %d", n, r.cfg.MemoryMiB)
+	}
+	return r.refuseGPUs(res.GetGpu())
+}

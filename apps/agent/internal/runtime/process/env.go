@@ -1,0 +1,90 @@
+package process
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// passed are the only variables of the agent that an instance gets: what it
+// needs to behave like a program of this host, and nothing that is ours.
+var passed = map[string]string{
+	"PATH":   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	"HOME":   "/",
+	"LANG":   "C.UTF-8",
+	"TZ":     "",
+	"TMPDIR": "",
+}
+
+// environment is what an instance finds in its environment. The deployment's
+// variables win over the host's, its secrets over both, and what Windlass says
+// of the instance over all.
+func environment(d *agentv1.Deployment, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
+	env := map[string]string{}
+	for name, fallback := range passed {
+		v := getenv(name)
+		if v == "" {
+			v = fallback
+		}
+		if v != "" {
+			env[name] = v
+		}
+	}
+	maps.Copy(env, d.GetSpec().GetEnv())
+	maps.Copy(env, secrets)
+	for i, p := range r.Ports {
+		n := strconv.Itoa(p.Port)
+		if i == 0 {
+			env["PORT"] = n
+		}
+		env["PORT_"+strings.ToUpper(strings.ReplaceAll(p.Name, "-", "_"))] = n
+	}
+	if gpus := strings.Join(r.GPUs, ","); gpus != "" {
+		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = gpus, gpus
+	} else {
+		// Without a GPU of its own it must not find those of its neighbours.
+		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = "", "void"
+	}
+	env["WINDLASS_APP"] = d.GetAppName()
+	env["WINDLASS_DEPLOYMENT_ID"] = d.GetId()
+	env["WINDLASS_VERSION"] = strconv.Itoa(int(d.GetVersion()))
+	env["WINDLASS_REGION"] = region
+	env[instanceEnv] = r.ID
+	env["WINDLASS_ROLE"] = r.Role
+	env["WINDLASS_GROUP"] = strconv.Itoa(r.Group)
+	env["WINDLASS_SLOT"] = strconv.Itoa(r.Slot)
+	// As it was when the instance started: scaling restarts nothing.
+	env["WINDLASS_REPLICAS"] = strconv.Itoa(int(d.GetReplicas()))
+	return env
+}
+
+func pairs(env map[string]string) []string {
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+var reference = regexp.MustCompile(`\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
+
+// expand replaces $(NAME) by the variable NAME. $$( is a literal $(, and a name
+// that is no variable stays as it is written.
+func expand(arg string, env map[string]string) string {
+	return reference.ReplaceAllStringFunc(arg, func(m string) string {
+		if m == "$$(" {
+			return "$("
+		}
+		if v, ok := env[m[2:len(m)-1]]; ok {
+			return v
+		}
+		return m
+	})
+}
+
+func getenv(name string) string { return os.Getenv(name) }

@@ -1,0 +1,355 @@
+package process
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// settleRounds bounds how often one pass decides anew: create, then start, then
+// look. What is left is done in the next pass.
+const settleRounds = 5
+
+// workload is all instances of one workload key, and the keeper that works on
+// them. One goroutine decides; others only note what happened, and poke it.
+type workload struct {
+	rt    *Runtime
+	key   string
+	poked chan struct{}
+
+	// blocked: an instance waits for what others hold. unblock: something was
+	// given back since.
+	blocked, unblock atomic.Bool
+	view             atomic.Pointer[[]published]
+
+	mu        sync.Mutex
+	instances map[string]*instance
+	// portsAt remembers the ports of a place from one instance to its successor.
+	portsAt map[place][]port
+}
+
+// published is an instance as Observe tells it.
+type published struct {
+	deployment string
+	runtime.Instance
+}
+
+// instance is guarded by its workload's mu.
+type instance struct {
+	rec     record
+	live    bool
+	shim    proc
+	child   proc
+	busy    task
+	blocked *block
+	pulse   *pulse
+	// unwatch ends the goroutines of the present attempt.
+	unwatch context.CancelFunc
+	// gone: the shim has ended. adopt: an earlier agent started it, and it has
+	// not been looked at yet.
+	gone, adopt bool
+}
+
+// task is what a goroutine does to an instance, while the keeper leaves it alone.
+type task string
+
+const (
+	idle       task = ""
+	starting   task = "start"
+	settling   task = "settle"
+	forgetting task = "forget"
+)
+
+func newWorkload(rt *Runtime, key string) *workload {
+	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, portsAt: map[place][]port{}}
+	w.view.Store(&[]published{})
+	return w
+}
+
+func (w *workload) published() []published { return *w.view.Load() }
+
+func (w *workload) poke() {
+	select {
+	case w.poked <- struct{}{}:
+	default:
+	}
+}
+
+// keep works until ctx ends, or until nobody wants the workload and nothing of
+// it is left.
+func (w *workload) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next, empty := w.pass(ctx, time.Now())
+		w.rt.collect(w)
+		if empty && w.rt.retire(w) {
+			return
+		}
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(time.Until(next), time.Millisecond))
+		}
+		select {
+		case <-ctx.Done():
+			w.unwatchAll()
+			return
+		case <-w.poked:
+		case <-timer.C:
+		}
+	}
+}
+
+// pass decides and acts until there is nothing to do now.
+func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, empty bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ctx.Err() != nil {
+		return time.Time{}, false
+	}
+	want, d := w.rt.wantedOf(w.key)
+	w.belongTo(d)
+	if w.unblock.Swap(false) {
+		for _, in := range w.instances {
+			in.blocked = nil
+		}
+	}
+	for range settleRounds {
+		for _, in := range w.instances {
+			switch {
+			case in.busy != idle:
+			case in.adopt:
+				w.takeUp(ctx, in)
+			case in.gone:
+				w.settle(ctx, in)
+			}
+		}
+		if d == nil && w.stray() {
+			// Nothing is ever stopped because a file is missing.
+			break
+		}
+		p := decide(want, w.seen(), now)
+		next = p.Next
+		for _, a := range p.Actions {
+			w.act(ctx, a, d, now)
+		}
+		if len(p.Actions) == 0 {
+			break
+		}
+		next = now.Add(time.Millisecond)
+	}
+	w.publish(want.Held)
+	return next, want.Gone && len(w.instances) == 0
+}
+
+// stray: instances of the workload belong to a deployment without an
+// assignment. Called with mu held.
+func (w *workload) stray() bool {
+	for _, in := range w.instances {
+		if !w.rt.known(in.rec.Deployment) {
+			return true
+		}
+	}
+	return false
+}
+
+// belongTo gives the workload's instances to the deployment that has it now.
+func (w *workload) belongTo(d *deployment) {
+	if d == nil {
+		return
+	}
+	for _, in := range w.instances {
+		if in.rec.Deployment != d.spec.GetId() && in.busy != forgetting {
+			in.rec.Deployment = d.spec.GetId()
+			w.save(in)
+		}
+	}
+}
+
+func (w *workload) seen() []seen {
+	out := make([]seen, 0, len(w.instances))
+	for _, in := range w.instances {
+		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
+		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
+		out = append(out, s)
+	}
+	return out
+}
+
+func (w *workload) publish(held *block) {
+	blocked := false
+	var view []published
+	all := w.seen()
+	slices.SortFunc(all, bySeat)
+	for _, s := range all {
+		blocked = blocked || s.Blocked != nil
+		view = append(view, published{s.Deployment, s.describe(held)})
+	}
+	w.blocked.Store(blocked)
+	if !reflect.DeepEqual(view, w.published()) {
+		w.view.Store(&view)
+		w.rt.changed()
+	}
+}
+
+// save writes the record. That it failed is logged: what it would have told the
+// next agent is told by the facts, or decided again.
+func (w *workload) save(in *instance) bool {
+	if err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false); err != nil {
+		w.rt.log.Error("writing the record of an instance failed", "instance", in.rec.ID, "err", err)
+		return false
+	}
+	return true
+}
+
+func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Time) {
+	in := w.instances[a.ID]
+	switch a.Kind {
+	case doCreate:
+		w.create(a.Place, d)
+	case doStart:
+		w.start(ctx, in, d, now)
+	case doStop, doRetire:
+		w.stop(in, order{Reason: a.Reason, Message: a.Message, At: now, Final: a.Kind == doRetire})
+	case doKill:
+		w.kill(in, now)
+	case doForget:
+		w.forget(ctx, in)
+	case doReady:
+		w.ready(in, now)
+	case doUnready:
+		in.rec = in.rec.turned(false, now)
+		w.rt.log.Warn("instance lost its health", "instance", in.rec.ID, "deployment", in.rec.Deployment, "check", in.pulse.lastFailure())
+		w.save(in)
+	}
+}
+
+func (w *workload) create(pl place, d *deployment) {
+	rec := record{
+		ID: ident.New("ins"), Deployment: d.spec.GetId(), Workload: w.key,
+		Role: pl.Role, Group: pl.Group, Slot: pl.Slot, Template: d.template,
+		Ports:  w.portsAt[pl],
+		Health: healthOf(d.spec.GetSpec().GetHealthCheck()),
+		Grace:  graceOf(d.spec.GetSpec()),
+		Drain:  drainOf(d.spec.GetSpec()),
+	}
+	in := &instance{rec: rec}
+	if err := os.Mkdir(w.rt.instanceDir(rec.ID), 0o700); err != nil {
+		w.rt.log.Error("making the directory of an instance failed", "instance", rec.ID, "err", err)
+	}
+	w.save(in)
+	w.instances[rec.ID] = in
+}
+
+func (w *workload) stop(in *instance, o order) {
+	if in.rec.Ready {
+		// Somebody may still be sending to it. Nobody is to one that never was, or no
+		// longer is, in service.
+		o.Drain = in.rec.Drain
+	}
+	if in.rec.Stop == nil || !in.rec.Stop.Final {
+		if in.rec.Stop != nil {
+			// It is stopping already; that it shall not come back is new, its drain and
+			// its grace are not.
+			o.At, o.Drain = in.rec.Stop.At, in.rec.Stop.Drain
+		}
+		in.rec.Stop = &o
+	}
+	// The order is written before it is given, so that the end is read as obeyed.
+	w.save(in)
+	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
+	w.signalStop(in)
+}
+
+func (w *workload) signalStop(in *instance) {
+	if err := in.shim.signal(syscall.SIGTERM); err != nil && in.shim.alive() {
+		w.rt.log.Error("signalling a shim failed", "instance", in.rec.ID, "err", err)
+	}
+}
+
+// kill ends what its shim did not end in time: first the group, then, if the
+// shim itself hangs, the shim, and the child with it.
+func (w *workload) kill(in *instance, now time.Time) {
+	w.rt.log.Warn("killing an instance that outlived its grace", "instance", in.rec.ID)
+	if in.child.alive() {
+		_ = syscall.Kill(-in.child.PID, syscall.SIGKILL)
+	}
+	if now.After(in.rec.Stop.deadline(in.rec.Grace).Add(2 * killMargin)) {
+		_ = in.shim.signal(syscall.SIGKILL)
+	}
+}
+
+// ready admits an instance, unless what answered for it is somebody else.
+func (w *workload) ready(in *instance, now time.Time) {
+	if in.rec.ReadyAt.IsZero() {
+		if who := stranger(in.rec.checked(), in.rec.ID, in.shim, in.child); who != "" {
+			w.stop(in, order{Reason: runtime.ReasonPortInUse, Message: "its port is answered by " + who, At: now})
+			return
+		}
+		in.rec = in.rec.turned(true, now)
+		w.rt.metrics.ready(in.rec)
+	} else {
+		in.rec = in.rec.turned(true, now)
+	}
+	w.rt.log.Info("instance is ready", "instance", in.rec.ID, "deployment", in.rec.Deployment, "after", now.Sub(in.rec.StartedAt).Round(time.Millisecond))
+	w.save(in)
+}
+
+// restart notes a person's wish. It reports whether there is such an instance.
+func (w *workload) restart(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	in := w.instances[id]
+	if in == nil {
+		return false
+	}
+	switch {
+	case in.live && in.rec.Stop == nil:
+		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was asked for", At: time.Now()})
+	case !in.live && in.rec.ended():
+		end := *in.rec.End
+		end.Free = true
+		in.rec.End = &end
+		w.save(in)
+	}
+	return true
+}
+
+func (w *workload) longestGrace() (d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, in := range w.instances {
+		d = max(d, in.rec.Drain+in.rec.Grace)
+	}
+	return d
+}
+
+func (w *workload) anyLive() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, in := range w.instances {
+		if in.live || in.busy != idle {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *workload) unwatchAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, in := range w.instances {
+		if in.unwatch != nil {
+			in.unwatch()
+		}
+	}
+}

@@ -1,0 +1,420 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// defaultGrace from SIGTERM to SIGKILL.
+	defaultGrace = 30 * time.Second
+	// helloPatience is how long a shim may take to say hello: a process that
+	// starts, on a host that is busy starting others.
+	helloPatience = 30 * time.Second
+	// forgetPatience is how long a shim that has ended may still hold its lock.
+	forgetPatience = 5 * time.Second
+	// hideLength is the shortest value that is blanked in messages: shorter ones
+	// are words of any text.
+	hideLength = 4
+)
+
+func graceOf(s *windlassv1.DeploymentSpec) time.Duration {
+	if g := s.GetTerminationGrace(); g != nil {
+		return g.AsDuration()
+	}
+	return defaultGrace
+}
+
+// drainOf is none where the deployment says nothing: a host takes an instance out
+// of its routes before it tells it to stop.
+func drainOf(s *windlassv1.DeploymentSpec) time.Duration { return s.GetDrainDelay().AsDuration() }
+
+// start claims what the instance needs, writes that it is being started, and
+// starts it in a goroutine.
+func (w *workload) start(ctx context.Context, in *instance, d *deployment, now time.Time) {
+	ro, ok := findRole(d.spec.GetSpec(), in.rec.Role)
+	if !ok {
+		return
+	}
+	rec := in.rec
+	// A port that it could not live with may be the reason: take another.
+	fresh := rec.ended() && !rec.End.Free && rec.Failures > 0
+	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.resources.GetGpu()), memoryMiB: int(ro.resources.GetMemoryMib())}
+	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
+		return
+	}
+	rec = rec.started(now)
+	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
+	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())
+	in.rec = rec
+	if !w.save(in) {
+		in.rec.Attempt--
+		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "its record cannot be written: see the agent's log", Until: now.Add(blockedRetry)}
+		return
+	}
+	l := w.rt.launchOf(rec, ro, d)
+	in.busy = starting
+	w.rt.metrics.starts.Inc()
+	w.rt.wg.Go(func() {
+		var f facts
+		var err error
+		select {
+		case w.rt.starts <- struct{}{}:
+			f, err = w.rt.spawn(ctx, l, ro.resources)
+			<-w.rt.starts
+		case <-ctx.Done():
+			// Written and not done: the next agent finds that it never ran.
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		in.busy = idle
+		if err != nil {
+			// No word from the shim: the lock tells whether there is one.
+			w.rt.log.Warn("starting an instance failed", "instance", rec.ID, "err", err)
+			w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: err.Error()})
+			return
+		}
+		w.follow(ctx, in, f)
+	})
+}
+
+func findRole(s *windlassv1.DeploymentSpec, name string) (role, bool) {
+	for _, r := range roles(s) {
+		if r.name == name {
+			return r, true
+		}
+	}
+	return role{}, false
+}
+
+func (r *Runtime) launchOf(rec record, ro role, d *deployment) launch {
+	env := environment(d.spec, &rec, r.cfg.Region, d.secrets, getenv)
+	argv := slices.Clone(ro.command)
+	for _, a := range ro.args {
+		argv = append(argv, expand(a, env))
+	}
+	l := launch{
+		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: pairs(env),
+		Dir: r.cfg.WorkDir, Grace: rec.Grace, Output: r.cfg.OutputBytes,
+	}
+	if l.Dir == "" {
+		l.Dir = filepath.Join(r.instanceDir(rec.ID), workDir)
+	}
+	for v := range maps.Values(d.secrets) {
+		if len(v) >= hideLength {
+			l.Hide = append(l.Hide, v)
+		}
+	}
+	return l
+}
+
+// spawn runs a shim and returns the facts that it greets with.
+func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources) (facts, error) {
+	dir := r.instanceDir(l.Instance)
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
+		return facts{}, fmt.Errorf("make the working directory: %w", err)
+	}
+	if r.cgroups != nil {
+		var err error
+		if l.Cgroup, err = r.cgroups.create(l.Instance, int(res.GetCpuMillicores()), int(res.GetMemoryMib())); err != nil {
+			return facts{}, err
+		}
+	}
+	shimLog, err := os.OpenFile(filepath.Join(dir, shimFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return facts{}, fmt.Errorf("open the shim's log: %w", err)
+	}
+	defer func() { _ = shimLog.Close() }()
+	in, launchW, err := os.Pipe()
+	if err != nil {
+		return facts{}, err
+	}
+	defer func() { _ = launchW.Close() }()
+	helloR, out, err := os.Pipe()
+	if err != nil {
+		_ = in.Close()
+		return facts{}, err
+	}
+	defer func() { _ = helloR.Close() }()
+
+	path := r.cfg.Shim[0]
+	argv := append(slices.Clone(r.cfg.Shim), l.Instance)
+	p, err := os.StartProcess(path, argv, &os.ProcAttr{
+		Dir: dir,
+		// One thread of Go code is plenty for a shim.
+		Env:   []string{"PATH=" + getenv("PATH"), "GOMAXPROCS=1"},
+		Files: []*os.File{in, shimLog, shimLog, out},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	_, _ = in.Close(), out.Close()
+	if err != nil {
+		return facts{}, fmt.Errorf("run the shim %s: %w", path, err)
+	}
+	pid := p.Pid
+	_ = p.Release()
+
+	deadline := time.Now().Add(helloPatience)
+	_ = launchW.SetWriteDeadline(deadline)
+	_ = helloR.SetReadDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() {
+		_ = launchW.SetWriteDeadline(time.Unix(1, 0))
+		_ = helloR.SetReadDeadline(time.Unix(1, 0))
+	})
+	defer stop()
+	var f facts
+	err = json.NewEncoder(launchW).Encode(l)
+	if cerr := launchW.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = json.NewDecoder(helloR).Decode(&f)
+	}
+	if err == nil {
+		return f, nil
+	}
+	said, _ := os.ReadFile(shimLog.Name())
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+		// It has not said hello and must not do so later.
+		if id, ierr := identify(pid); ierr == nil {
+			_ = id.signal(syscall.SIGKILL)
+		}
+		err = fmt.Errorf("no sign of life within %s", helloPatience)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) {
+		err = errors.New("it ended at once")
+	}
+	reap(pid)
+	if s := bytes.TrimSpace(said); len(s) > 0 {
+		err = fmt.Errorf("%w: %s", err, lastLines(s, tailLines, tailBytes))
+	}
+	return facts{}, err
+}
+
+// reap collects a shim that has ended, if it was this process that started it.
+func reap(pid int) {
+	if pid <= 0 {
+		return
+	}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+		if got == pid || err != nil && !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
+}
+
+// follow takes up an attempt as its facts tell it. Called with mu held.
+func (w *workload) follow(ctx context.Context, in *instance, f facts) {
+	if f.Exit != nil {
+		w.rt.wg.Go(func() { reap(f.Shim.PID) })
+		w.conclude(in, *f.Exit)
+		w.poke()
+		return
+	}
+	actx, cancel := context.WithCancel(ctx)
+	in.live, in.gone, in.shim, in.child, in.unwatch = true, false, f.Shim, f.Child, cancel
+	pl := &pulse{}
+	in.pulse = pl
+	id := in.rec.ID
+	w.rt.wg.Go(func() {
+		f.Shim.wait(actx)
+		if actx.Err() != nil {
+			return
+		}
+		reap(f.Shim.PID)
+		w.mu.Lock()
+		if now := w.instances[id]; now == in && in.shim == f.Shim {
+			in.gone = true
+		}
+		w.mu.Unlock()
+		w.poke()
+	})
+	h, port, ready := in.rec.Health, in.rec.checked(), in.rec.Ready
+	w.rt.wg.Go(func() { w.rt.prober.watch(actx, h, port, ready, pl, w.poke) })
+	w.poke()
+}
+
+// settle finds out how an attempt ended whose shim is gone. Called with mu held.
+func (w *workload) settle(ctx context.Context, in *instance) {
+	w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: "it left no trace"})
+}
+
+// settleAs is settle, with what to record if no shim ever took the attempt up.
+func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
+	in.busy = settling
+	id, attempt := in.rec.ID, in.rec.Attempt
+	w.rt.wg.Go(func() {
+		f, err := settleAttempt(ctx, w.rt.instanceDir(id), id, attempt, w.rt.boot, ifNone)
+		if ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		in.busy, in.gone = idle, false
+		if err != nil {
+			// Its directory is gone or cannot be read: somebody tidied up.
+			w.rt.log.Error("finding out how an instance ended failed", "instance", id, "err", err)
+			f.Exit = &exit{At: time.Now(), Kind: exitNoShim, Message: err.Error()}
+		}
+		w.follow(ctx, in, f)
+	})
+}
+
+// settleAttempt returns the facts of an attempt, either with its exit or with a
+// shim that lives. If there is no shim and no exit it writes the exit, under the
+// lock, so that no shim that comes late can run the attempt any more.
+func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string, ifNone exit) (facts, error) {
+	for {
+		lock, err := lockInstance(dir)
+		if err == nil {
+			f, err := settleLocked(dir, id, attempt, boot, ifNone)
+			_ = lock.Close()
+			return f, err
+		}
+		if !errors.Is(err, errLocked) {
+			return facts{}, err
+		}
+		f, found, err := readJSON[facts](dir, factsFile)
+		if err != nil {
+			return facts{}, err
+		}
+		if found && f.Attempt == attempt && f.Exit == nil && f.Child.PID > 0 && f.Shim.alive() {
+			return f, nil
+		}
+		select {
+		case <-ctx.Done():
+			return facts{}, ctx.Err()
+		case <-time.After(lockRetry):
+		}
+	}
+}
+
+func settleLocked(dir, id string, attempt int, boot string, ifNone exit) (facts, error) {
+	f, found, err := readJSON[facts](dir, factsFile)
+	if err != nil {
+		return facts{}, err
+	}
+	if found && f.Attempt == attempt && f.Exit != nil {
+		return f, nil
+	}
+	x := ifNone
+	switch {
+	case !found || f.Attempt < attempt:
+		f = facts{Attempt: attempt, Boot: boot}
+	case f.Boot != boot:
+		x = exit{Kind: exitRebooted}
+		f.Shim = proc{}
+	default:
+		x = exit{Kind: exitLost}
+	}
+	if f.Boot == boot {
+		sweep(id, f.Shim)
+	}
+	x.At = time.Now()
+	if x.Kind == exitLost {
+		if b, err := readOutput(dir, tailLines); err == nil {
+			x.Tail = strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(lastLines(b, tailLines, tailBytes)), "?")), "\n")
+		}
+	}
+	f.Exit = &x
+	return f, writeJSON(dir, factsFile, f, false)
+}
+
+// conclude notes the end of an attempt. Called with mu held.
+func (w *workload) conclude(in *instance, x exit) {
+	if in.unwatch != nil {
+		in.unwatch()
+	}
+	in.live, in.gone, in.pulse, in.unwatch = false, false, nil, nil
+	in.shim, in.child = proc{}, proc{}
+	in.rec = in.rec.concluded(x, w.rt.cfg.Random())
+	w.save(in)
+	if x.Kind != exitNeverRan {
+		w.rt.metrics.ended(in.rec.End)
+		w.rt.log.Info("instance ended", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", in.rec.End.Reason, "exit", x.String())
+	}
+}
+
+// forget removes all trace of an instance that runs no more.
+func (w *workload) forget(ctx context.Context, in *instance) {
+	in.busy = forgetting
+	w.portsAt[place{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec.Ports
+	id := in.rec.ID
+	w.rt.wg.Go(func() {
+		err := forgetInstance(ctx, w.rt.instanceDir(id))
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		w.rt.cgroups.remove(id)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if err != nil {
+			w.rt.log.Error("forgetting an instance failed; trying again", "instance", id, "err", err)
+			in.busy = idle
+			in.blocked = &block{Reason: in.rec.Stop.reason(), Message: err.Error(), Until: time.Now().Add(blockedRetry)}
+			time.AfterFunc(blockedRetry, w.poke)
+			return
+		}
+		delete(w.instances, id)
+		w.rt.ledger.release(id)
+		w.poke()
+		w.rt.pokeBlocked()
+	})
+}
+
+func (o *order) reason() string {
+	if o == nil {
+		return runtime.ReasonStopped
+	}
+	return o.Reason
+}
+
+// forgetInstance deletes an instance's directory: the record first, without
+// which no shim runs anything, all of it under the lock.
+func forgetInstance(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, forgetPatience)
+	defer cancel()
+	for {
+		lock, err := lockInstance(dir)
+		switch {
+		case err == nil:
+			err := forgetLocked(dir)
+			_ = lock.Close()
+			return err
+		case errors.Is(err, os.ErrNotExist):
+			return nil
+		case !errors.Is(err, errLocked):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("delete %s: %w", filepath.Base(dir), errLocked)
+		case <-time.After(lockRetry):
+		}
+	}
+}
+
+func forgetLocked(dir string) error {
+	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}

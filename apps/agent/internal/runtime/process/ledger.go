@@ -1,0 +1,329 @@
+package process
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+// blockedRetry is how often an instance that lacks something asks again by
+// itself. What other instances give back wakes it at once.
+const blockedRetry = 2 * time.Second
+
+// PortRange is where ports are allocated, ends included. The zero range leaves
+// the choice to the kernel.
+type PortRange struct{ Min, Max int }
+
+// GPU is one device that instances may be given, whole.
+type GPU struct {
+	// ID is what CUDA_VISIBLE_DEVICES takes: an index or a UUID.
+	ID string
+	// Product as the vendor's discovery names it: "NVIDIA-H100-80GB-HBM3".
+	Product string
+	// MemoryMiB of the device; 0: unknown.
+	MemoryMiB int
+}
+
+// ledger is who holds what of this host: ports, GPUs, memory. An instance holds
+// what it was given from its first start until it is forgotten, so that it finds
+// the same after each restart.
+type ledger struct {
+	gpus         []GPU
+	pool         string
+	memory       int // MiB of the host
+	refuseMemory bool
+	ports        PortRange
+	listen       func(port int) error
+	owner        func(port int) string
+	random       func() float64
+	mu           sync.Mutex
+	portOf       map[int]string    // port -> instance
+	gpuOf        map[string]string // GPU id -> instance
+	memoryOf     map[string]int
+}
+
+func newLedger(cfg Config) *ledger {
+	return &ledger{
+		gpus: cfg.GPUs, pool: cfg.Pool, memory: cfg.MemoryMiB, refuseMemory: cfg.RefuseMemoryOvercommit,
+		ports: cfg.Ports, listen: tryListen, owner: portOwner, random: cfg.Random,
+		portOf: map[int]string{}, gpuOf: map[string]string{}, memoryOf: map[string]int{},
+	}
+}
+
+// restore notes what an instance held before the agent was restarted.
+func (l *ledger) restore(r record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range r.Ports {
+		if p.Port > 0 {
+			l.portOf[p.Port] = r.ID
+		}
+	}
+	for _, g := range r.GPUs {
+		l.gpuOf[g] = r.ID
+	}
+	l.memoryOf[r.ID] = r.MemoryMiB
+}
+
+func (l *ledger) release(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p, owner := range l.portOf {
+		if owner == id {
+			delete(l.portOf, p)
+		}
+	}
+	for g, owner := range l.gpuOf {
+		if owner == id {
+			delete(l.gpuOf, g)
+		}
+	}
+	delete(l.memoryOf, id)
+}
+
+// need is what one instance takes.
+type need struct {
+	ports     []needPort
+	gpus      needGPUs
+	memoryMiB int
+}
+
+type needPort struct {
+	name string
+	port int
+}
+
+// claim gives r what n asks for, keeping what r holds already, or says what is
+// missing and changes nothing. Ports that were allocated and are taken by
+// somebody else meanwhile are allocated anew; fresh asks for that in any case.
+func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gpus, b := l.claimGPUs(r, n)
+	if b == nil {
+		b = l.claimMemory(r, n)
+	}
+	var ports []port
+	if b == nil {
+		ports, b = l.claimPorts(r, n, fresh)
+	}
+	if b != nil {
+		b.Until = now.Add(blockedRetry)
+		return b
+	}
+	for _, p := range r.Ports {
+		if l.portOf[p.Port] == r.ID {
+			delete(l.portOf, p.Port)
+		}
+	}
+	for _, p := range ports {
+		l.portOf[p.Port] = r.ID
+	}
+	for _, g := range r.GPUs {
+		if l.gpuOf[g] == r.ID {
+			delete(l.gpuOf, g)
+		}
+	}
+	for _, g := range gpus {
+		l.gpuOf[g] = r.ID
+	}
+	l.memoryOf[r.ID] = n.memoryMiB
+	r.Ports, r.GPUs, r.MemoryMiB = ports, gpus, n.memoryMiB
+	return nil
+}
+
+func (l *ledger) claimGPUs(r *record, n need) ([]string, *block) {
+	if n.gpus.count == 0 {
+		return nil, nil
+	}
+	var chosen []string
+	free, total := 0, 0
+	for _, g := range l.gpus {
+		if !n.gpus.fits(g) {
+			continue
+		}
+		total++
+		if l.gpuOf[g.ID] == r.ID && len(chosen) < n.gpus.count {
+			chosen = append(chosen, g.ID)
+		}
+	}
+	for _, g := range l.gpus {
+		if !n.gpus.fits(g) || l.gpuOf[g.ID] != "" {
+			continue
+		}
+		free++
+		if len(chosen) < n.gpus.count {
+			chosen = append(chosen, g.ID)
+		}
+	}
+	if len(chosen) < n.gpus.count {
+		return nil, &block{
+			Reason:  runtime.ReasonUnschedulable,
+			Message: fmt.Sprintf("needs %s, %d of %d free", n.gpus, free, total),
+		}
+	}
+	return chosen, nil
+}
+
+func (l *ledger) claimMemory(r *record, n need) *block {
+	if !l.refuseMemory {
+		return nil
+	}
+	free := l.memory + l.memoryOf[r.ID]
+	for _, m := range l.memoryOf {
+		free -= m
+	}
+	if n.memoryMiB > free {
+		return &block{
+			Reason:  runtime.ReasonUnschedulable,
+			Message: fmt.Sprintf("needs %d MiB of memory, %d of %d MiB free", n.memoryMiB, max(free, 0), l.memory),
+		}
+	}
+	return nil
+}
+
+func (l *ledger) claimPorts(r *record, n need, fresh bool) ([]port, *block) {
+	var out []port
+	taken := map[int]bool{}
+	for _, want := range n.ports {
+		if want.port > 0 {
+			if b := l.fixedPort(r.ID, want.port); b != nil {
+				return nil, b
+			}
+			taken[want.port] = true
+		}
+	}
+	for _, want := range n.ports {
+		if want.port > 0 {
+			out = append(out, port{Name: want.name, Port: want.port, Fixed: true})
+			continue
+		}
+		p := 0
+		for _, had := range r.Ports {
+			mine := l.portOf[had.Port] == r.ID || l.portOf[had.Port] == ""
+			if had.Name == want.name && !had.Fixed && !fresh && mine && !taken[had.Port] && had.Port > 0 && l.listen(had.Port) == nil {
+				p = had.Port
+			}
+		}
+		if p == 0 {
+			if p = l.allocate(taken); p == 0 {
+				return nil, &block{Reason: runtime.ReasonUnschedulable, Message: "no free port" + l.rangeText()}
+			}
+		}
+		taken[p] = true
+		out = append(out, port{Name: want.name, Port: p})
+	}
+	return out, nil
+}
+
+func (l *ledger) rangeText() string {
+	if l.ports.Max == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" in %d-%d", l.ports.Min, l.ports.Max)
+}
+
+func (l *ledger) fixedPort(id string, p int) *block {
+	if owner := l.portOf[p]; owner != "" && owner != id {
+		return &block{
+			Reason:  runtime.ReasonPortInUse,
+			Message: fmt.Sprintf("port %d is taken by instance %s of this host: a fixed port allows one instance per host; leave the port 0 to have one allocated", p, owner),
+		}
+	}
+	if err := l.listen(p); err != nil {
+		who := l.owner(p)
+		if who == "" {
+			who = "another process (" + cause(err).Error() + ")"
+		}
+		return &block{Reason: runtime.ReasonPortInUse, Message: fmt.Sprintf("port %d is in use by %s", p, who)}
+	}
+	return nil
+}
+
+// allocate finds a port that nobody listens on and no instance was given.
+func (l *ledger) allocate(taken map[int]bool) int {
+	usable := func(p int) bool { return l.portOf[p] == "" && !taken[p] }
+	if l.ports.Max == 0 {
+		for range 100 {
+			ln, err := net.Listen("tcp", ":0")
+			if err != nil {
+				return 0
+			}
+			p := ln.Addr().(*net.TCPAddr).Port
+			_ = ln.Close()
+			if usable(p) {
+				return p
+			}
+		}
+		return 0
+	}
+	size := l.ports.Max - l.ports.Min + 1
+	// From a random place on, so that two agents of one host seldom race.
+	at := int(l.random() * float64(size))
+	for i := range size {
+		p := l.ports.Min + (at+i)%size
+		if usable(p) && l.listen(p) == nil {
+			return p
+		}
+	}
+	return 0
+}
+
+// tryListen tells whether a port can be bound on every address of this host.
+func tryListen(p int) error {
+	ln, err := net.Listen("tcp", ":"+strconv.Itoa(p))
+	if err != nil {
+		return err
+	}
+	return ln.Close()
+}
+
+// portOwner names the process that listens on a port, as far as /proc lets us
+// see; empty when it does not.
+func portOwner(p int) string {
+	inodes := listeners(p)
+	if len(inodes) == 0 {
+		return ""
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		target, err := os.Readlink(fd)
+		if err != nil || !inodes[target] {
+			continue
+		}
+		pid := strings.Split(fd, "/")[2]
+		name, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err != nil {
+			continue
+		}
+		return fmt.Sprintf("pid %s (%s)", pid, strings.TrimSpace(string(name)))
+	}
+	return ""
+}
+
+// listeners are the sockets, as "socket:[inode]", that listen on a port.
+func listeners(p int) map[string]bool {
+	found := map[string]bool{}
+	suffix := fmt.Sprintf(":%04X", p)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(table)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			const listening = "0A"
+			if len(f) > 9 && strings.HasSuffix(f[1], suffix) && f[3] == listening {
+				found["socket:["+f[9]+"]"] = true
+			}
+		}
+	}
+	return found
+}

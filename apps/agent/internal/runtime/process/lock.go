@@ -1,0 +1,85 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var errLocked = errors.New("locked by another process")
+
+// tryLock takes the lock on a file. It belongs to the open file: the kernel
+// gives it back when the holder dies.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errLocked
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
+}
+
+// lockInstance takes the lock on an instance's directory. A directory that was
+// deleted meanwhile is not locked: fs.ErrNotExist.
+func lockInstance(dir string) (*os.File, error) {
+	f, err := tryLock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, err
+	}
+	mine, err := f.Stat()
+	if err == nil {
+		var there os.FileInfo
+		if there, err = os.Stat(filepath.Join(dir, lockFile)); err == nil && !os.SameFile(mine, there) {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock instance: %w", err)
+	}
+	return f, nil
+}
+
+// lockRetry is the pause between two tries at a lock: it is held for the time a
+// process takes to die.
+const lockRetry = 20 * time.Millisecond
+
+// lockDataDir makes this process the only agent of the directory, waiting at
+// most patience for the one before to end.
+func lockDataDir(ctx context.Context, dir string, patience time.Duration) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	path := filepath.Join(dir, lockFile)
+	for {
+		f, err := tryLock(path)
+		if err == nil {
+			if err := f.Truncate(0); err == nil {
+				_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
+			}
+			return f, nil
+		}
+		if !errors.Is(err, errLocked) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			b, _ := os.ReadFile(path)
+			return nil, fmt.Errorf("data directory %s is in use by another agent (pid %s): stop it, or give this one another directory", dir, strings.TrimSpace(string(b)))
+		case <-time.After(lockRetry):
+		}
+	}
+}

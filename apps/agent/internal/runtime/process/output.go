@@ -1,0 +1,166 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+const (
+	// tailLines and tailBytes bound the last output that goes into a message.
+	tailLines = 5
+	tailBytes = 2048
+	// maxLogs bounds what Logs returns.
+	maxLogs = 1 << 20
+)
+
+// output is an instance's output on disk, in two files of at most half its
+// limit each, and the end of it in memory.
+type output struct {
+	dir  string
+	half int64
+
+	mu   sync.Mutex
+	f    *os.File
+	size int64
+	tail []byte
+}
+
+func openOutput(dir string, limit int64) (*output, error) {
+	o := &output{dir: dir, half: max(limit/2, 1024)}
+	return o, o.open()
+}
+
+func (o *output) open() error {
+	f, err := os.OpenFile(filepath.Join(o.dir, outputFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open output: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return fmt.Errorf("open output: %w", err)
+	}
+	o.f, o.size = f, st.Size()
+	return nil
+}
+
+// Write never fails towards the instance: a full disk must not block it.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tail = append(o.tail, b...)
+	if n := len(o.tail) - tailBytes; n > 0 {
+		o.tail = append(o.tail[:0], o.tail[n:]...)
+	}
+	if o.size >= o.half {
+		o.rotate()
+	}
+	if o.f != nil {
+		n, _ := o.f.Write(b)
+		o.size += int64(n)
+	}
+	return len(b), nil
+}
+
+func (o *output) rotate() {
+	if o.f != nil {
+		_ = o.f.Close()
+		o.f = nil
+	}
+	path := filepath.Join(o.dir, outputFile)
+	_ = os.Rename(path, path+".1")
+	// Without a file the next write tries again.
+	_ = o.open()
+}
+
+// last is the end of this attempt's output, without the values in hide.
+func (o *output) last(hide []string) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	text := strings.ToValidUTF8(string(o.tail), "?")
+	for _, v := range hide {
+		text = strings.ReplaceAll(text, v, "***")
+	}
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	lines = lines[max(len(lines)-tailLines, 0):]
+	for i, l := range lines {
+		lines[i] = strings.Map(func(r rune) rune {
+			if r < ' ' {
+				return ' '
+			}
+			return r
+		}, l)
+	}
+	return lines
+}
+
+func (o *output) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.f != nil {
+		_ = o.f.Close()
+		o.f = nil
+	}
+}
+
+// readOutput returns the last n lines of what an instance wrote.
+func readOutput(dir string, n int) ([]byte, error) {
+	path := filepath.Join(dir, outputFile)
+	var all []byte
+	for _, p := range []string{path + ".1", path} {
+		b, err := readEnd(p, maxLogs)
+		if err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("read output: %w", err)
+		}
+		all = append(all, b...)
+	}
+	return lastLines(all, n, maxLogs), nil
+}
+
+func readEnd(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, min(st.Size(), limit))
+	got, err := f.ReadAt(b, st.Size()-int64(len(b)))
+	if got == len(b) {
+		err = nil
+	}
+	return b[:got], err
+}
+
+// lastLines cuts b to its last n lines, of which at most limit bytes, beginning
+// with a whole line.
+func lastLines(b []byte, n, limit int) []byte {
+	if n <= 0 {
+		return nil
+	}
+	if over := len(b) - limit; over > 0 {
+		b = b[over:]
+		if i := bytes.IndexByte(b, '\n'); i >= 0 {
+			b = b[i+1:]
+		}
+	}
+	end := len(b)
+	if end > 0 && b[end-1] == '\n' {
+		end--
+	}
+	for i := end - 1; i >= 0; i-- {
+		if b[i] == '\n' {
+			if n--; n == 0 {
+				return b[i+1:]
+			}
+		}
+	}
+	return b
+}

@@ -1,0 +1,132 @@
+package process
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// needGPUs is what one instance asks for of GPUs.
+type needGPUs struct {
+	count   int
+	product string
+	// memoryMiB that each has at least; 0: any.
+	memoryMiB int
+}
+
+func gpusOf(g *windlassv1.Gpu) needGPUs {
+	return needGPUs{count: int(g.GetCount()), product: g.GetProduct(), memoryMiB: int(g.GetMinMemoryMib())}
+}
+
+// fits: a device whose memory nobody knows has not enough of it.
+func (n needGPUs) fits(g GPU) bool {
+	return (n.product == "" || g.Product == n.product) && g.MemoryMiB >= n.memoryMiB
+}
+
+func (n needGPUs) String() string {
+	s := fmt.Sprintf("%d of any GPU", n.count)
+	if n.product != "" {
+		s = fmt.Sprintf("%d of %s", n.count, n.product)
+	}
+	if n.memoryMiB > 0 {
+		s += fmt.Sprintf(" with %d MiB or more each", n.memoryMiB)
+	}
+	return s
+}
+
+// refuseGPUs says which GPUs this host can never give.
+func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
+	if g.GetCount() == 0 {
+		return nil
+	}
+	if pool := g.GetPool(); pool != "" && pool != r.cfg.Pool {
+		return &runtime.Rejection{Code: runtime.ReasonUnknownPool, Message: fmt.Sprintf(
+			"spec.resources.gpu.pool: asks for pool %q, %s", pool, r.whichPool())}
+	}
+	n, has := gpusOf(g), 0
+	for _, d := range r.cfg.GPUs {
+		if n.fits(d) {
+			has++
+		}
+	}
+	if n.count <= has {
+		return nil
+	}
+	message := fmt.Sprintf("spec.resources.gpu: needs %s, this host has %d", n, has)
+	if others := r.otherGPUs(n); others != "" {
+		message += " (" + others + ")"
+	}
+	return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: message}
+}
+
+func (r *Runtime) whichPool() string {
+	if r.cfg.Pool == "" {
+		return "this host is in none: its agent names one with --pool"
+	}
+	return fmt.Sprintf("this host is in pool %q", r.cfg.Pool)
+}
+
+// otherGPUs tells of the devices that do not fit, and why not.
+func (r *Runtime) otherGPUs(n needGPUs) string {
+	var products, small []string
+	unknown := 0
+	for _, d := range r.cfg.GPUs {
+		switch {
+		case n.product != "" && d.Product != n.product:
+			if !slices.Contains(products, d.Product) {
+				products = append(products, d.Product)
+			}
+		case n.memoryMiB > 0 && d.MemoryMiB == 0:
+			unknown++
+		case !n.fits(d):
+			if text := fmt.Sprintf("%d MiB", d.MemoryMiB); !slices.Contains(small, text) {
+				small = append(small, text)
+			}
+		}
+	}
+	var out []string
+	if len(products) > 0 {
+		out = append(out, fmt.Sprintf("it has %v", products))
+	}
+	if len(small) > 0 {
+		out = append(out, "others have "+strings.Join(small, ", "))
+	}
+	if unknown > 0 {
+		out = append(out, fmt.Sprintf("the memory of %d is unknown: nvidia-smi or --gpus COUNT:PRODUCT:MIB tells it", unknown))
+	}
+	return strings.Join(out, "; ")
+}
+
+// pools is the GPU part of the capacity, a row for each kind of device.
+func (l *ledger) pools() []*agentv1.GpuPool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type kind struct {
+		product   string
+		memoryMiB int
+	}
+	rows := map[kind]*agentv1.GpuPool{}
+	var out []*agentv1.GpuPool
+	for _, g := range l.gpus {
+		k := kind{g.Product, g.MemoryMiB}
+		p := rows[k]
+		if p == nil {
+			p = &agentv1.GpuPool{Product: g.Product, Pool: l.pool, MemoryMib: int64(g.MemoryMiB), Hosts: 1}
+			rows[k] = p
+			out = append(out, p)
+		}
+		p.Allocatable++
+		if l.gpuOf[g.ID] != "" {
+			p.Requested++
+		} else {
+			// One host: what is free is free together.
+			p.Free++
+			p.LargestFree++
+		}
+	}
+	return out
+}

@@ -1,0 +1,212 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cause strips what net/http wraps around an error: the URL is known.
+func cause(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if s, ok := errors.AsType[syscall.Errno](err); ok {
+		return s
+	}
+	return err
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// stat of a process, the parts that matter here.
+type stat struct {
+	state   byte
+	ppid    int
+	session int
+	start   uint64
+}
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat reads /proc/PID/stat. The second field is the program's name in
+// parentheses, and may itself hold spaces and parentheses.
+func parseStat(b []byte) (stat, error) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return stat{}, fmt.Errorf("parse stat %q: no name", b)
+	}
+	f := strings.Fields(string(b[i+1:]))
+	if len(f) < 20 {
+		return stat{}, fmt.Errorf("parse stat %q: %d fields", b, len(f))
+	}
+	var st stat
+	var errs [3]error
+	st.state = f[0][0]
+	st.ppid, errs[0] = strconv.Atoi(f[1])
+	st.session, errs[1] = strconv.Atoi(f[3])
+	st.start, errs[2] = strconv.ParseUint(f[19], 10, 64)
+	return st, errors.Join(errs[:]...)
+}
+
+func identify(pid int) (proc, error) {
+	st, err := readStat(pid)
+	if err != nil {
+		return proc{}, fmt.Errorf("identify process %d: %w", pid, err)
+	}
+	return proc{PID: pid, Start: st.start}, nil
+}
+
+// alive: this very process exists and has not ended. A zombie has.
+func (p proc) alive() bool {
+	if p.PID <= 0 {
+		return false
+	}
+	st, err := readStat(p.PID)
+	return err == nil && st.start == p.Start && st.state != 'Z' && st.state != 'X'
+}
+
+// signal reaches this very process or none.
+func (p proc) signal(sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL):
+		return os.ErrProcessDone
+	case err != nil:
+		// No pidfds on this kernel: a pid that is reused between the two lines
+		// below is the risk that is left.
+		if !p.alive() {
+			return os.ErrProcessDone
+		}
+		return syscall.Kill(p.PID, sig)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if !p.alive() {
+		return os.ErrProcessDone
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// pollInterval is how often a process is looked at where pidfds are missing.
+const pollInterval = 200 * time.Millisecond
+
+// wait returns when the process has ended, or ctx. It holds no thread: the
+// pidfd is in the poller with every other file.
+func (p proc) wait(ctx context.Context) {
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err == nil {
+		f := os.NewFile(uintptr(fd), "pidfd")
+		defer func() { _ = f.Close() }()
+		if !p.alive() {
+			return
+		}
+		raw, rerr := f.SyscallConn()
+		if rerr == nil {
+			stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+			defer stop()
+			rerr = raw.Read(func(fd uintptr) bool {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				n, perr := unix.Poll(fds, 0)
+				return perr == nil && n > 0
+			})
+		}
+		if rerr == nil || ctx.Err() != nil {
+			return
+		}
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for p.alive() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// instanceEnv marks every process of an instance, however it detached itself.
+const instanceEnv = "WINDLASS_INSTANCE_ID"
+
+// remains lists the processes of an instance: those that carry its id, and those
+// of the session that its shim led. A session's number is not given to another
+// process while the session has members, so if the number is somebody's now,
+// the session is empty.
+func remains(instance string, shim proc) []proc {
+	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
+		shim = proc{}
+	}
+	mark := []byte(instanceEnv + "=" + instance + "\x00")
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []proc
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(d))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.state == 'Z' {
+			continue
+		}
+		if shim.PID > 0 && st.session == shim.PID && st.start >= shim.Start {
+			found = append(found, proc{pid, st.start})
+			continue
+		}
+		env, err := os.ReadFile(d + "/environ")
+		if err == nil && (bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...))) {
+			found = append(found, proc{pid, st.start})
+		}
+	}
+	return found
+}
+
+// sweep kills what is left of an instance whose shim is gone. What forks while it
+// is swept is found in the next round.
+func sweep(instance string, shim proc) {
+	for range 10 {
+		left := remains(instance, shim)
+		if len(left) == 0 {
+			break
+		}
+		for _, p := range left {
+			_ = p.signal(syscall.SIGKILL)
+		}
+		for end := time.Now().Add(time.Second); time.Now().Before(end) && anyAlive(left); {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+func anyAlive(ps []proc) bool {
+	for _, p := range ps {
+		if p.alive() {
+			return true
+		}
+	}
+	return false
+}

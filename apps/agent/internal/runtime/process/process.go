@@ -1,0 +1,491 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Runtime implements runtime.Runtime with local processes.
+type Runtime struct {
+	cfg     Config
+	log     *slog.Logger
+	boot    string
+	ledger  *ledger
+	cgroups *cgroups
+	notes   []string
+	metrics *metrics
+	prober  *prober
+	changes chan struct{}
+	// starts bounds how many shims are being started at one time.
+	starts chan struct{}
+	lock   *os.File
+
+	// disk serialises what is written about one deployment: the locks are shared
+	// out by id, so that many deployments are synced at one time. Taken before mu,
+	// and never two of them.
+	disk [64]sync.Mutex
+	seed maphash.Seed
+
+	// mu is a leaf: nothing else is locked under it.
+	mu          sync.Mutex
+	deployments map[string]*deployment
+	workloads   map[string]*workload
+	lastSeq     int64
+	paused      bool
+	ctx         context.Context // of the keepers; nil while there is no Run
+	wg          sync.WaitGroup
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New takes the data directory and reads what is there. Nothing moves before
+// Run. Whoever does not call Run calls Close.
+func New(ctx context.Context, cfg Config) (*Runtime, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []string{cfg.DataDir, filepath.Join(cfg.DataDir, deploymentsDir), filepath.Join(cfg.DataDir, instancesDir)} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("process runtime: data directory: %w", err)
+		}
+	}
+	lock, err := lockDataDir(ctx, cfg.DataDir, cfg.LockPatience)
+	if err != nil {
+		return nil, fmt.Errorf("process runtime: %w", err)
+	}
+	r := &Runtime{
+		cfg: cfg, log: cfg.Log, lock: lock, seed: maphash.MakeSeed(),
+		ledger:  newLedger(cfg),
+		changes: make(chan struct{}, 1),
+		starts:  make(chan struct{}, cfg.StartConcurrency),
+
+		deployments: map[string]*deployment{},
+		workloads:   map[string]*workload{},
+	}
+	if err := r.open(); err != nil {
+		_ = r.Close()
+		return nil, fmt.Errorf("process runtime: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Runtime) open() error {
+	var err error
+	if r.boot, err = bootID(); err != nil {
+		return err
+	}
+	if r.metrics, err = newMetrics(r.cfg.Registerer, r.countStates); err != nil {
+		return err
+	}
+	r.prober = newProber(r.cfg.Random, r.metrics.check)
+	if r.cgroups, err = openCgroups(r.cfg.CgroupParent); err != nil {
+		if r.cfg.CgroupParent != "" {
+			return fmt.Errorf("cgroup parent: %w", err)
+		}
+		r.notes = append(r.notes, "cgroup limits: "+err.Error()+"; CPU and memory of instances are not limited")
+	}
+	if err := r.loadDeployments(); err != nil {
+		return err
+	}
+	return r.loadInstances()
+}
+
+// Close lets go of the data directory. Instances run on. Run does it, too.
+func (r *Runtime) Close() error { return r.lock.Close() }
+
+// Run works until ctx ends. Instances run on after it, unless
+// Config.StopInstancesOnExit is set.
+func (r *Runtime) Run(ctx context.Context) error {
+	kctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	r.mu.Lock()
+	if r.ctx != nil {
+		r.mu.Unlock()
+		return errors.New("process runtime: Run was called before")
+	}
+	r.ctx = kctx
+	// Told to stop before it began, it starts nothing, not even for a moment.
+	r.paused = r.cfg.StopInstancesOnExit && ctx.Err() != nil
+	for _, w := range r.workloads {
+		r.keepLocked(w)
+	}
+	r.mu.Unlock()
+
+	<-ctx.Done()
+	if r.cfg.StopInstancesOnExit {
+		r.pause(kctx)
+	}
+	r.mu.Lock()
+	cancel()
+	r.mu.Unlock()
+	r.wg.Wait()
+	r.publishAll()
+	return r.Close()
+}
+
+// publishAll lets Observe tell how it ended: a keeper that is told to stop does
+// not finish its pass.
+func (r *Runtime) publishAll() {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.workloads))
+	r.mu.Unlock()
+	for _, w := range all {
+		w.mu.Lock()
+		w.publish(nil)
+		w.mu.Unlock()
+	}
+}
+
+// pause stops every instance and waits for them.
+func (r *Runtime) pause(ctx context.Context) {
+	r.mu.Lock()
+	r.paused = true
+	all := slices.Collect(maps.Values(r.workloads))
+	r.mu.Unlock()
+	longest := time.Duration(0)
+	for _, w := range all {
+		longest = max(longest, w.longestGrace())
+		w.poke()
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest+2*killMargin)
+	defer cancel()
+	tick := time.NewTicker(lockRetry)
+	defer tick.Stop()
+	for slices.ContainsFunc(all, (*workload).anyLive) {
+		select {
+		case <-ctx.Done():
+			r.log.Warn("instances did not stop in time; they run on", "waited", longest+2*killMargin)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Apply implements runtime.Runtime.
+func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
+	if rej := r.refuse(a); rej != nil {
+		return rej
+	}
+	id := a.Deployment.GetId()
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	d := newDeployment(a)
+	r.mu.Lock()
+	old := r.deployments[id]
+	r.mu.Unlock()
+	if old.same(d) {
+		d.seq = old.seq
+	} else {
+		d.seq = r.nextSeq()
+		if err := d.save(r.cfg.DataDir); err != nil {
+			return fmt.Errorf("apply deployment %s: %w", id, err)
+		}
+	}
+	r.mu.Lock()
+	r.deployments[id] = d
+	touched := []*workload{r.workloadLocked(d.workload)}
+	if old != nil && old.workload != d.workload {
+		touched = append(touched, r.workloadLocked(old.workload))
+	}
+	r.mu.Unlock()
+	for _, w := range touched {
+		w.poke()
+	}
+	if old == nil || old.seq != d.seq {
+		r.changed()
+	}
+	return nil
+}
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(_ context.Context, id string) error {
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	r.mu.Lock()
+	old := r.deployments[id]
+	r.mu.Unlock()
+	if old == nil {
+		// Its assignment may be lost, and instances left.
+		if old = r.stray(id); old == nil {
+			return nil
+		}
+	}
+	if old.removing {
+		return nil
+	}
+	d := *old
+	d.removing = true
+	if err := d.save(r.cfg.DataDir); err != nil {
+		return fmt.Errorf("remove deployment %s: %w", id, err)
+	}
+	r.mu.Lock()
+	r.deployments[id] = &d
+	w := r.workloadLocked(d.workload)
+	r.mu.Unlock()
+	w.poke()
+	r.changed()
+	return nil
+}
+
+// stray makes up a deployment that instances name and no assignment does.
+func (r *Runtime) stray(id string) *deployment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, w := range r.workloads {
+		for _, in := range w.published() {
+			if in.deployment == id {
+				return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
+			}
+		}
+	}
+	return nil
+}
+
+// known tells whether there is an assignment of a deployment.
+func (r *Runtime) known(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.deployments[id] != nil
+}
+
+// collect forgets the deployments of a workload that are to be removed and have
+// nothing left. Only the workload's keeper may call it, between two passes: what
+// a pass has made and not yet published would count as nothing.
+func (r *Runtime) collect(w *workload) {
+	for _, id := range r.collectable(w) {
+		if err := r.collectOne(w, id); err != nil {
+			r.log.Error("forgetting a deployment failed; trying again later", "deployment", id, "err", err)
+		}
+	}
+}
+
+func (r *Runtime) collectable(w *workload) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone := map[string]bool{}
+	for id, d := range r.deployments {
+		if d.removing && d.workload == w.key {
+			gone[id] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	for _, w := range r.workloads {
+		for _, in := range w.published() {
+			delete(gone, in.deployment)
+		}
+	}
+	return slices.Collect(maps.Keys(gone))
+}
+
+func (r *Runtime) collectOne(w *workload, id string) error {
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	// It may have been applied again since.
+	if !slices.Contains(r.collectable(w), id) {
+		return nil
+	}
+	r.mu.Lock()
+	d := r.deployments[id]
+	r.mu.Unlock()
+	if err := d.forget(r.cfg.DataDir); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.deployments, id)
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+func (r *Runtime) diskOf(id string) *sync.Mutex {
+	return &r.disk[maphash.String(r.seed, id)%uint64(len(r.disk))]
+}
+
+// Observe implements runtime.Runtime.
+func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	byID := map[string]*runtime.ObservedDeployment{}
+	for id, d := range r.deployments {
+		byID[id] = &runtime.ObservedDeployment{DeploymentID: id, Generation: d.generation, TemplateHash: d.template, Removing: d.removing}
+	}
+	for _, w := range r.workloads {
+		for _, in := range w.published() {
+			o := byID[in.deployment]
+			if o == nil {
+				// Its assignment is lost.
+				o = &runtime.ObservedDeployment{DeploymentID: in.deployment}
+				byID[in.deployment] = o
+			}
+			o.Instances = append(o.Instances, in.Instance)
+		}
+	}
+	out := runtime.Observation{Capacity: &agentv1.Capacity{
+		CpuMillicores: int64(r.cfg.CPUMillicores),
+		MemoryMib:     int64(r.cfg.MemoryMiB),
+		Gpus:          r.ledger.pools(),
+		Notes:         slices.Clone(r.notes),
+	}}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		out.Deployments = append(out.Deployments, *byID[id])
+	}
+	return out, nil
+}
+
+// Changes implements runtime.Runtime.
+func (r *Runtime) Changes() <-chan struct{} { return r.changes }
+
+func (r *Runtime) changed() {
+	select {
+	case r.changes <- struct{}{}:
+	default:
+	}
+}
+
+// Logs implements runtime.Runtime.
+func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]byte, error) {
+	if r.find(instanceID) == nil {
+		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrUnknownInstance)
+	}
+	b, err := readOutput(r.instanceDir(instanceID), tailLines)
+	if err != nil {
+		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, err)
+	}
+	return b, nil
+}
+
+// Restart implements runtime.Runtime.
+func (r *Runtime) Restart(_ context.Context, instanceID string) error {
+	w := r.find(instanceID)
+	if w == nil || !w.restart(instanceID) {
+		return fmt.Errorf("restart instance %s: %w", instanceID, runtime.ErrUnknownInstance)
+	}
+	w.poke()
+	return nil
+}
+
+func (r *Runtime) find(instanceID string) *workload {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.workloads {
+		for _, in := range w.published() {
+			if in.ID == instanceID {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) countStates() map[windlassv1.InstanceStatus]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := map[windlassv1.InstanceStatus]int{}
+	for _, w := range r.workloads {
+		for _, in := range w.published() {
+			n[in.Status]++
+		}
+	}
+	return n
+}
+
+func (r *Runtime) instanceDir(id string) string {
+	return filepath.Join(r.cfg.DataDir, instancesDir, id)
+}
+
+// pokeBlocked wakes whoever waits for what was just given back.
+func (r *Runtime) pokeBlocked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.workloads {
+		if w.blocked.Load() {
+			w.unblock.Store(true)
+			w.poke()
+		}
+	}
+}
+
+// workloadLocked finds or makes the workload of a key. Called with mu held.
+func (r *Runtime) workloadLocked(key string) *workload {
+	w := r.workloads[key]
+	if w == nil {
+		w = newWorkload(r, key)
+		r.workloads[key] = w
+		r.keepLocked(w)
+	}
+	return w
+}
+
+func (r *Runtime) keepLocked(w *workload) {
+	if r.ctx == nil || r.ctx.Err() != nil {
+		return
+	}
+	ctx := r.ctx
+	r.wg.Go(func() { w.keep(ctx) })
+}
+
+// wantedOf is what a workload shall be, and by which deployment: the one that was
+// assigned last of those that name it.
+func (r *Runtime) wantedOf(key string) (wanted, *deployment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	owner := r.ownerLocked(key)
+	if owner == nil {
+		return wanted{Gone: true}, nil
+	}
+	w := wanted{
+		Paused:   r.paused,
+		Template: owner.template,
+		Replicas: int(owner.spec.GetReplicas()),
+		Roles:    rolesOf(owner.spec.GetSpec()),
+		Delay:    r.cfg.RestartDelay,
+	}
+	if missing := owner.missingSecrets(); len(missing) > 0 {
+		w.Held = &block{
+			Reason:  runtime.ReasonSecretUnavailable,
+			Message: fmt.Sprintf("waits for the values of %v: they are fetched again after each start of the agent", missing),
+		}
+	}
+	return w, owner
+}
+
+func (r *Runtime) ownerLocked(key string) *deployment {
+	var owner *deployment
+	for _, d := range r.deployments {
+		if d.workload == key && !d.removing && (owner == nil || d.seq > owner.seq) {
+			owner = d
+		}
+	}
+	return owner
+}
+
+// retire drops a workload that nobody wants and that has nothing left. It
+// reports false if somebody wants it again.
+func (r *Runtime) retire(w *workload) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ownerLocked(w.key) != nil {
+		return false
+	}
+	delete(r.workloads, w.key)
+	return true
+}

@@ -1,0 +1,206 @@
+package process
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// concluded is the record after its attempt ended as x tells. jitter in [0,1)
+// places the next start within its backoff.
+func (r record) concluded(x exit, jitter float64) record {
+	e := ending{Attempt: r.Attempt, At: x.At, Message: x.String(), Jitter: jitter}
+	if x.Kind == exitNeverRan {
+		// Nothing happened: what is known of the attempt before stays true.
+		if r.End != nil {
+			e.Reason, e.Message = r.End.Reason, r.End.Message
+		}
+		e.Free = true
+		r.End = &e
+		return r
+	}
+	r.Runs++
+	if r.served(x.At) >= stableAfter {
+		r.Failures, r.Streak, r.Sick = 0, 0, 0
+	}
+	never := r.ReadyAt.IsZero()
+	switch {
+	case x.Kind == exitRebooted:
+		e.Reason, e.Free = runtime.ReasonLost, true
+	case r.Stop != nil:
+		e.Reason = r.Stop.Reason
+		e.Message = r.Stop.Message + "; " + x.String()
+		e.Free = r.Stop.Reason == runtime.ReasonStopped || r.Stop.Reason == runtime.ReasonReplaced
+	case x.Kind == exitBadCommand:
+		e.Reason = runtime.ReasonBadCommand
+	case x.Kind == exitedByOOM:
+		e.Reason = runtime.ReasonOOMKilled
+	case x.Kind == exitLost || x.Kind == exitNoShim:
+		e.Reason = runtime.ReasonLost
+	case x.Told:
+		// Somebody told the shim: the host is going down, or an administrator.
+		e.Reason, e.Free = runtime.ReasonStopped, true
+	default:
+		e.Reason = runtime.ReasonExited
+	}
+	if !e.Free {
+		r.Streak++
+		switch {
+		case e.Reason == runtime.ReasonHealthCheckFailed:
+			r.Sick++
+		case never:
+			r.Failures++
+		default:
+			r.Failures = 0
+		}
+	}
+	r.End = &e
+	r.Ready = false
+	if r.Stop != nil && !r.Stop.Final {
+		r.Stop = nil
+	}
+	return r
+}
+
+// started is the record once its next attempt is decided on.
+func (r record) started(now time.Time) record {
+	r.Attempt++
+	r.StartedAt = now
+	r.Ready, r.ReadyAt, r.UnreadyAt, r.Stop = false, time.Time{}, time.Time{}, nil
+	return r
+}
+
+func (r record) turned(ready bool, now time.Time) record {
+	r.Ready = ready
+	if ready {
+		r.ReadyAt = now
+		r.Failures, r.End = 0, nil
+	} else {
+		r.UnreadyAt = now
+	}
+	return r
+}
+
+// doomed: a rollout should not wait for it.
+func (s seen) doomed() bool {
+	if s.Ready || s.Stop != nil && s.Stop.Final {
+		return false
+	}
+	if s.Blocked != nil && s.Blocked.Reason == runtime.ReasonPortInUse {
+		return true
+	}
+	if s.Stop != nil && s.Stop.Reason == runtime.ReasonStartupTimeout {
+		return true
+	}
+	if s.End == nil {
+		return false
+	}
+	switch s.End.Reason {
+	case runtime.ReasonBadCommand, runtime.ReasonStartupTimeout:
+		return true
+	case runtime.ReasonPortInUse:
+		// An allocated one is exchanged at the next start.
+		return slices.ContainsFunc(s.Ports, func(p port) bool { return p.Fixed })
+	}
+	return s.Failures >= doomedAfter
+}
+
+// describe is what the rest of the agent hears of an instance.
+func (s seen) describe(held *block) runtime.Instance {
+	in := runtime.Instance{
+		ID: s.ID, Role: s.Role, Group: s.Group, Slot: s.Slot, TemplateHash: s.Template,
+		Restarts: s.Runs, GPUs: s.GPUs,
+		StartedAt: toldTime(s.StartedAt), Doomed: s.doomed(),
+		RuntimeName: "instances/" + s.ID,
+	}
+	if s.ended() {
+		in.Restarts = max(s.Runs-1, 0)
+	}
+	if s.Ready {
+		in.ReadyAt = toldTime(s.ReadyAt)
+	}
+	if p := s.first(); p > 0 {
+		in.Address = fmt.Sprintf("127.0.0.1:%d", p)
+	}
+	waits := s.Blocked
+	if waits == nil {
+		waits = held
+	}
+	switch {
+	case s.Live && s.Stop != nil:
+		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, s.Stop.Reason, s.Stop.Message
+	case s.Live && s.Ready:
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	case s.Live && !s.ReadyAt.IsZero():
+		in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
+		in.Message = s.LastCheck
+	case s.Live && in.Doomed && s.End != nil:
+		// Between two of many ends, why it ended says more than that it runs.
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
+		in.Reason, in.Message = s.endReason()
+	case s.Live:
+		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, s.LastCheck
+	case s.Starting:
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING
+		if s.End != nil && !s.End.Free {
+			in.Reason, in.Message = s.endReason()
+		}
+	case s.Stop != nil && s.Stop.Final:
+		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, s.Stop.Reason, s.Stop.Message
+	case s.Blocked != nil && s.Blocked.Reason == runtime.ReasonPortInUse:
+		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, s.Blocked.Reason, s.Blocked.Message
+	case waits != nil && (s.Attempt == 0 || s.ended()):
+		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, waits.Reason, waits.Message
+		if s.ended() && s.End.Message != "" {
+			in.Message += "; before that: " + s.End.Message
+		}
+	case s.ended():
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
+		if s.End.Free {
+			in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
+		}
+		in.Reason, in.Message = s.endReason()
+	default:
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
+	}
+	if !s.Live {
+		in.Address = ""
+	}
+	return in
+}
+
+// toldTime is a time as it is told: the same before and after it was written
+// down and read again.
+func toldTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
+// endReason tells how it ended last. An end that repeats itself is a loop; the
+// causes that have a name of their own keep it.
+func (s seen) endReason() (reason, message string) {
+	reason, message = s.End.Reason, s.End.Message
+	if reason == runtime.ReasonExited && max(s.Failures, s.Streak) >= doomedAfter {
+		reason = runtime.ReasonCrashLoop
+		message = fmt.Sprintf("ended %d times in a row: %s", max(s.Failures, s.Streak), message)
+	}
+	return reason, message
+}
+
+// first is the number of the first port, 0 while there is none.
+func (r record) first() int {
+	if len(r.Ports) == 0 {
+		return 0
+	}
+	return r.Ports[0].Port
+}
+
+// checked is the port that the health check asks.
+func (r record) checked() int {
+	for _, p := range r.Ports {
+		if p.Name == r.Health.Port {
+			return p.Port
+		}
+	}
+	return r.first()
+}

@@ -1,0 +1,162 @@
+// Package runtime is what the agent asks of the thing that runs instances:
+// apply one assignment, remove one, observe all.
+//
+// A Runtime is level-triggered. Apply and Remove record what is wanted, durably,
+// and return; the runtime then works towards it by itself, also while the agent
+// is away, and Observe tells how far it is. Calling Apply or Remove again with
+// the same arguments changes nothing. Every implementation passes runtimetest.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Runtime runs the instances of a region. It is safe for concurrent use; the
+// caller never has two calls for one deployment in flight.
+type Runtime interface {
+	// Apply makes a the wanted state of a.Deployment. It returns once that is
+	// durable, not once instances run. What the runtime can never run it refuses
+	// with a *Rejection and leaves as it was. The latest call wins whatever its
+	// generation is: the inbox has compared (epoch, generation), and after a fork
+	// generations start lower.
+	Apply(ctx context.Context, a Assignment) error
+
+	// Remove wants nothing left of the deployment: instances drain, stop, and are
+	// forgotten with all that was made for them. It is done when Observe no longer
+	// lists the deployment. Removing what is unknown is no error.
+	Remove(ctx context.Context, deploymentID string) error
+
+	// Observe lists every deployment the runtime has anything of, wanted or not.
+	Observe(ctx context.Context) (Observation, error)
+
+	// Changes is signalled, with a buffer of one, after anything that Observe
+	// would tell changed.
+	Changes() <-chan struct{}
+
+	// Logs returns the last tailLines lines of an instance's output, oldest
+	// first, at most 1 MiB. ErrUnknownInstance if there is none of that id.
+	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
+
+	// Restart stops one instance with its grace and starts it again.
+	Restart(ctx context.Context, instanceID string) error
+
+	// Run works until ctx ends, and leaves instances running then.
+	Run(ctx context.Context) error
+}
+
+// Assignment is one deployment as this region is to run it.
+type Assignment struct {
+	// Deployment is complete: defaults filled in, variables merged.
+	Deployment *agentv1.Deployment
+	// WorkloadKey names the workload; instances of an earlier assignment with the
+	// same key are adopted.
+	WorkloadKey string
+	// WorkloadVersion is the version of the deployment that WorkloadKey is the id
+	// of: with the app's name, what people call the workload.
+	WorkloadVersion int
+	// Generation grows with every change of the assignment within an epoch.
+	Generation int64
+	// Secrets are the values of Deployment.Spec.Secrets by variable name.
+	Secrets map[string]string
+	// PullSecrets are the values of those that are for pulling the image, Docker
+	// configurations in JSON, by secret name.
+	PullSecrets map[string]string
+	// TemplateHash covers what one instance is made of, secrets included, and not
+	// the number of replicas. Instances made from another template are replaced
+	// one at a time, each waiting for the one before to be ready.
+	TemplateHash string
+}
+
+// Observation is everything a runtime runs, at one moment.
+type Observation struct {
+	Deployments []ObservedDeployment
+	Capacity    *agentv1.Capacity
+}
+
+// ObservedDeployment is what exists of one deployment.
+type ObservedDeployment struct {
+	DeploymentID string
+	// Generation and TemplateHash of the newest assignment that was applied.
+	Generation   int64
+	TemplateHash string
+	// Removing is set between Remove and the end of its last instance.
+	Removing  bool
+	Instances []Instance
+}
+
+// Instance is one process or pod.
+type Instance struct {
+	// ID is "ins_..."; made by the runtime, kept through restarts of the process
+	// in the same slot, new when the instance is replaced.
+	ID    string
+	Role  string
+	Group int
+	Slot  int
+	// TemplateHash that it was made from.
+	TemplateHash string
+	Status       windlassv1.InstanceStatus
+	// Reason is one of the constants below, or empty.
+	Reason  string
+	Message string
+	// Address is host:port of the first port, empty while there is none.
+	Address     string
+	RuntimeName string
+	Restarts    int
+	GPUs        []string
+	StartedAt   time.Time
+	ReadyAt     time.Time
+	// Doomed: a rollout should not wait for it. It failed three times without
+	// having been ready, or its cause is final (a missing binary, a port that is
+	// taken by somebody else).
+	Doomed bool
+}
+
+// Reasons that an instance, or a rejection, may carry.
+const (
+	ReasonBadCommand        = "BadCommand"        // no such program, or it may not be run
+	ReasonCrashLoop         = "CrashLoop"         // it keeps ending by itself
+	ReasonExited            = "Exited"            // it ended, for the first times
+	ReasonHealthCheckFailed = "HealthCheckFailed" // it was ready and no longer passes
+	ReasonStartupTimeout    = "StartupTimeout"    // not ready within its startup budget
+	ReasonNotReady          = "NotReady"          // runs, and has not passed its check yet
+	ReasonOOMKilled         = "OOMKilled"
+	ReasonPortInUse         = "PortInUse"
+	ReasonUnschedulable     = "Unschedulable" // does not fit: GPUs, CPU, memory
+	ReasonLost              = "Lost"          // vanished without a trace
+	ReasonReplaced          = "Replaced"      // makes room for a newer template
+	ReasonStopped           = "Stopped"       // ended because it was told to
+	ReasonUnsupported       = "Unsupported"   // this runtime cannot do what is asked
+	ReasonInvalidSpec       = "InvalidSpec"
+	ReasonSecretUnavailable = "SecretUnavailable"
+
+	ReasonImagePullError = "ImagePullError" // the image is not there, or may not be had
+	ReasonEvicted        = "Evicted"        // its host ran short of something, or was drained
+	ReasonPreempted      = "Preempted"      // made room for something of a higher priority
+	ReasonNodeLost       = "NodeLost"       // its host answers no more
+	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool has given all it may
+	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
+	ReasonPaused         = "Paused"         // somebody told the agent to keep its hands off
+	ReasonConflict       = "Conflict"       // somebody else owns what would have to change
+	ReasonForbidden      = "Forbidden"      // the agent lacks a permission
+	ReasonUnavailable    = "Unavailable"    // what runs instances does not answer, or is busy
+	ReasonVolumeError    = "VolumeError"    // a volume cannot be attached or mounted
+	ReasonSandboxError   = "SandboxError"   // its host cannot make its sandbox, network or container
+)
+
+// ErrUnknownInstance says that no instance has that id.
+var ErrUnknownInstance = errors.New("unknown instance")
+
+// Rejection is a refusal of an assignment. A retryable one may pass later with
+// the same assignment; a final one waits for a higher generation.
+type Rejection struct {
+	Code      string
+	Message   string
+	Retryable bool
+}
+
+func (r *Rejection) Error() string { return r.Code + ": " + r.Message }

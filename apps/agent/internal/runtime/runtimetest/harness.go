@@ -1,0 +1,317 @@
+package runtimetest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Harness is one runtime with a state of its own, empty at first.
+type Harness struct {
+	// Open returns the runtime, running, on the harness's state. Called again it
+	// ends the one before, as a restart of the agent does.
+	Open func(t *testing.T) runtime.Runtime
+	// Shut ends the one that is open, and leaves instances running.
+	Shut func(t *testing.T)
+	// Command runs this test binary, in Image where the runtime needs one.
+	Command []string
+	Image   string
+	// Leftovers names whatever still exists of instances, one line each; it is
+	// asked when nothing should.
+	Leftovers func(t *testing.T) []string
+	// Stored is all that the runtime keeps, to be searched for secrets.
+	Stored func(t *testing.T) string
+	// GPUs of the host, all of one product.
+	GPUs       int
+	GPUProduct string
+	// Unsupported is a spec of a kind that the runtime cannot run.
+	Unsupported *windlassv1.DeploymentSpec
+	// Platform is what lies with whatever the runtime runs instances on.
+	Platform Platform
+}
+
+// Platform says in what a platform that heals itself differs from a host whose only
+// keeper is the runtime. Where a field is set, a guarantee is another, and as strong
+// as the platform allows.
+type Platform struct {
+	// KeepsSecrets beside what runs: an instance that ended starts again by itself,
+	// also while no agent has brought the values.
+	KeepsSecrets bool
+	// ReplacesOnRestart: an instance cannot be stopped and started in its place, so
+	// that Restart gives another instead.
+	ReplacesOnRestart bool
+	// ChoosesWhoGoes when there are to be fewer, among instances that are alike.
+	ChoosesWhoGoes bool
+	// DrainsBeside: an instance that drains holds its place no more, and the next one
+	// is there before it is gone.
+	DrainsBeside bool
+	// HidesGPUs: devices are given out below the runtime, which knows how many an
+	// instance has and not which.
+	HidesGPUs bool
+	// Grows: hosts may join, so that what fits on none of them waits instead of being
+	// refused.
+	Grows bool
+}
+
+// patience is the deadline of every wait. It is for machines that do much else.
+const patience = 60 * time.Second
+
+// suite is what each guarantee is tested with.
+type suite struct {
+	Harness
+	rt runtime.Runtime
+}
+
+func setup(t *testing.T, newHarness func(*testing.T) Harness) *suite {
+	t.Helper()
+	t.Parallel()
+	h := newHarness(t)
+	return &suite{Harness: h, rt: h.Open(t)}
+}
+
+func (s *suite) reopen(t *testing.T) {
+	t.Helper()
+	s.rt = s.Open(t)
+}
+
+// assignment is one deployment of the workload. change may adjust it.
+func (s *suite) assignment(id string, replicas int, change ...func(*runtime.Assignment)) runtime.Assignment {
+	a := runtime.Assignment{
+		Deployment: &agentv1.Deployment{
+			Id: id, WorkspaceId: "ws_1", ProjectId: "prj_1", EnvironmentId: "env_1", AppId: "app_1",
+			ProjectName: "shop", EnvironmentName: "staging", AppName: "echo", Version: 3, Replicas: int32(replicas),
+			Spec: &windlassv1.DeploymentSpec{
+				Image:   s.Image,
+				Command: s.Command,
+				Env:     map[string]string{workloadEnv: "1"},
+				HealthCheck: &windlassv1.HealthCheck{
+					Path: "/health", Interval: durationpb.New(100 * time.Millisecond), Timeout: durationpb.New(5 * time.Second),
+					UnhealthyThreshold: 2, HealthyThreshold: 2, StartupBudget: durationpb.New(patience),
+				},
+				Resources:        &windlassv1.Resources{CpuMillicores: 100, MemoryMib: 64},
+				TerminationGrace: durationpb.New(20 * time.Second),
+				DrainDelay:       durationpb.New(0),
+			},
+		},
+		WorkloadKey: id, WorkloadVersion: 3, Generation: 1, TemplateHash: "template-1",
+	}
+	for _, c := range change {
+		c(&a)
+	}
+	return a
+}
+
+func env(name, value string) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) { a.Deployment.Spec.Env[name] = value }
+}
+
+func fault(f string) func(*runtime.Assignment) { return env(FaultEnv, f) }
+
+// next is a later generation of an assignment.
+func next(a runtime.Assignment, change ...func(*runtime.Assignment)) runtime.Assignment {
+	a.Deployment = proto.CloneOf(a.Deployment)
+	a.Generation++
+	for _, c := range change {
+		c(&a)
+	}
+	return a
+}
+
+func template(hash string) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) { a.TemplateHash = hash }
+}
+
+func replicas(n int) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) { a.Deployment.Replicas = int32(n) }
+}
+
+// apply insists as the reconciler does: a retryable rejection is tried again.
+func (s *suite) apply(t *testing.T, a runtime.Assignment) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := s.rt.Apply(t.Context(), a)
+		if rej, ok := errors.AsType[*runtime.Rejection](err); ok && rej.Retryable && time.Now().Before(deadline) {
+			s.wait()
+			continue
+		}
+		require.NoError(t, err)
+		return
+	}
+}
+
+// wait for a change, or a little: not every runtime is the only reader of its
+// changes.
+func (s *suite) wait() {
+	select {
+	case <-s.rt.Changes():
+	case <-time.After(5 * time.Millisecond):
+	}
+}
+
+// observed is what the runtime tells of a deployment, nil if it tells nothing.
+func (s *suite) observed(t *testing.T, id string) *runtime.ObservedDeployment {
+	t.Helper()
+	o, err := s.rt.Observe(t.Context())
+	require.NoError(t, err)
+	for i := range o.Deployments {
+		if o.Deployments[i].DeploymentID == id {
+			return &o.Deployments[i]
+		}
+	}
+	return nil
+}
+
+func (s *suite) instances(t *testing.T, id string) []runtime.Instance {
+	t.Helper()
+	if o := s.observed(t, id); o != nil {
+		return o.Instances
+	}
+	return nil
+}
+
+// until waits for what is seen of a deployment's instances to satisfy ok.
+func (s *suite) until(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
+	t.Helper()
+	var last []runtime.Instance
+	deadline := time.Now().Add(patience)
+	for !time.Now().After(deadline) {
+		if last = s.instances(t, id); ok(last) {
+			return last
+		}
+		s.wait()
+	}
+	require.FailNow(t, "waited in vain for "+what, "%s", describe(last))
+	return nil
+}
+
+func describe(all []runtime.Instance) string {
+	var b strings.Builder
+	for _, in := range all {
+		_, _ = fmt.Fprintf(&b, "%+v\n", in)
+	}
+	return b.String()
+}
+
+// ready waits until n instances are, and no other is left.
+func (s *suite) ready(t *testing.T, id string, n int) []runtime.Instance {
+	t.Helper()
+	return s.until(t, fmt.Sprintf("%d ready", n), id, func(all []runtime.Instance) bool {
+		return len(all) == n && count(all, isReady) == n
+	})
+}
+
+// places are the instances that hold one: those that replicas count.
+func (s *suite) places(all []runtime.Instance) []runtime.Instance {
+	if !s.Platform.DrainsBeside {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(in runtime.Instance) bool { return in.Status == draining })
+}
+
+// another waits until an instance has been restarted, be it that the same one runs
+// again or that another one has taken its place, and all n are ready.
+func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) runtime.Instance {
+	t.Helper()
+	all := s.until(t, "a restart", id, func(all []runtime.Instance) bool {
+		if len(all) != n || count(all, isReady) != n {
+			return false
+		}
+		i := slices.IndexFunc(all, func(in runtime.Instance) bool { return in.ID == was.ID })
+		if s.Platform.ReplacesOnRestart {
+			return i < 0
+		}
+		return i >= 0 && all[i].Restarts == was.Restarts+1
+	})
+	return all[slices.IndexFunc(all, func(in runtime.Instance) bool { return in.Group == was.Group })]
+}
+
+// gone waits until the deployment is no longer told of.
+func (s *suite) gone(t *testing.T, id string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for s.observed(t, id) != nil {
+		require.False(t, time.Now().After(deadline), "still there: %+v", s.observed(t, id))
+		s.wait()
+	}
+}
+
+func isReady(in runtime.Instance) bool {
+	return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+}
+
+func hasStatus(st windlassv1.InstanceStatus, reason string) func(runtime.Instance) bool {
+	return func(in runtime.Instance) bool { return in.Status == st && in.Reason == reason }
+}
+
+func count(all []runtime.Instance, ok func(runtime.Instance) bool) int {
+	n := 0
+	for _, in := range all {
+		if ok(in) {
+			n++
+		}
+	}
+	return n
+}
+
+func every(n int, ok func(runtime.Instance) bool) func([]runtime.Instance) bool {
+	return func(all []runtime.Instance) bool { return len(all) == n && count(all, ok) == n }
+}
+
+// ask calls an instance and returns what it answers.
+func ask(t *testing.T, method, address, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func get(t *testing.T, in runtime.Instance, path string) string {
+	t.Helper()
+	return ask(t, http.MethodGet, in.Address, path)
+}
+
+// tell posts, and minds no lost answer: it may be an order to die.
+func tell(t *testing.T, in runtime.Instance, path string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+in.Address+path, nil)
+	require.NoError(t, err)
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		_ = res.Body.Close()
+	}
+}
+
+// answers tells whether anybody listens at an instance's address.
+func answers(t *testing.T, in runtime.Instance) bool {
+	t.Helper()
+	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", in.Address)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
+}
+
+func variable(t *testing.T, in runtime.Instance, name string) string {
+	t.Helper()
+	return get(t, in, "/env?name="+name)
+}

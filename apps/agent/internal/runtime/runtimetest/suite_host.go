@@ -1,0 +1,170 @@
+package runtimetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func logs(t *testing.T, s *suite) {
+	s.apply(t, s.assignment("dep_1", 1))
+	in := s.ready(t, "dep_1", 1)[0]
+	want := "workload starts, pid " + get(t, in, "/pid")
+	read := func(n int) string {
+		b, err := s.rt.Logs(t.Context(), in.ID, n)
+		require.NoError(t, err)
+		return strings.TrimSpace(string(b))
+	}
+	require.Equal(t, want, read(100))
+	require.Empty(t, read(0))
+	s.reopen(t)
+	s.ready(t, "dep_1", 1)
+	require.Equal(t, want, read(1))
+	_, err := s.rt.Logs(t.Context(), "ins_nobody", 10)
+	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
+}
+
+func restarts(t *testing.T, s *suite) {
+	s.apply(t, s.assignment("dep_1", 2))
+	all := s.ready(t, "dep_1", 2)
+	pid := get(t, all[0], "/pid")
+	require.NoError(t, s.rt.Restart(t.Context(), all[0].ID))
+	again := s.another(t, "dep_1", all[0], 2)
+	require.NotEqual(t, pid, get(t, again, "/pid"))
+	require.Contains(t, s.instances(t, "dep_1"), all[1], "the other is as it was")
+	if !s.Platform.ReplacesOnRestart {
+		b, err := s.rt.Logs(t.Context(), again.ID, 100)
+		require.NoError(t, err)
+		require.Contains(t, string(b), TermWords, "it was asked before it was made to")
+	}
+	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_nobody"), runtime.ErrUnknownInstance)
+}
+
+func grace(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, fault(FaultIgnoreTerm))
+	const given = 1500 * time.Millisecond
+	a.Deployment.Spec.TerminationGrace = durationpb.New(given)
+	s.apply(t, a)
+	s.ready(t, "dep_1", 1)
+	told := time.Now()
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.until(t, "draining", "dep_1", every(1, hasStatus(draining, runtime.ReasonStopped)))
+	s.gone(t, "dep_1")
+	require.GreaterOrEqual(t, time.Since(told), given)
+	require.Empty(t, s.Leftovers(t))
+}
+
+const secretValue = "correct-horse-battery-staple"
+
+func withSecret(a *runtime.Assignment) {
+	a.Deployment.Spec.Secrets = []*windlassv1.SecretReference{{EnvName: "API_KEY", Secret: "api-key"}}
+	a.Secrets = map[string]string{"API_KEY": secretValue}
+}
+
+func secrets(t *testing.T, s *suite) {
+	s.apply(t, s.assignment("dep_1", 1, withSecret))
+	in := s.ready(t, "dep_1", 1)[0]
+	require.Equal(t, secretValue, variable(t, in, "API_KEY"))
+	require.NotContains(t, s.Stored(t), secretValue)
+	require.NoError(t, s.rt.Restart(t.Context(), in.ID))
+	require.Equal(t, secretValue, variable(t, s.another(t, "dep_1", in, 1), "API_KEY"))
+	require.NotContains(t, s.Stored(t), secretValue)
+}
+
+func secretsAwaited(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, withSecret)
+	s.apply(t, a)
+	in := s.ready(t, "dep_1", 1)[0]
+	s.reopen(t)
+	require.Equal(t, in, s.ready(t, "dep_1", 1)[0], "what runs needs none")
+	tell(t, in, "/exit?code=1")
+	if s.Platform.KeepsSecrets {
+		s.until(t, "its next run", "dep_1", every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
+	} else {
+		s.until(t, "waiting for secrets", "dep_1", every(1, hasStatus(pending, runtime.ReasonSecretUnavailable)))
+	}
+	s.apply(t, a)
+	again := s.ready(t, "dep_1", 1)[0]
+	require.Equal(t, in.ID, again.ID)
+	require.Equal(t, secretValue, variable(t, again, "API_KEY"))
+}
+
+func (s *suite) withGPUs(n int) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) {
+		a.Deployment.Spec.Resources.Gpu = &windlassv1.Gpu{Count: int32(n), Product: s.GPUProduct}
+	}
+}
+
+func gpus(t *testing.T, s *suite) {
+	if s.GPUs < 2 {
+		t.Skip("this harness has fewer than two GPUs")
+	}
+	s.apply(t, s.assignment("dep_1", s.GPUs, s.withGPUs(1)))
+	before := s.ready(t, "dep_1", s.GPUs)
+	owner := map[string]string{}
+	for _, in := range before {
+		if s.Platform.HidesGPUs {
+			continue
+		}
+		require.Len(t, in.GPUs, 1)
+		require.Empty(t, owner[in.GPUs[0]], "GPU %s has two owners", in.GPUs[0])
+		owner[in.GPUs[0]] = in.ID
+		require.Equal(t, in.GPUs[0], variable(t, in, "CUDA_VISIBLE_DEVICES"))
+	}
+	pool := s.gpuPool(t)
+	require.EqualValues(t, s.GPUs, pool.Requested)
+	require.Zero(t, pool.LargestFree)
+
+	s.apply(t, s.assignment("dep_2", 1, s.withGPUs(1)))
+	waits := s.until(t, "one that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))[0]
+	if s.Platform.HidesGPUs {
+		require.Contains(t, waits.Message, "Insufficient nvidia.com/gpu")
+	} else {
+		require.Contains(t, waits.Message, fmt.Sprintf("0 of %d free", s.GPUs))
+	}
+
+	tell(t, before[0], "/exit?code=1")
+	s.until(t, "a restart", "dep_1", func(all []runtime.Instance) bool {
+		return count(all, isReady) == s.GPUs && count(all, func(in runtime.Instance) bool { return in.Restarts == 1 }) == 1
+	})
+	s.reopen(t)
+	for _, in := range s.ready(t, "dep_1", s.GPUs) {
+		if !s.Platform.HidesGPUs {
+			require.Equal(t, in.ID, owner[in.GPUs[0]], "a GPU stays with its instance")
+		}
+	}
+	s.until(t, "still one that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.ready(t, "dep_2", 1)
+}
+
+// gpuPool is what the capacity tells of the harness's GPUs.
+func (s *suite) gpuPool(t *testing.T) *agentv1.GpuPool {
+	t.Helper()
+	o, err := s.rt.Observe(t.Context())
+	require.NoError(t, err)
+	i := slices.IndexFunc(o.Capacity.Gpus, func(p *agentv1.GpuPool) bool { return p.Product == s.GPUProduct })
+	require.GreaterOrEqual(t, i, 0)
+	return o.Capacity.Gpus[i]
+}
+
+func tooManyGPUs(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, s.withGPUs(s.GPUs+1))
+	if s.Platform.Grows {
+		s.apply(t, a)
+		s.until(t, "one that fits nowhere", "dep_1", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+		return
+	}
+	rej := refused(t, s, a)
+	require.Equal(t, runtime.ReasonUnschedulable, rej.Code)
+	require.Nil(t, s.observed(t, "dep_1"))
+}

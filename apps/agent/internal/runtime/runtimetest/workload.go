@@ -1,0 +1,102 @@
+package runtimetest
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Variables that make the test binary a workload, and a faulty one.
+const (
+	workloadEnv = "WINDLASS_TEST_WORKLOAD"
+	// FaultEnv is one of the faults below.
+	FaultEnv = "WINDLASS_TEST_FAULT"
+
+	FaultNeverReady = "never-ready" // answers its health check with 503
+	FaultExit       = "exit"        // says why, and exits with ExitCode at once
+	FaultIgnoreTerm = "ignore-term" // only SIGKILL ends it
+	FaultPortBlind  = "port-blind"  // runs, and serves no port
+
+	// ExitCode of FaultExit.
+	ExitCode = 17
+	// LastWords are the last line of output under FaultExit.
+	LastWords = "cannot load the model: no such tensor"
+	// TermWords are printed on SIGTERM.
+	TermWords = "told to stop"
+)
+
+// Main is TestMain's body: the workload if this process was started as one,
+// else the tests.
+func Main(m *testing.M) int {
+	if os.Getenv(workloadEnv) != "" {
+		return workload()
+	}
+	return m.Run()
+}
+
+// workload is a small server that does as it is told:
+//
+//	GET  /health         200, or 503 after /sick
+//	GET  /env?name=X     the value of X in its environment
+//	GET  /pid            its pid
+//	GET  /args           its arguments, one per line
+//	POST /sick, /well    what /health answers from now on
+//	POST /exit?code=N    exits
+func workload() int {
+	fault := os.Getenv(FaultEnv)
+	fmt.Println("workload starts, pid", os.Getpid())
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+
+	if fault == FaultExit {
+		fmt.Fprintln(os.Stderr, LastWords)
+		return ExitCode
+	}
+	var sick atomic.Bool
+	sick.Store(fault == FaultNeverReady)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if sick.Load() {
+			http.Error(w, "sick", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /env", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, os.Getenv(r.FormValue("name")))
+	})
+	mux.HandleFunc("GET /pid", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })
+	mux.HandleFunc("GET /args", func(w http.ResponseWriter, _ *http.Request) {
+		for _, a := range os.Args[1:] {
+			_, _ = fmt.Fprintln(w, a)
+		}
+	})
+	mux.HandleFunc("POST /sick", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
+	mux.HandleFunc("POST /well", func(http.ResponseWriter, *http.Request) { sick.Store(false) })
+	mux.HandleFunc("POST /exit", func(_ http.ResponseWriter, r *http.Request) {
+		code, _ := strconv.Atoi(r.FormValue("code"))
+		os.Exit(code)
+	})
+	if fault != FaultPortBlind {
+		// Where instances have addresses of their own, they are told.
+		host := cmp.Or(os.Getenv("WINDLASS_POD_IP"), "127.0.0.1")
+		srv := &http.Server{Addr: net.JoinHostPort(host, os.Getenv("PORT")), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		go func() {
+			fmt.Println(srv.ListenAndServe())
+			os.Exit(1)
+		}()
+	}
+	for range term {
+		fmt.Println(TermWords)
+		if fault != FaultIgnoreTerm {
+			return 0
+		}
+	}
+	return 0
+}

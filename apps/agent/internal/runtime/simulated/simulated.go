@@ -1,0 +1,377 @@
+// Package simulated is a runtime that runs nothing: instances become ready after
+// a time that is drawn, and may fail. It serves tests in virtual time and fleets
+// larger than one machine could run. What it holds outlives the agent that uses
+// it, as processes and pods do: give the same *Runtime to the next agent.
+//
+// It holds hundreds of thousands of instances in a region. An instance is a row in
+// its deployment's slice, without a pointer or a timer of its own: what is due to
+// happen to it lies in one timeline, which one timer serves, and refers to the row
+// by (group, serial). A row that was replaced meanwhile has another serial, and
+// what was due to its predecessor finds nothing. An observation shares the lists
+// of the deployments that did not change since the one before.
+package simulated
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Config of a Runtime.
+type Config struct {
+	// Start and Stop draw how long an instance takes to become ready and to end;
+	// nil means at once.
+	Start, Stop func() time.Duration
+	// Failures draws how many starts of a new instance fail before one succeeds;
+	// nil means none. Doomed and more make a crash loop.
+	Failures func(d *agentv1.Deployment) int
+	// Region makes instance names unique over a fleet.
+	Region string
+	// Applied and Removed are told of every call, before anything comes of it, by
+	// the caller's goroutine; nil: nobody is.
+	Applied func(deploymentID string, generation int64)
+	Removed func(deploymentID string)
+	// Ready is told of every instance that becomes ready, before anybody can observe
+	// it; nil: nobody is. It must not call the runtime.
+	Ready func(deploymentID, instanceID string)
+}
+
+// Doomed is how many failures make a crash loop, as with real runtimes.
+const Doomed = 3
+
+// Runtime is a simulated runtime. It is safe for concurrent use.
+type Runtime struct {
+	cfg     Config
+	changes chan struct{}
+
+	mu          sync.Mutex
+	deployments map[string]*deployment
+	timeline    timeline
+	starts      int
+	serial      uint32
+}
+
+type deployment struct {
+	assignment runtime.Assignment
+	removing   bool
+	instances  []instance // by group; a row without a serial is none
+	count      int
+	stopping   int
+	// view is what Observe tells of it; nil after a change.
+	view []runtime.Instance
+}
+
+type instance struct {
+	id, name string
+	hash     string // of the template that it was made from
+	// startedAt and readyAt are unix ms, 0 for not yet.
+	startedAt, readyAt int64
+	serial             uint32
+	restarts           int32
+	// failures are those still to come.
+	failures int8
+	status   windlassv1.InstanceStatus
+}
+
+// New returns a runtime that runs nothing yet.
+func New(cfg Config) *Runtime {
+	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}}
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// Starts is how many instances were ever started.
+func (r *Runtime) Starts() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.starts
+}
+
+// Apply takes the assignment; instances of another template are replaced.
+func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
+	if r.cfg.Applied != nil {
+		r.cfg.Applied(a.Deployment.Id, a.Generation)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.deployments[a.Deployment.Id]
+	if d == nil {
+		d = &deployment{}
+		r.deployments[a.Deployment.Id] = d
+	}
+	d.assignment, d.removing = a, false
+	want := int(max(a.Deployment.Replicas, 0))
+	for g := range d.instances {
+		if i := &d.instances[g]; i.serial != 0 && (g >= want || i.hash != a.TemplateHash) {
+			r.stop(d, g)
+		}
+	}
+	if want < len(d.instances) {
+		d.instances = slices.Clip(d.instances[:want])
+	}
+	d.instances = slices.Grow(d.instances, want-len(d.instances))[:want]
+	for g := range d.instances {
+		if d.instances[g].serial == 0 {
+			r.start(d, g)
+		}
+	}
+	r.signal()
+	return nil
+}
+
+// Remove ends every instance.
+func (r *Runtime) Remove(_ context.Context, id string) error {
+	if r.cfg.Removed != nil {
+		r.cfg.Removed(id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.deployments[id]
+	if d == nil {
+		return nil
+	}
+	d.removing = true
+	for g := range d.instances {
+		if d.instances[g].serial != 0 {
+			r.stop(d, g)
+		}
+	}
+	d.instances = nil
+	r.sweep(d)
+	r.signal()
+	return nil
+}
+
+func (r *Runtime) start(d *deployment, group int) {
+	if r.serial++; r.serial == 0 {
+		r.serial = 1
+	}
+	failures := 0
+	if r.cfg.Failures != nil {
+		failures = min(r.cfg.Failures(d.assignment.Deployment), Doomed)
+	}
+	d.instances[group] = instance{
+		id: ident.New("ins"), name: r.cfg.Region + "-" + d.assignment.Deployment.AppName + "-" + strconv.Itoa(group),
+		hash: d.assignment.TemplateHash, serial: r.serial, failures: int8(failures),
+		status: windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, startedAt: time.Now().UnixMilli(),
+	}
+	d.count++
+	d.view = nil
+	r.starts++
+	r.after(r.cfg.Start, event{deployment: d, group: int32(group), serial: r.serial, what: started})
+}
+
+func (r *Runtime) stop(d *deployment, group int) {
+	d.instances[group] = instance{}
+	d.count--
+	d.stopping++
+	d.view = nil
+	r.after(r.cfg.Stop, event{deployment: d, what: stopped})
+}
+
+// happen does what was due.
+func (r *Runtime) happen(e event) {
+	d := e.deployment
+	if e.what == stopped {
+		d.stopping--
+		r.sweep(d)
+		return
+	}
+	if int(e.group) >= len(d.instances) || d.instances[e.group].serial != e.serial {
+		return
+	}
+	i := &d.instances[e.group]
+	d.view = nil
+	if i.failures == 0 {
+		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
+		if r.cfg.Ready != nil {
+			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
+		}
+		return
+	}
+	i.status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
+	i.restarts++
+	if i.failures >= Doomed {
+		i.restarts = Doomed
+		return
+	}
+	i.failures--
+	r.after(r.cfg.Start, e)
+}
+
+// sweep forgets a deployment of which nothing is left.
+func (r *Runtime) sweep(d *deployment) {
+	id := d.assignment.Deployment.Id
+	if d.removing && d.stopping == 0 && d.count == 0 && r.deployments[id] == d {
+		delete(r.deployments, id)
+	}
+}
+
+// Observe lists what there is.
+func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := runtime.Observation{
+		Capacity:    &agentv1.Capacity{CpuMillicores: 1 << 30, MemoryMib: 1 << 30},
+		Deployments: make([]runtime.ObservedDeployment, 0, len(r.deployments)),
+	}
+	for id, d := range r.deployments {
+		if d.view == nil {
+			d.view = d.look()
+		}
+		out.Deployments = append(out.Deployments, runtime.ObservedDeployment{
+			DeploymentID: id, Generation: d.assignment.Generation,
+			TemplateHash: d.assignment.TemplateHash, Removing: d.removing, Instances: d.view,
+		})
+	}
+	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
+	return out, nil
+}
+
+func (d *deployment) look() []runtime.Instance {
+	out := make([]runtime.Instance, 0, d.count)
+	for g := range d.instances {
+		i := &d.instances[g]
+		if i.serial == 0 {
+			continue
+		}
+		seen := runtime.Instance{
+			ID: i.id, Role: "main", Group: g, TemplateHash: i.hash, Status: i.status,
+			RuntimeName: i.name, Restarts: int(i.restarts), StartedAt: time.UnixMilli(i.startedAt),
+		}
+		switch i.status {
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+			seen.ReadyAt, seen.Address = time.UnixMilli(i.readyAt), "127.0.0.1:1"
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
+			seen.Reason, seen.Message = runtime.ReasonExited, "exit code 1"
+			if i.failures >= Doomed {
+				seen.Reason, seen.Doomed = runtime.ReasonCrashLoop, true
+			}
+		default:
+		}
+		out = append(out, seen)
+	}
+	return out
+}
+
+// Changes is signalled after a change.
+func (r *Runtime) Changes() <-chan struct{} { return r.changes }
+
+// Logs has none.
+func (r *Runtime) Logs(_ context.Context, id string, _ int) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, i := r.find(id); i == nil {
+		return nil, runtime.ErrUnknownInstance
+	}
+	return []byte("simulated instances write nothing\n"), nil
+}
+
+// Restart starts the instance anew.
+func (r *Runtime) Restart(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, i := r.find(id)
+	if i == nil {
+		return runtime.ErrUnknownInstance
+	}
+	i.restarts++
+	d.view = nil
+	r.signal()
+	return nil
+}
+
+// Churn restarts every instance that is ready, at once, and returns how many
+// that were: as many states to report.
+func (r *Runtime) Churn() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, d := range r.deployments {
+		for g := range d.instances {
+			if i := &d.instances[g]; i.serial != 0 && i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				i.restarts++
+				n++
+			}
+		}
+		d.view = nil
+	}
+	r.signal()
+	return n
+}
+
+// Crash ends one instance of the deployment; a new one starts in its place.
+func (r *Runtime) Crash(deploymentID string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.deployments[deploymentID]
+	if d == nil || d.count == 0 {
+		return errors.New("nothing to crash")
+	}
+	g := slices.IndexFunc(d.instances, func(i instance) bool { return i.serial != 0 })
+	d.count--
+	r.start(d, g)
+	r.signal()
+	return nil
+}
+
+// find looks everywhere: nobody asks for single instances of large regions.
+func (r *Runtime) find(id string) (*deployment, *instance) {
+	for _, d := range r.deployments {
+		for g := range d.instances {
+			if i := &d.instances[g]; i.serial != 0 && i.id == id {
+				return d, i
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Run does nothing until ctx ends.
+func (r *Runtime) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (r *Runtime) signal() {
+	select {
+	case r.changes <- struct{}{}:
+	default:
+	}
+}
+
+// Running is the number of instances by deployment id; a deployment that is
+// known and has none is listed with 0.
+func (r *Runtime) Running() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]int, len(r.deployments))
+	for id, d := range r.deployments {
+		out[id] = d.count + d.stopping
+	}
+	return out
+}
+
+// Ready lists the ids of the instances that are ready, by deployment id.
+func (r *Runtime) Ready() map[string][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string][]string, len(r.deployments))
+	for id, d := range r.deployments {
+		for g := range d.instances {
+			if i := &d.instances[g]; i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				out[id] = append(out[id], i.id)
+			}
+		}
+	}
+	return out
+}

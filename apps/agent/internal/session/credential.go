@@ -1,0 +1,162 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// identity is what the agent keeps of having joined (mode 0600).
+type identity struct {
+	// JoinID is written before the first join, so that an agent that died between
+	// the control plane's answer and our write may use its token again.
+	JoinID     string `json:"join_id"`
+	RegionID   string `json:"region_id"`
+	RegionName string `json:"region_name"`
+	Credential string `json:"credential"`
+	IssuedAt   int64  `json:"issued_at"`
+	ExpiresAt  int64  `json:"expires_at"`
+}
+
+// Credentials holds the region-bound credential and keeps it fresh. It is safe
+// for concurrent use.
+type Credentials struct {
+	path string
+
+	mu sync.Mutex
+	id identity
+}
+
+// OpenCredentials reads the file, or starts with none.
+func OpenCredentials(path string) (*Credentials, error) {
+	c := &Credentials{path: path}
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return c, nil
+	case err != nil:
+		return nil, fmt.Errorf("read credential: %w", err)
+	}
+	if err := json.Unmarshal(data, &c.id); err != nil {
+		return nil, fmt.Errorf("read credential %s (delete the file and give a new join token): %w", path, err)
+	}
+	return c, nil
+}
+
+// Token is the credential's value, empty before the agent joined.
+func (c *Credentials) Token() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id.Credential
+}
+
+// Region is the name of the region that was joined.
+func (c *Credentials) Region() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id.RegionName
+}
+
+// renewAt is half way through the credential's life.
+func (c *Credentials) renewAt() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.UnixMilli(c.id.IssuedAt + (c.id.ExpiresAt-c.id.IssuedAt)/2)
+}
+
+// store keeps a fresh credential.
+func (c *Credentials) store(cred *agentv1.Credential, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.id.Credential, c.id.IssuedAt, c.id.ExpiresAt = cred.GetValue(), now.UnixMilli(), cred.GetExpiresAt()
+	return c.save()
+}
+
+func (c *Credentials) save() error {
+	data, err := json.Marshal(c.id)
+	if err != nil {
+		return fmt.Errorf("encode credential: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(c.path), ".credential-*")
+	if err != nil {
+		return fmt.Errorf("keep credential: %w", err)
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), c.path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep credential: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
+}
+
+// ErrJoin says that the agent cannot join until somebody acts.
+var ErrJoin = errors.New("cannot join")
+
+// EnsureJoined joins, with full jitter between attempts, until there is a
+// credential or ctx ends. It returns at once when there is one already.
+func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
+	for attempt := 0; c.Token() == ""; attempt++ {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		err := c.join(bounded, client, tokenFile, info, time.Now())
+		cancel()
+		if err == nil {
+			log.InfoContext(ctx, "joined", "region", c.Region())
+			return nil
+		}
+		wait := retry.Delay(attempt, rnd)
+		log.WarnContext(ctx, "cannot join the region; will try again", "error", err, "retry_in", wait)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+	return nil
+}
+
+// join trades the join token for a credential.
+func (c *Credentials) join(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, now time.Time) error {
+	data, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return fmt.Errorf("%w: no credential yet, and no join token: %w", ErrJoin, err)
+	}
+	c.mu.Lock()
+	if c.id.JoinID == "" {
+		c.id.JoinID = ident.New("join")
+		if err = c.save(); err != nil {
+			c.id.JoinID = "" // a token used under an id that nobody remembers is lost
+		}
+	}
+	joinID := c.id.JoinID
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	resp, err := client.Join(ctx, &agentv1.JoinRequest{Token: strings.TrimSpace(string(data)), Agent: info, JoinId: joinID})
+	if connect.CodeOf(err) == connect.CodePermissionDenied {
+		return fmt.Errorf("%w with the token in %s: %w", ErrJoin, tokenFile, err)
+	}
+	if err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	c.mu.Lock()
+	c.id.RegionID, c.id.RegionName = resp.RegionId, resp.RegionName
+	c.mu.Unlock()
+	return c.store(resp.Credential, now)
+}

@@ -1,0 +1,155 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// frames handles the frames of one stream, in order.
+type frames struct {
+	session    *Session
+	cancel     context.CancelCauseFunc
+	reporter   bool
+	reporting  chan struct{} // closed when the reporter ended
+	retryAfter time.Duration
+	// answers are the requests being answered; at most maxAnswers.
+	answers sync.WaitGroup
+	slots   chan struct{}
+
+	snapshot *agentv1.SnapshotBegin
+	items    []*agentv1.Item
+}
+
+func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
+	s := f.session
+	if msg.GetHello() == nil && !f.reporter && msg.GetGoAway() == nil {
+		return errors.New("a stream has to begin with a hello")
+	}
+	if f.snapshot != nil && msg.GetSnapshotItems() == nil && msg.GetSnapshotEnd() == nil && msg.GetGoAway() == nil && msg.GetRequest() == nil {
+		return errors.New("a snapshot was interrupted by another frame")
+	}
+	switch frame := msg.Frame.(type) {
+	case *agentv1.WatchResponse_Hello:
+		return f.hello(ctx, frame.Hello)
+	case *agentv1.WatchResponse_SnapshotBegin:
+		f.snapshot, f.items = frame.SnapshotBegin, nil
+	case *agentv1.WatchResponse_SnapshotItems:
+		if f.snapshot == nil {
+			return errors.New("snapshot items without a snapshot")
+		}
+		f.items = append(f.items, frame.SnapshotItems.Items...)
+		if int64(len(f.items)) > f.snapshot.Count {
+			return fmt.Errorf("a snapshot that announced %d items has %d so far", f.snapshot.Count, len(f.items))
+		}
+	case *agentv1.WatchResponse_SnapshotEnd:
+		if f.snapshot == nil {
+			return errors.New("the end of a snapshot without its begin")
+		}
+		changed, err := s.cfg.Inbox.Snapshot(f.snapshot, f.items)
+		if err != nil {
+			return err
+		}
+		s.cfg.Log.InfoContext(ctx, "snapshot received", "items", len(f.items), "changed", len(changed), "revision", f.snapshot.Revision, "epoch", f.snapshot.Epoch)
+		f.snapshot, f.items = nil, nil
+		s.cfg.Changed(changed...)
+	case *agentv1.WatchResponse_Delta:
+		changed, err := s.cfg.Inbox.Delta(frame.Delta)
+		if err != nil {
+			return err
+		}
+		s.cfg.Changed(changed...)
+	case *agentv1.WatchResponse_Bookmark:
+		return f.bookmark(frame.Bookmark)
+	case *agentv1.WatchResponse_Request:
+		select {
+		case f.slots <- struct{}{}:
+			f.answers.Go(func() {
+				defer func() { <-f.slots }()
+				f.answer(ctx, frame.Request)
+			})
+		default:
+			// Whoever asks gives up at the deadline; desired state does not wait for it.
+			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
+		}
+	case *agentv1.WatchResponse_GoAway:
+		f.retryAfter = frame.GoAway.RetryAfter.AsDuration()
+		return goAway{reason: frame.GoAway.Reason}
+	default:
+		if msg.Required {
+			return errors.New("the control plane sent a required frame of an unknown kind: update the agent")
+		}
+	}
+	return nil
+}
+
+// hello starts the reports of the session.
+func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
+	if f.reporter {
+		return errors.New("a second hello")
+	}
+	s := f.session
+	s.connected.Store(true)
+	s.gauge.Set(1)
+	s.cfg.Log.InfoContext(ctx, "connected to the control plane", "epoch", h.Epoch, "fence", h.Fence, "resumed", h.Resumed, "server", h.ServerVersion)
+	f.reporter = true
+	go func() {
+		defer close(f.reporting)
+		err := s.cfg.Reporter.Run(ctx, report.Session{
+			ID: s.id, Epoch: h.Epoch, Fence: h.Fence, Resumed: h.Resumed,
+			LeaseTTL: h.LeaseTtl.AsDuration(), Limits: h.Limits,
+		})
+		if err == nil {
+			err = errors.New("the reporter ended")
+		}
+		f.cancel(err) // the first cause stands: nothing, when the stream ended before
+	}()
+	return nil
+}
+
+// bookmark compares where and what we are with what the control plane says.
+func (f *frames) bookmark(b *agentv1.Bookmark) error {
+	in := f.session.cfg.Inbox
+	if c := in.Cursor(); b.Epoch != c.Epoch || b.Revision != c.Revision {
+		return fmt.Errorf("%w: bookmark at %d of epoch %d, cursor %d of epoch %d", inbox.ErrGap, b.Revision, b.Epoch, c.Revision, c.Epoch)
+	}
+	if sums := in.Sums(); sums.Total() != b.Digest {
+		return errRepair
+	}
+	return nil
+}
+
+// answer serves one request. It is best effort, so its errors go to whoever
+// asked, and nowhere else.
+func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
+	ctx, cancel := context.WithDeadline(ctx, time.UnixMilli(req.Deadline))
+	defer cancel()
+	s := f.session
+	var data []byte
+	var err error
+	switch kind := req.Kind.(type) {
+	case *agentv1.Request_Logs:
+		data, err = s.cfg.Instances.Logs(ctx, kind.Logs.InstanceId, int(kind.Logs.TailLines))
+	case *agentv1.Request_Restart:
+		err = s.cfg.Instances.Restart(ctx, kind.Restart.InstanceId)
+	default:
+		err = errors.New("this agent does not know that request: update the agent")
+	}
+	for err == nil && len(data) > uploadChunk {
+		_, err = s.cfg.Client.UploadLogs(ctx, &agentv1.UploadLogsRequest{RequestId: req.Id, Data: data[:uploadChunk]})
+		data = data[uploadChunk:]
+	}
+	last := &agentv1.UploadLogsRequest{RequestId: req.Id, Data: data, End: true}
+	if err != nil {
+		last.Data, last.Error = nil, err.Error()
+	}
+	if _, err := s.cfg.Client.UploadLogs(ctx, last); err != nil && ctx.Err() == nil {
+		s.cfg.Log.WarnContext(ctx, "cannot answer a request", "request", req.Id, "error", err)
+	}
+}

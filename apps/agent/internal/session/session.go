@@ -1,0 +1,306 @@
+// Package session keeps the agent connected: it joins, opens Watch, feeds the
+// inbox from it, reports, and comes back with full jitter when any of that ends.
+//
+// The session id is the process's: opening Watch again continues the session
+// under the same fence, without a new inventory. Reports run only while a stream
+// is open, under the fence that its Hello gave. A control plane that is away
+// changes nothing about what runs here.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Client is the part of the agent API that a session calls.
+type Client interface {
+	Join(context.Context, *agentv1.JoinRequest) (*agentv1.JoinResponse, error)
+	RenewCredential(context.Context, *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error)
+	Watch(context.Context, *agentv1.WatchRequest) (*connect.ServerStreamForClient[agentv1.WatchResponse], error)
+	UploadLogs(context.Context, *agentv1.UploadLogsRequest) (*agentv1.UploadLogsResponse, error)
+}
+
+// Instances answers requests about single instances.
+type Instances interface {
+	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
+	Restart(ctx context.Context, instanceID string) error
+}
+
+// Reporter reports for one session.
+type Reporter interface {
+	Run(ctx context.Context, s report.Session) error
+	// Reported is the sequence of the last report that the control plane must have.
+	Reported() int64
+}
+
+// Config of a Session.
+type Config struct {
+	Client      Client
+	Credentials *Credentials
+	// TokenFile holds the join token; read while there is no credential.
+	TokenFile string
+	Info      *agentv1.AgentInfo
+	Inbox     *inbox.Inbox
+	Reporter  Reporter
+	// Changed is told the keys that a frame changed.
+	Changed    func(keys ...inbox.Key)
+	Instances  Instances
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Rand       func() float64
+	// Reconnect spaces out attempts: 0.2 s to 30 s, full jitter.
+	Reconnect backoff.Policy
+	// Silence is how long a stream may say nothing: 45 s, twice the longest time
+	// between two bookmarks and some.
+	Silence time.Duration
+}
+
+const (
+	callTimeout = 10 * time.Second
+	// settled is how long a stream must have lived for the next attempt to count
+	// as the first.
+	settled = 10 * time.Second
+	// uploadChunk is the size of one piece of an answer.
+	uploadChunk = 256 << 10
+	// maxAnswers bounds the answers being gathered, of up to 1 MiB each.
+	maxAnswers = 8
+)
+
+// Session is the agent's side of the protocol.
+type Session struct {
+	cfg       Config
+	id        string
+	connected atomic.Bool
+	gauge     prometheus.Gauge
+	repairs   prometheus.Counter
+	// repair asks the next Watch for the differing buckets.
+	repair bool
+	// refused: the control plane no longer takes the credential. It is kept all
+	// the same until a join gave another one.
+	refused bool
+}
+
+// New checks the config.
+func New(cfg Config) (*Session, error) {
+	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
+		return nil, errors.New("session: every field of Config without a default is required")
+	}
+	if cfg.Reconnect == (backoff.Policy{}) {
+		cfg.Reconnect = backoff.Policy{Min: 200 * time.Millisecond, Max: 30 * time.Second}
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 45 * time.Second
+	}
+	s := &Session{
+		cfg: cfg,
+		id:  ident.New("ses"),
+		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "windlass_agent_connected", Help: "1 while the agent has a stream from the control plane.",
+		}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_digest_mismatches_total", Help: "Times that the inbox was found to differ from the control plane.",
+		}),
+	}
+	cfg.Registerer.MustRegister(s.gauge, s.repairs)
+	return s, nil
+}
+
+// Connected tells whether a stream is open.
+func (s *Session) Connected() bool { return s.connected.Load() }
+
+// Run stays connected until ctx ends.
+func (s *Session) Run(ctx context.Context) error {
+	attempt := 0
+	for ctx.Err() == nil {
+		start := time.Now()
+		wait, err := s.once(ctx)
+		s.connected.Store(false)
+		s.gauge.Set(0)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end of ctx is an order, not a failure
+		}
+		if time.Since(start) > settled {
+			attempt = 0
+		}
+		delay := s.cfg.Reconnect.Delay(attempt, s.cfg.Rand)
+		attempt++
+		var away goAway
+		switch {
+		case errors.As(err, &away):
+			attempt = 0
+			delay = time.Duration(s.cfg.Rand() * float64(max(wait, 100*time.Millisecond)))
+			s.cfg.Log.InfoContext(ctx, "sent away by the control plane", "reason", away.reason, "retry_in", delay)
+		case errors.Is(err, ErrJoin):
+			s.cfg.Log.ErrorContext(ctx, "cannot join the region", "error", err, "retry_in", delay)
+		default:
+			s.cfg.Log.WarnContext(ctx, "disconnected from the control plane", "error", err, "retry_in", delay)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+		}
+	}
+	return nil
+}
+
+// goAway is how a server that leaves ends a stream.
+type goAway struct{ reason string }
+
+func (g goAway) Error() string { return "go away: " + g.reason }
+
+// errRepair ends a stream so that the next one brings bucket sums.
+var errRepair = errors.New("the inbox differs from the control plane's digest")
+
+// once is one stream, from credential to end.
+func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
+	if err := s.authenticate(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	cursor := s.cfg.Inbox.Cursor()
+	req := &agentv1.WatchRequest{
+		SessionId: s.id, Agent: s.cfg.Info,
+		Epoch: cursor.Epoch, ReceivedRevision: cursor.Revision, Chain: cursor.Chain,
+		ReportedSequence: s.cfg.Reporter.Reported(),
+	}
+	if stale := s.cfg.Inbox.Stale(); s.repair || stale {
+		sums := s.cfg.Inbox.Sums()
+		for i := range sums {
+			if stale {
+				// Sums that match nothing ask for every bucket, and what is in none of them
+				// is forgotten. The cursor stays: it is what tells a fork.
+				sums[i] = ^sums[i]
+			}
+		}
+		req.BucketSums = sums[:]
+		s.repair = false
+	}
+	// The watchdog ends a stream that went silent, also one that never spoke.
+	watchdog := time.AfterFunc(s.cfg.Silence, func() { cancel(errors.New("the control plane said nothing for too long")) })
+	defer watchdog.Stop()
+
+	stream, err := s.cfg.Client.Watch(ctx, req)
+	if err != nil {
+		return 0, s.streamError(ctx, err)
+	}
+	defer stream.Close() //nolint:errcheck // the stream is over either way
+
+	done := make(chan struct{})
+	f := &frames{session: s, cancel: cancel, reporting: done, slots: make(chan struct{}, maxAnswers)}
+	defer func() {
+		cancel(nil)
+		if f.reporter {
+			<-done
+		}
+		f.answers.Wait()
+	}()
+	for stream.Receive() {
+		watchdog.Reset(s.cfg.Silence)
+		if err := f.handle(ctx, stream.Msg()); err != nil {
+			if errors.Is(err, errRepair) {
+				s.repair = true
+				s.repairs.Inc()
+			}
+			return f.retryAfter, err
+		}
+	}
+	return f.retryAfter, s.streamError(ctx, stream.Err())
+}
+
+// streamError prefers the reason why we ended the stream ourselves.
+func (s *Session) streamError(ctx context.Context, err error) error {
+	if connect.CodeOf(err) == connect.CodeUnauthenticated {
+		s.refused = true
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	if err == nil {
+		return errors.New("the control plane ended the stream")
+	}
+	return fmt.Errorf("watch: %w", err)
+}
+
+// authenticate makes sure that there is a fresh credential.
+func (s *Session) authenticate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now := time.Now()
+	if s.cfg.Credentials.Token() == "" || s.refused {
+		err := s.cfg.Credentials.join(ctx, s.cfg.Client, s.cfg.TokenFile, s.cfg.Info, now)
+		switch {
+		case err == nil:
+			s.refused = false
+			s.cfg.Log.InfoContext(ctx, "joined", "region", s.cfg.Credentials.Region())
+			return nil
+		case s.cfg.Credentials.Token() == "":
+			return err
+		}
+		// The old credential may yet be good: it was perhaps our key that was away.
+		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old one", "error", err)
+		return nil
+	}
+	return nil
+}
+
+func (s *Session) renew(ctx context.Context, now time.Time) error {
+	resp, err := s.cfg.Client.RenewCredential(ctx, &agentv1.RenewCredentialRequest{})
+	if err != nil {
+		return fmt.Errorf("renew credential: %w", err)
+	}
+	return s.cfg.Credentials.store(resp.Credential, now)
+}
+
+// renewRetry leaves hundreds of tries in half of a credential's life.
+var renewRetry = backoff.Policy{Min: time.Second, Max: 2 * time.Minute} //nolint:gochecknoglobals // a constant, but for its type
+
+// Renew keeps the credential fresh during long streams, until ctx ends.
+func (s *Session) Renew(ctx context.Context) error {
+	failures := 0
+	for {
+		wait := time.Minute
+		if s.cfg.Credentials.Token() != "" {
+			wait = max(time.Until(s.cfg.Credentials.renewAt()), 0)
+			if failures == 0 {
+				// Clocks that disagree must not make this a loop.
+				wait = max(wait, time.Minute)
+			} else {
+				wait = max(wait, renewRetry.Delay(failures-1, s.cfg.Rand))
+			}
+			wait += time.Duration(s.cfg.Rand() * float64(min(wait, time.Minute)))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(min(wait, time.Hour)):
+		}
+		now := time.Now()
+		if s.cfg.Credentials.Token() == "" || now.Before(s.cfg.Credentials.renewAt()) {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		err := s.renew(bounded, now)
+		cancel()
+		failures++
+		if err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			s.cfg.Log.WarnContext(ctx, "cannot renew the credential; will try again", "error", err)
+		}
+	}
+}

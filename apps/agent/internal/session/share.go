@@ -1,0 +1,102 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Shared is where agents that stand by for each other keep the region's credential:
+// a join token is good for one join, and whoever takes over needs what was renewed
+// since.
+type Shared interface {
+	// Load returns what was stored last, nil if nothing was.
+	Load(ctx context.Context) ([]byte, error)
+	Store(ctx context.Context, value []byte) error
+}
+
+// shareEvery is how often the file is looked at for something new. It changes when
+// the credential is renewed, at half of its life.
+const shareEvery = 10 * time.Second
+
+// Fetch replaces the credential in the file by the shared one, if that is newer.
+func Fetch(ctx context.Context, path string, shared Shared) error {
+	theirs, err := shared.Load(ctx)
+	if err != nil || len(theirs) == 0 {
+		return err
+	}
+	ours, err := readIfThere(path)
+	if err != nil {
+		return err
+	}
+	if !newerIdentity(theirs, ours) {
+		return nil
+	}
+	c := &Credentials{path: path}
+	if err := json.Unmarshal(theirs, &c.id); err != nil {
+		return fmt.Errorf("the shared credential cannot be read (empty it and give a new join token): %w", err)
+	}
+	return c.save()
+}
+
+// Give stores the file's credential for the others, if it is newer than theirs.
+func Give(ctx context.Context, path string, shared Shared) error {
+	ours, err := readIfThere(path)
+	if err != nil || len(ours) == 0 {
+		return err
+	}
+	theirs, err := shared.Load(ctx)
+	if err != nil {
+		return err
+	}
+	if !newerIdentity(ours, theirs) {
+		return nil
+	}
+	return shared.Store(ctx, ours)
+}
+
+// Share gives the credential to the others whenever the file changed, until ctx
+// ends. It asks nothing while the file stays as it is.
+func Share(ctx context.Context, path string, shared Shared, log *slog.Logger) error {
+	var given []byte
+	for {
+		ours, err := readIfThere(path)
+		if err == nil && !bytes.Equal(ours, given) {
+			if err = Give(ctx, path, shared); err == nil {
+				given = ours
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "cannot share the credential; will try again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(shareEvery):
+		}
+	}
+}
+
+func readIfThere(path string) ([]byte, error) {
+	data, err := os.ReadFile(filepath.Clean(path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read credential: %w", err)
+	}
+	return data, nil
+}
+
+// newerIdentity tells whether a holds a credential that is newer than b's.
+func newerIdentity(a, b []byte) bool {
+	var x, y identity
+	if json.Unmarshal(a, &x) != nil || x.Credential == "" {
+		return false
+	}
+	return json.Unmarshal(b, &y) != nil || y.Credential == "" || x.IssuedAt > y.IssuedAt
+}

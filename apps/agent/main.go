@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+)
+
+// Version of the build, set by the linker.
+var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+
+// flags of the program; each has an environment variable.
+type flags struct {
+	Server        string       `help:"URL of the control plane." required:"" env:"WINDLASS_SERVER"`
+	DataDir       string       `help:"Folder for what the agent keeps: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
+	JoinTokenFile string       `help:"File with a join token; read until the agent has joined." type:"path" env:"WINDLASS_JOIN_TOKEN_FILE"`
+	Runtime       string       `help:"What runs instances: ${enum}." enum:"process,kubernetes,simulated" default:"process" env:"WINDLASS_RUNTIME"`
+	GPUs          string       `name:"gpus" help:"GPUs to assign: auto, none, or COUNT[:PRODUCT[:MIB]]." default:"auto" env:"WINDLASS_GPUS"`
+	Pool          string       `help:"GPU pool that this host is in (process runtime)." env:"WINDLASS_POOL"`
+	CPUMillicores int          `help:"Thousandths of a core that instances may ask for; 0: the host's." env:"WINDLASS_CPU_MILLICORES"`
+	MemoryMiB     int          `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
+	Ports         string       `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
+	StopOnExit    bool         `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
+	Cluster       clusterFlags `embed:""`
+	MetricsListen string       `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof         bool         `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	LogFormat     string       `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
+	LogLevel      string       `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
+	OTLPEndpoint  string       `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	TraceFile     string       `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	Version       kong.VersionFlag
+}
+
+// stopGrace is what the parts have to stop in: an agent leaves instances alone,
+// so that it is quick; with --stop-on-exit, instances get their own grace.
+const (
+	stopGrace         = 15 * time.Second
+	stopInstanceGrace = 90 * time.Second
+)
+
+// IsShim tells whether the program was started to watch over one instance, in
+// which case it must call ShimMain before anything else.
+func IsShim(args []string) bool { return process.IsShim(args) }
+
+// ShimMain watches over one instance and returns the exit code.
+func ShimMain(args []string) int { return process.ShimMain(args) }
+
+// Main runs the agent with the command line's arguments until ctx ends.
+func Main(ctx context.Context, args []string) error {
+	var f flags
+	parser, err := kong.New(&f, kong.Name("windlass-agent"), kong.Vars{"version": Version},
+		kong.Description("Pulls what a region should run from the Windlass control plane, and runs it."))
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return fmt.Errorf("%w (try --help)", err)
+	}
+	return run(ctx, f)
+}
+
+func run(ctx context.Context, f flags) (err error) {
+	log, err := telemetry.NewLogger(os.Stderr, f.LogFormat, f.LogLevel)
+	if err != nil {
+		return err
+	}
+	tracer, flush, err := telemetry.NewTracer(ctx, telemetry.TracerConfig{
+		ServiceName: "agent", Version: Version, Endpoint: f.OTLPEndpoint, File: f.TraceFile, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, flush(bounded))
+	}()
+	registry := telemetry.NewRegistry()
+	cfg := Config{
+		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{}),
+		DataDir: f.DataDir, TokenFile: f.JoinTokenFile,
+		RuntimeName: f.Runtime, Version: Version,
+		Log: log, Registerer: registry, Tracer: tracer, Rand: rand.Float64,
+	}
+	if f.Runtime == "kubernetes" {
+		return runInCluster(ctx, f, cfg, registry)
+	}
+	return runOnHost(ctx, f, cfg, registry)
+}
+
+// runOnHost runs the agent of a region that is this host, or is simulated.
+func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) (err error) {
+	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
+		if f.Runtime == "simulated" {
+			return simulated.New(simulated.Config{Region: region}), nil
+		}
+		gpus, err := parseGPUs(ctx, f.GPUs)
+		if err != nil {
+			return nil, err
+		}
+		ports, err := parsePorts(f.Ports)
+		if err != nil {
+			return nil, err
+		}
+		return process.New(ctx, process.Config{
+			DataDir: filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
+			CPUMillicores: f.CPUMillicores, MemoryMiB: f.MemoryMiB,
+			StopInstancesOnExit: f.StopOnExit, Log: cfg.Log, Registerer: registry, Random: rand.Float64,
+		})
+	}
+	a, err := New(ctx, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+
+	components := a.Components()
+	if f.MetricsListen != "" {
+		components = append(components, service.AdminServer(service.AdminConfig{
+			Listen: f.MetricsListen, Registry: registry, Health: a.Health(), Pprof: f.Pprof, Log: cfg.Log,
+		}))
+	}
+	grace := stopGrace
+	if f.StopOnExit {
+		grace = stopInstanceGrace
+	}
+	cfg.Log.InfoContext(ctx, "agent started", "region", a.Region(), "runtime", f.Runtime, "version", Version)
+	return service.Run(ctx, cfg.Log, grace, components...)
+}
+
+// parseGPUs reads --gpus.
+func parseGPUs(ctx context.Context, s string) ([]process.GPU, error) {
+	switch s {
+	case "auto":
+		return process.DetectGPUs(ctx), nil
+	case "none", "", "0":
+		return nil, nil
+	}
+	parts := strings.Split(s, ":")
+	bad := fmt.Errorf("--gpus=%q: use auto, none, or COUNT[:PRODUCT[:MIB]] with a count from 0 to 64, for example 8:NVIDIA-H100-80GB-HBM3:81559", s)
+	n, err := strconv.Atoi(parts[0])
+	if err != nil || n < 0 || n > 64 || len(parts) > 3 {
+		return nil, bad
+	}
+	var gpu process.GPU
+	if len(parts) > 1 {
+		gpu.Product = parts[1]
+	}
+	if len(parts) > 2 {
+		if gpu.MemoryMiB, err = strconv.Atoi(parts[2]); err != nil || gpu.MemoryMiB < 1 {
+			return nil, bad
+		}
+	}
+	out := make([]process.GPU, n)
+	for i := range out {
+		out[i] = gpu
+		out[i].ID = strconv.Itoa(i)
+	}
+	return out, nil
+}
+
+// parsePorts reads --ports.
+func parsePorts(s string) (process.PortRange, error) {
+	if s == "" {
+		return process.PortRange{}, nil
+	}
+	var r process.PortRange
+	if n, err := fmt.Sscanf(s, "%d-%d", &r.Min, &r.Max); err != nil || n != 2 || r.Min < 1 || r.Max > 65535 || r.Min > r.Max {
+		return r, fmt.Errorf("--ports=%q: use FIRST-LAST, for example 20000-29999", s)
+	}
+	return r, nil
+}

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Simulated is a runtime that runs nothing, for fleets in tests and simulators.
+// It outlives the agents that use it.
+type Simulated struct{ *simulated.Runtime }
+
+// SimulatedConfig of a Simulated runtime.
+type SimulatedConfig struct {
+	Region string
+	// Start and Stop draw how long instances take; nil: no time.
+	Start, Stop func() time.Duration
+	// Crashes tells whether instances of a version with this label crash; nil:
+	// never.
+	Crashes func(versionLabel string) bool
+	// Failures draws how many starts of a new instance fail before one succeeds;
+	// nil: none do. Three are a crash loop.
+	Failures func() int
+	// Applied and Removed are told of every assignment that the runtime is handed,
+	// at once; nil: nobody is.
+	Applied func(deploymentID string, generation int64)
+	Removed func(deploymentID string)
+	// Ready is told of every instance that becomes ready, before the agent can see
+	// it; nil: nobody is. It must not call the runtime.
+	Ready func(deploymentID, instanceID string)
+}
+
+// NewSimulated returns one that runs nothing yet.
+func NewSimulated(cfg SimulatedConfig) *Simulated {
+	failures := func(d *agentv1.Deployment) int {
+		switch {
+		case cfg.Crashes != nil && cfg.Crashes(d.GetSpec().GetVersionLabel()):
+			return simulated.Doomed
+		case cfg.Failures != nil:
+			return cfg.Failures()
+		}
+		return 0
+	}
+	return &Simulated{simulated.New(simulated.Config{
+		Region: cfg.Region, Start: cfg.Start, Stop: cfg.Stop, Failures: failures,
+		Applied: cfg.Applied, Removed: cfg.Removed, Ready: cfg.Ready,
+	})}
+}

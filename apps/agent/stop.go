@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// StopInstances stops, each with its grace, the instances of a data directory
+// whose agent has ended. What is wanted stays as it is, so the next agent there
+// starts them again. An error says how many run on; when ctx ends, the order to
+// stop has been given, and their shims carry it out.
+func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error {
+	dir := filepath.Join(dataDir, "process")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		// Another runtime's, whose instances are no processes of this host.
+		return nil
+	}
+	r, err := process.New(ctx, process.Config{
+		DataDir: dir, StopInstancesOnExit: true, Log: log, Random: rand.Float64,
+	})
+	if err != nil {
+		return err
+	}
+	told, tell := context.WithCancel(ctx)
+	tell()
+	// Run waits for the longest grace, whatever becomes of ctx.
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(told) }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	seen, seeErr := r.Observe(context.WithoutCancel(ctx))
+	if seeErr != nil {
+		return seeErr
+	}
+	live := 0
+	for _, d := range seen.Deployments {
+		for _, i := range d.Instances {
+			switch i.Status { //nolint:exhaustive // the others have no process
+			case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, windlassv1.InstanceStatus_INSTANCE_STATUS_READY,
+				windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+				live++
+			}
+		}
+	}
+	if live > 0 {
+		return fmt.Errorf("%d instances have not stopped yet", live)
+	}
+	return err
+}
