@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The test binary is the program when this is set, so that signals and exit
+// codes are those of a real process.
+const beTheProgram = "MODELSERVER_TEST_BE_THE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beTheProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const patience = 20 * time.Second
+
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	err  *bufio.Scanner
+	addr string
+}
+
+func launch(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append([]string{beTheProgram + "=1"}, env...)
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return &process{t: t, cmd: cmd, err: bufio.NewScanner(stderr)}
+}
+
+// await reads the program's log up to a line with what, and returns that line.
+func (p *process) await(what string) string {
+	p.t.Helper()
+	for p.err.Scan() {
+		if strings.Contains(p.err.Text(), what) {
+			return p.err.Text()
+		}
+	}
+	require.FailNow(p.t, "the program ended without saying "+what)
+	return ""
+}
+
+// ready waits until the program answers its health check.
+func (p *process) ready() *process {
+	p.t.Helper()
+	_, rest, _ := strings.Cut(p.await("listening"), "address=")
+	p.addr, _, _ = strings.Cut(rest, " ")
+	require.Eventually(p.t, func() bool {
+		r, err := http.Get("http://" + p.addr + "/health")
+		if err != nil {
+			return false
+		}
+		_ = r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	}, patience, 2*time.Millisecond)
+	return p
+}
+
+// exitCode waits for the end; nobody reads the log after it.
+func (p *process) exitCode() int {
+	p.t.Helper()
+	for p.err.Scan() {
+	}
+	_ = p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestSIGTERMDrainsAndExitsWithZero(t *testing.T) {
+	p := launch(t, []string{"PORT=0"}, "--token-rate=50").ready()
+	r, err := http.Post("http://"+p.addr+"/v1/completions", "application/json",
+		strings.NewReader(`{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9","stream":true}`))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	in := bufio.NewReader(r.Body)
+	first, err := in.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, first, `"text":"0"`)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.await("draining")
+	rest, err := io.ReadAll(in)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(string(rest), "data: [DONE]\n\n"), string(rest))
+	require.Equal(t, 0, p.exitCode())
+}
+
+func TestACrashHasItsExitCode(t *testing.T) {
+	require.Equal(t, 7, launch(t, nil, "--fault-crash-at-start", "--fault-exit-code=7").exitCode())
+	require.Equal(t, 9, launch(t, []string{"MODELSERVER_FAULT_EXIT_CODE=9"}, "--port=0", "--fault-crash-after=10ms").exitCode())
+}
+
+func TestIgnoredSIGTERMNeedsSIGKILL(t *testing.T) {
+	p := launch(t, nil, "--port=0", "--fault-ignore-sigterm").ready()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.await("ignoring")
+	r, err := http.Get("http://" + p.addr + "/health")
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, 200, r.StatusCode)
+	require.NoError(t, p.cmd.Process.Kill())
+	require.Equal(t, -1, p.exitCode(), "ended by the signal")
+}
+
+func TestAPortClashExitsWithOneAndSaysWhatToDo(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	p := launch(t, nil, fmt.Sprintf("--port=%d", taken.Addr().(*net.TCPAddr).Port))
+	p.await("choose another --host or --port")
+	require.Equal(t, 1, p.exitCode())
+}
+
+func TestFlagsWinOverEnvironmentAndModelserverPortOverPort(t *testing.T) {
+	p := launch(t, []string{"PORT=1", "MODELSERVER_PORT=0", "MODELSERVER_VERSION_LABEL=env", "MODELSERVER_MODEL=env"}, "--version-label=flag").ready()
+	r, err := http.Get("http://" + p.addr + "/v1/models/env")
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, 200, r.StatusCode)
+	require.Equal(t, "flag", r.Header.Get("X-Model-Version"))
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 0, p.exitCode())
+}
+
+func TestABadFlagIsNamed(t *testing.T) {
+	p := launch(t, nil, "--queue=-1")
+	p.await("--queue must not be negative")
+	require.NotZero(t, p.exitCode())
+}

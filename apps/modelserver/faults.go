@@ -1,0 +1,143 @@
+package modelserver
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Faults is what goes wrong on purpose. The zero value: nothing. Times count
+// from the moment the faults were set: from the start for flags, from the
+// request for /faults.
+type Faults struct {
+	NeverReady      bool     `json:"neverReady" help:"Load forever: health stays 503."`
+	CrashAtStart    bool     `json:"crashAtStart" help:"Exit before listening."`
+	CrashAfter      Duration `json:"crashAfter" default:"0s" help:"Exit abruptly after this time; 0 for never."`
+	ExitCode        int      `json:"exitCode" default:"1" help:"Exit code of a crash; 1 to 255."`
+	FailHealth      bool     `json:"failHealth" help:"Answer the health check with 503, within the two times below."`
+	FailHealthAfter Duration `json:"failHealthAfter" default:"0s" help:"Begin to fail health after this time."`
+	FailHealthUntil Duration `json:"failHealthUntil" default:"0s" help:"Stop failing health after this time; 0 for never."`
+	ErrorRate       float64  `json:"errorRate" default:"0" help:"Share of requests answered with 500; 0 to 1."`
+	SlowFactor      float64  `json:"slowFactor" default:"1" help:"Stretches the time to the first token and between tokens."`
+	Hang            bool     `json:"hang" help:"Accept requests, health checks included, and never answer."`
+	IgnoreSIGTERM   bool     `json:"ignoreSigterm" name:"ignore-sigterm" help:"Go on serving after SIGTERM."`
+	MemoryMiB       int      `json:"memoryMib" name:"memory-mib" default:"0" help:"Hold this much memory, every page touched."`
+	LogLines        int      `json:"logLines" default:"0" help:"Write this many log lines per second."`
+}
+
+// Duration is a time.Duration that reads and writes itself as text ("1m30s").
+type Duration time.Duration
+
+// MarshalText writes d in Go's form.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads Go's form.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = Duration(v)
+	return err
+}
+
+func (f Faults) withDefaults() Faults {
+	if f.ExitCode == 0 {
+		f.ExitCode = 1
+	}
+	if f.SlowFactor == 0 {
+		f.SlowFactor = 1
+	}
+	return f
+}
+
+// Upper bounds of what a fault may cost the host that it runs on.
+const (
+	maxMemoryMiB = 1 << 20
+	maxLogLines  = 100_000
+)
+
+func (f Faults) validate() error {
+	var errs []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(f.CrashAfter < 0, "fault crashAfter must not be negative")
+	// 0 would make a crash look like a clean end.
+	refuse(f.ExitCode < 1 || f.ExitCode > 255, "fault exitCode must be 1 to 255, not %d", f.ExitCode)
+	refuse(f.FailHealthAfter < 0, "fault failHealthAfter must not be negative")
+	refuse(f.FailHealthUntil != 0 && f.FailHealthUntil <= f.FailHealthAfter, "fault failHealthUntil must be later than failHealthAfter, or 0")
+	refuse(!f.FailHealth && (f.FailHealthAfter != 0 || f.FailHealthUntil != 0), "fault failHealthAfter and failHealthUntil need failHealth")
+	refuse(!(f.ErrorRate >= 0 && f.ErrorRate <= 1), "fault errorRate must be 0 to 1, not %g", f.ErrorRate)
+	refuse(!(f.SlowFactor >= 1 && f.SlowFactor <= 1e6), "fault slowFactor must be 1 to 1000000, not %g", f.SlowFactor)
+	refuse(f.MemoryMiB < 0 || f.MemoryMiB > maxMemoryMiB, "fault memoryMib must be 0 to %d, not %d", maxMemoryMiB, f.MemoryMiB)
+	refuse(f.LogLines < 0 || f.LogLines > maxLogLines, "fault logLines must be 0 to %d, not %d", maxLogLines, f.LogLines)
+	return errors.Join(errs...)
+}
+
+func (f Faults) healthFails(since time.Duration) bool {
+	return f.FailHealth && since >= time.Duration(f.FailHealthAfter) &&
+		(f.FailHealthUntil == 0 || since < time.Duration(f.FailHealthUntil))
+}
+
+// ExitError is how Run tells its caller to end the process with Code: the
+// injected crash. The package itself never exits, so that it can be run
+// in-process.
+type ExitError struct {
+	Code   int
+	Reason string
+}
+
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("%s (injected fault, exit code %d)", e.Reason, e.Code)
+}
+
+// ExitCode is the code that the process is to end with.
+func (e *ExitError) ExitCode() int { return e.Code }
+
+// faultBoard holds the current faults and tells those who wait when they change.
+type faultBoard struct {
+	mu      sync.Mutex
+	faults  Faults
+	setAt   time.Time
+	changed chan struct{} // closed and replaced at every change
+	rnd     *rand.Rand
+}
+
+func newFaultBoard(f Faults, rnd *rand.Rand, now time.Time) *faultBoard {
+	return &faultBoard{faults: f, setAt: now, changed: make(chan struct{}), rnd: rnd}
+}
+
+// get returns the faults, when they were set, and a channel that closes when
+// they no longer hold.
+func (b *faultBoard) get() (Faults, time.Time, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.faults, b.setAt, b.changed
+}
+
+// update applies change to a copy and keeps it only if it is valid.
+func (b *faultBoard) update(now time.Time, change func(*Faults) error) (Faults, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.faults
+	if err := change(&next); err != nil {
+		return b.faults, err
+	}
+	next = next.withDefaults()
+	if err := next.validate(); err != nil {
+		return b.faults, err
+	}
+	b.faults, b.setAt = next, now
+	close(b.changed)
+	b.changed = make(chan struct{})
+	return next, nil
+}
+
+// drawError decides whether this request is one of those that fail.
+func (b *faultBoard) drawError() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.faults.ErrorRate > 0 && b.rnd.Float64() < b.faults.ErrorRate
+}

@@ -1,0 +1,120 @@
+package modelserver
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// Reasons why generation ended, in OpenAI's words; abort is vLLM's, for metrics.
+const (
+	finishStop   = "stop"
+	finishLength = "length"
+	finishAbort  = "abort"
+)
+
+// plan is the whole answer to one request. The echo model knows it before the
+// first token; only the pace makes it look like work.
+type plan struct {
+	promptTokens int
+	tokens       []string // joined, they are the text
+	finish       string
+}
+
+// planEcho repeats the words of echo up to limit tokens. With ignoreEOS it
+// starts over until the limit, which is how benchmarks ask for answers of an
+// exact length. The text ends before the first stop sequence.
+func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []string) plan {
+	words := strings.Fields(echo)
+	p := plan{promptTokens: promptTokens, finish: finishStop}
+	n := len(words)
+	if n > limit || ignoreEOS && n > 0 {
+		n, p.finish = limit, finishLength
+	}
+	p.tokens = make([]string, n)
+	for i := range n {
+		p.tokens[i] = words[i%len(words)]
+		if i > 0 {
+			p.tokens[i] = " " + p.tokens[i]
+		}
+	}
+	text := strings.Join(p.tokens, "")
+	cut := len(text)
+	for _, s := range stop {
+		if i := strings.Index(text, s); i >= 0 {
+			cut = min(cut, i)
+		}
+	}
+	if cut == len(text) {
+		return p
+	}
+	p.finish = finishStop
+	for i, t := range p.tokens {
+		if cut <= len(t) {
+			p.tokens = p.tokens[:i+1]
+			p.tokens[i] = t[:cut]
+			if cut == 0 {
+				p.tokens = p.tokens[:i]
+			}
+			break
+		}
+		cut -= len(t)
+	}
+	return p
+}
+
+// pace is how fast tokens come.
+type pace struct {
+	first time.Duration
+	each  time.Duration
+}
+
+func newPace(first time.Duration, rate, slow float64) pace {
+	p := pace{first: stretch(first, slow)}
+	if rate > 0 {
+		p.each = stretch(time.Duration(float64(time.Second)/rate), slow)
+	}
+	return p
+}
+
+// stretch saturates instead of wrapping around; a request's deadline ends the
+// wait long before.
+func stretch(d time.Duration, factor float64) time.Duration {
+	const longest = 365 * 24 * time.Hour
+	if f := float64(d) * factor; f < float64(longest) {
+		return time.Duration(f)
+	}
+	return longest
+}
+
+// run calls emit for every token when its time has come. Times count from the
+// start, not from the token before, so that a slow reader does not lower the
+// rate of what follows.
+func (p pace) run(ctx context.Context, tokens []string, emit func(i int, token string) error) error {
+	due := time.Now().Add(p.first)
+	for i, token := range tokens {
+		if err := sleepUntil(ctx, due); err != nil {
+			return err
+		}
+		if err := emit(i, token); err != nil {
+			return err
+		}
+		due = due.Add(p.each)
+	}
+	return nil
+}
+
+func sleepUntil(ctx context.Context, due time.Time) error {
+	wait := time.Until(due)
+	if wait <= 0 {
+		return context.Cause(ctx)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,235 @@
+package modelserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait of a test; none of them is meant to use it up.
+const patience = 20 * time.Second
+
+// endpoint is a server that runs on a real socket.
+type endpoint struct {
+	t      *testing.T
+	server *Server
+	url    string
+	client *http.Client
+	stop   context.CancelFunc // what SIGTERM does
+	result chan error         // what Run returned, once
+}
+
+func start(t *testing.T, cfg Config) *endpoint {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	cfg.Listener = listener
+	server, err := New(cfg)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	e := &endpoint{
+		t: t, server: server, stop: stop, result: make(chan error, 1),
+		url:    "http://" + listener.Addr().String(),
+		client: &http.Client{Timeout: patience, Transport: &http.Transport{}},
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.result <- server.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		// A test that left a fault on must not hang the end.
+		_, _ = server.faults.update(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
+		stop()
+		e.client.CloseIdleConnections()
+		<-ended
+	})
+	return e
+}
+
+func startReady(t *testing.T, cfg Config) *endpoint {
+	t.Helper()
+	e := start(t, cfg)
+	e.awaitHealth(http.StatusOK)
+	return e
+}
+
+func (e *endpoint) eventually(condition func() bool, what string) {
+	e.t.Helper()
+	require.Eventually(e.t, condition, patience, 2*time.Millisecond, what)
+}
+
+func (e *endpoint) awaitHealth(status int) {
+	e.t.Helper()
+	e.eventually(func() bool {
+		r, err := e.client.Get(e.url + "/health")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		_, _ = io.Copy(io.Discard, r.Body)
+		return r.StatusCode == status
+	}, "health becomes "+http.StatusText(status))
+}
+
+func (e *endpoint) exit() error {
+	e.t.Helper()
+	select {
+	case err := <-e.result:
+		return err
+	case <-time.After(patience):
+		require.FailNow(e.t, "the server did not end")
+		return nil
+	}
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (e *endpoint) do(method, path, body string) reply {
+	e.t.Helper()
+	r, err := e.try(method, path, body)
+	require.NoError(e.t, err)
+	return r
+}
+
+func (e *endpoint) try(method, path, body string) (reply, error) {
+	req, err := http.NewRequest(method, e.url+path, strings.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	r, err := e.client.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer r.Body.Close()
+	data, err := io.ReadAll(r.Body)
+	return reply{r.StatusCode, r.Header, data}, err
+}
+
+// The types of an OpenAI client, written from the API's reference and not from
+// this package's own types: what they cannot parse, a client cannot either.
+type clientCompletion struct {
+	ID, Object, Model string
+	Created           int64
+	SystemFingerprint string `json:"system_fingerprint"`
+	Choices           []struct {
+		Index   int
+		Message struct{ Role, Content string }
+		Delta   struct {
+			Role    string
+			Content *string
+		}
+		Text         string
+		FinishReason *string `json:"finish_reason"`
+	}
+	Usage *struct {
+		PromptTokens     int `json:"prompt_tokens"`
+		CompletionTokens int `json:"completion_tokens"`
+		TotalTokens      int `json:"total_tokens"`
+	}
+}
+
+type clientError struct {
+	Error struct {
+		Message, Type string
+		Param, Code   *string
+	}
+}
+
+func parse[T any](t *testing.T, data []byte) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal(data, &v), "body: %s", data)
+	return v
+}
+
+// events is a stream of server-sent events as a client reads it.
+type events struct {
+	t      *testing.T
+	reader *bufio.Reader
+}
+
+// next returns the next event's data, and false at the end of the stream.
+func (e *events) next() (string, bool) {
+	e.t.Helper()
+	line, err := e.reader.ReadString('\n')
+	if err != nil {
+		return "", false
+	}
+	data, ok := strings.CutPrefix(line, "data: ")
+	require.True(e.t, ok, "an event line begins with data: %q", line)
+	blank, err := e.reader.ReadString('\n')
+	require.NoError(e.t, err)
+	require.Equal(e.t, "\n", blank, "an empty line ends an event")
+	return strings.TrimSuffix(data, "\n"), true
+}
+
+func (e *endpoint) stream(ctx context.Context, path, body string) *events {
+	e.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+path, strings.NewReader(body))
+	require.NoError(e.t, err)
+	r, err := e.client.Do(req)
+	require.NoError(e.t, err)
+	e.t.Cleanup(func() { r.Body.Close() })
+	require.Equal(e.t, http.StatusOK, r.StatusCode)
+	require.Equal(e.t, "text/event-stream", r.Header.Get("Content-Type"))
+	return &events{t: e.t, reader: bufio.NewReader(r.Body)}
+}
+
+// metric reads one sample as Prometheus would: a gauge's or counter's value, a
+// histogram's count.
+func (e *endpoint) metric(name string, labels ...string) float64 {
+	e.t.Helper()
+	r := e.do(http.MethodGet, "/metrics", "")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(r.body))
+	require.NoError(e.t, err)
+	family := families[name]
+	require.NotNil(e.t, family, "metric %s", name)
+samples:
+	for _, m := range family.Metric {
+		have := map[string]string{}
+		for _, l := range m.Label {
+			have[l.GetName()] = l.GetValue()
+		}
+		require.Equal(e.t, e.server.cfg.Model, have["model_name"])
+		for i := 0; i < len(labels); i += 2 {
+			if have[labels[i]] != labels[i+1] {
+				continue samples
+			}
+		}
+		switch {
+		case m.Gauge != nil:
+			return m.Gauge.GetValue()
+		case m.Counter != nil:
+			return m.Counter.GetValue()
+		}
+		return float64(m.Histogram.GetSampleCount())
+	}
+	return 0
+}
+
+func (e *endpoint) awaitLoad(running, waiting float64) {
+	e.t.Helper()
+	e.eventually(func() bool {
+		return e.metric("vllm:num_requests_running") == running && e.metric("vllm:num_requests_waiting") == waiting
+	}, "requests running and waiting")
+}

@@ -1,0 +1,239 @@
+package modelserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// bodyTimeout is ample for the largest body over a poor line.
+	bodyTimeout = 30 * time.Second
+	// writeTimeout ends a request whose client stopped reading: it would hold
+	// a slot for nobody.
+	writeTimeout = 30 * time.Second
+	// statusClosedRequest is nginx's code for a request that ended without an
+	// answer. Only metrics see it.
+	statusClosedRequest = 499
+)
+
+var (
+	errRequestTimeout = errors.New("the request took longer than the server allows")
+	errDrainTimeout   = errors.New("the server stopped before the request was done")
+)
+
+// shape is what differs between the two endpoints' answers.
+type shape struct {
+	idPrefix    string
+	object      string
+	chunkObject string
+	whole       func(text string) choice
+	opening     func() (choice, bool) // a chunk before the first token, if there is one
+	chunk       func(token string) choice
+	last        func() choice // the chunk that carries the finish reason
+}
+
+// infer takes one request of either endpoint through the stages that the
+// package comment draws.
+func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
+	arrived := time.Now()
+	code := http.StatusOK
+	defer func() { s.metrics.responses.WithLabelValues(strconv.Itoa(code)).Inc() }()
+	refuse := func(e *apiError) {
+		code = e.status
+		e.write(w)
+	}
+
+	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	if !s.ready() {
+		refuse(&apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the model is loading", retryAfter: time.Second})
+		return
+	}
+	req, plan, form, problem := parse()
+	if problem != nil {
+		refuse(problem)
+		return
+	}
+	// Only after the body: a disconnect is noticed once it has been read.
+	if s.hang(ctx) {
+		code = statusClosedRequest
+		panic(http.ErrAbortHandler)
+	}
+	release, err := s.queue.acquire(ctx)
+	switch {
+	case errors.Is(err, errQueueFull):
+		refuse(&apiError{
+			status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "queue_full",
+			message: "the server is at capacity and its queue is full; try again later", retryAfter: s.retryAfter(),
+		})
+		return
+	case err != nil:
+		refuse(interrupted(err))
+		return
+	}
+	defer release()
+	s.metrics.queueTime.Observe(time.Since(arrived).Seconds())
+	if s.faults.drawError() {
+		refuse(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
+		return
+	}
+	if refused := s.answer(ctx, w, req, plan, form, arrived); refused != nil {
+		refuse(refused)
+	}
+}
+
+// answer generates and writes. It returns an error only while nothing has been
+// written yet.
+func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *sampling, plan plan, form shape, arrived time.Time) *apiError {
+	s.metrics.promptTokens.Add(float64(plan.promptTokens))
+	held := int64(plan.promptTokens)
+	s.metrics.cachedTokens.Add(held)
+	finish := finishAbort
+	defer func() {
+		s.metrics.cachedTokens.Add(-held)
+		s.metrics.success.WithLabelValues(finish).Inc()
+		s.metrics.endToEnd.Observe(time.Since(arrived).Seconds())
+	}()
+
+	head := completion{ID: form.idPrefix + s.newID(), Object: form.object, Created: arrived.Unix(), Model: s.cfg.Model, SystemFingerprint: s.cfg.VersionLabel}
+	var out *stream
+	if req.Stream {
+		head.Object = form.chunkObject
+		out = &stream{w: w, rc: http.NewResponseController(w), head: head}
+		if err := out.open(form); err != nil {
+			return nil
+		}
+	}
+	faults, _, _ := s.faults.get()
+	speed := newPace(s.cfg.TimeToFirstToken, s.cfg.TokenRate, faults.SlowFactor)
+	err := speed.run(ctx, plan.tokens, func(i int, token string) error {
+		if i == 0 {
+			s.metrics.timeToFirstToken.Observe(time.Since(arrived).Seconds())
+		}
+		s.metrics.generationTokens.Inc()
+		s.metrics.cachedTokens.Add(1)
+		held++
+		if out == nil {
+			return nil
+		}
+		return out.send(form.chunk(token))
+	})
+	if err != nil {
+		refused := interrupted(err)
+		if out == nil {
+			return refused
+		}
+		out.fail(refused)
+		return nil
+	}
+
+	finish = plan.finish
+	total := &usage{PromptTokens: plan.promptTokens, CompletionTokens: len(plan.tokens), TotalTokens: plan.promptTokens + len(plan.tokens)}
+	if out != nil {
+		if out.close(form, finish, req.StreamOptions != nil && req.StreamOptions.IncludeUsage, total) != nil {
+			finish = finishAbort
+		}
+		return nil
+	}
+	c := form.whole(strings.Join(plan.tokens, ""))
+	c.FinishReason = &finish
+	head.Choices, head.Usage = []choice{c}, total
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	writeJSON(w, http.StatusOK, head)
+	return nil
+}
+
+// interrupted says in an answer why a request did not finish. After a
+// disconnect nobody reads it.
+func interrupted(err error) *apiError {
+	e := &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "interrupted", message: err.Error(), retryAfter: time.Second}
+	switch {
+	case errors.Is(err, context.Canceled):
+		e.status, e.code = statusClosedRequest, "client_closed_request"
+	case errors.Is(err, errRequestTimeout):
+		e.status, e.kind, e.code, e.retryAfter = http.StatusGatewayTimeout, "timeout_error", "request_timeout", 0
+	}
+	return e
+}
+
+// retryAfter guesses when a slot will be free: the time that a typical answer
+// takes.
+func (s *Server) retryAfter() time.Duration {
+	const typicalTokens = 64
+	if s.cfg.TokenRate <= 0 {
+		return time.Second
+	}
+	return s.cfg.TimeToFirstToken + time.Duration(typicalTokens/s.cfg.TokenRate*float64(time.Second))
+}
+
+// stream writes server-sent events, each flushed, so that a token leaves the
+// server when it is generated.
+type stream struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	head completion
+}
+
+func (s *stream) open(form shape) error {
+	s.w.Header().Set("Content-Type", "text/event-stream")
+	s.w.Header().Set("Cache-Control", "no-cache")
+	// Proxies of nginx's kind would otherwise hold tokens back.
+	s.w.Header().Set("X-Accel-Buffering", "no")
+	s.w.WriteHeader(http.StatusOK)
+	if first, ok := form.opening(); ok {
+		return s.send(first)
+	}
+	return s.rc.Flush()
+}
+
+func (s *stream) send(c choice) error {
+	s.head.Choices = []choice{c}
+	return s.event(s.head)
+}
+
+func (s *stream) event(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return s.raw(data)
+}
+
+func (s *stream) raw(data []byte) error {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	var b bytes.Buffer
+	b.WriteString("data: ")
+	b.Write(data)
+	b.WriteString("\n\n")
+	if _, err := s.w.Write(b.Bytes()); err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
+
+// close ends a complete answer.
+func (s *stream) close(form shape, finish string, includeUsage bool, total *usage) error {
+	last := form.last()
+	last.FinishReason = &finish
+	if err := s.send(last); err != nil {
+		return err
+	}
+	if includeUsage {
+		s.head.Choices, s.head.Usage = []choice{}, total
+		if err := s.event(s.head); err != nil {
+			return err
+		}
+	}
+	return s.raw([]byte("[DONE]"))
+}
+
+// fail ends an incomplete answer: an error event and no [DONE], so that no
+// client takes it for a whole one. The client may be gone; then it is told
+// nothing.
+func (s *stream) fail(e *apiError) { _ = s.event(e.body()) }

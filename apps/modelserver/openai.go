@@ -1,0 +1,286 @@
+package modelserver
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// apiError is an answer that is not 200, in OpenAI's form.
+type apiError struct {
+	status     int
+	kind       string
+	code       string
+	param      string
+	message    string
+	retryAfter time.Duration
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func badRequest(param, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", code: "invalid_value", param: param, message: fmt.Sprintf(format, args...)}
+}
+
+func modelNotFound(asked, served string) *apiError {
+	return &apiError{
+		status: http.StatusNotFound, kind: "invalid_request_error", code: "model_not_found", param: "model",
+		message: fmt.Sprintf("the model %q does not exist; this server serves %q", asked, served),
+	}
+}
+
+type errorBody struct {
+	Error errorDetail `json:"error"`
+}
+
+// OpenAI's clients expect all four keys, null when unknown.
+type errorDetail struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+func (e *apiError) body() errorBody {
+	optional := func(s string) *string {
+		if s == "" {
+			return nil
+		}
+		return &s
+	}
+	return errorBody{errorDetail{Message: e.message, Type: e.kind, Param: optional(e.param), Code: optional(e.code)}}
+}
+
+func (e *apiError) write(w http.ResponseWriter) {
+	if e.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(max(1, e.retryAfter.Round(time.Second)/time.Second))))
+	}
+	writeJSON(w, e.status, e.body())
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// An error here means that the client is gone: there is nobody to tell.
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+type usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+}
+
+// completion is the envelope of every answer of both endpoints, whole or chunk.
+type completion struct {
+	ID                string   `json:"id"`
+	Object            string   `json:"object"`
+	Created           int64    `json:"created"`
+	Model             string   `json:"model"`
+	SystemFingerprint string   `json:"system_fingerprint"`
+	Choices           []choice `json:"choices"`
+	Usage             *usage   `json:"usage,omitempty"`
+}
+
+// choice has exactly one of Message (chat), Delta (chat chunk) and Text.
+type choice struct {
+	Index        int      `json:"index"`
+	Message      *message `json:"message,omitempty"`
+	Delta        *message `json:"delta,omitempty"`
+	Text         *string  `json:"text,omitempty"`
+	Logprobs     *string  `json:"logprobs"`
+	FinishReason *string  `json:"finish_reason"`
+}
+
+type message struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+// sampling is what both endpoints take. Fields that the echo model has no use
+// for (temperature, top_p, seed ...) are accepted and change nothing.
+type sampling struct {
+	Model               string         `json:"model"`
+	Stream              bool           `json:"stream"`
+	StreamOptions       *streamOptions `json:"stream_options"`
+	MaxTokens           *int           `json:"max_tokens"`
+	MaxCompletionTokens *int           `json:"max_completion_tokens"`
+	Stop                stopSequences  `json:"stop"`
+	N                   *int           `json:"n"`
+	IgnoreEOS           bool           `json:"ignore_eos"`
+}
+
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+// stopSequences is a string, a list of strings, or null.
+type stopSequences []string
+
+func (s *stopSequences) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*s = nil
+		if string(data) != "null" {
+			*s = stopSequences{one}
+		}
+		return nil
+	}
+	var many []string
+	if json.Unmarshal(data, &many) != nil {
+		return badRequest("stop", "stop must be a string or a list of strings")
+	}
+	*s = many
+	return nil
+}
+
+type chatRequest struct {
+	sampling
+	Messages []chatMessage `json:"messages"`
+}
+
+type chatMessage struct {
+	Role    string      `json:"role"`
+	Content chatContent `json:"content"`
+}
+
+// chatContent is a string, null, or a list of parts of which the text counts.
+type chatContent string
+
+func (c *chatContent) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*c = chatContent(text)
+		return nil
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if json.Unmarshal(data, &parts) != nil {
+		return badRequest("messages", "content of a message must be a string or a list of parts")
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Type != "text" {
+			return badRequest("messages", "content parts of type %q are not supported: this model reads text only", p.Type)
+		}
+		b.WriteString(p.Text)
+	}
+	*c = chatContent(b.String())
+	return nil
+}
+
+type completionRequest struct {
+	sampling
+	Prompt promptText `json:"prompt"`
+}
+
+// promptText is a string or a list of one string.
+type promptText struct {
+	text string
+	set  bool
+}
+
+func (p *promptText) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
+	p.set = true
+	if json.Unmarshal(data, &p.text) == nil {
+		return nil
+	}
+	var many []string
+	if json.Unmarshal(data, &many) != nil || len(many) != 1 {
+		return badRequest("prompt", "prompt must be a string or a list of one string")
+	}
+	p.text = many[0]
+	return nil
+}
+
+// decodeBody reads one JSON value of at most limit bytes into v.
+func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *apiError {
+	rc := http.NewResponseController(w)
+	// Not every writer has deadlines (a test's recorder has none); where there
+	// are none, the server's header and request timeouts are the bound.
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	// The deadline must not outlive the body: it would fire in the background
+	// read that notices a disconnect, and cancel a healthy request.
+	_ = rc.SetReadDeadline(time.Time{})
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return &apiError{
+			status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
+			message: fmt.Sprintf("the request body is larger than %d bytes", limit),
+		}
+	}
+	if err != nil {
+		return badRequest("", "reading the request body: %v", err)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		if known := (*apiError)(nil); errors.As(err, &known) {
+			return known
+		}
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			// The embedded struct is our own matter; the client knows no such name.
+			field := strings.TrimPrefix(wrong.Field, "sampling.")
+			return badRequest(field, "%s must be of type %s, not %s", cmp.Or(field, "the request"), wrong.Type, wrong.Value)
+		}
+		return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", code: "invalid_json", message: fmt.Sprintf("the request body is not valid JSON: %v", err)}
+	}
+	return nil
+}
+
+// check validates what both endpoints share and returns how many tokens the
+// answer may have.
+func (s *sampling) check(cfg *Config, promptTokens int) (limit int, problem *apiError) {
+	switch {
+	case s.Model == "":
+		return 0, badRequest("model", "model is missing: name the model, %q", cfg.Model)
+	case s.Model != cfg.Model:
+		return 0, modelNotFound(s.Model, cfg.Model)
+	case s.N != nil && *s.N != 1:
+		return 0, badRequest("n", "n must be 1, not %d", *s.N)
+	case len(s.Stop) > 4:
+		return 0, badRequest("stop", "stop takes at most 4 sequences, not %d", len(s.Stop))
+	case s.StreamOptions != nil && !s.Stream:
+		return 0, badRequest("stream_options", "stream_options needs stream to be true")
+	}
+	if slices.Contains(s.Stop, "") {
+		return 0, badRequest("stop", "stop must not contain an empty sequence")
+	}
+	room := cfg.MaxModelLen - promptTokens
+	asked, param := s.MaxTokens, "max_tokens"
+	if s.MaxCompletionTokens != nil {
+		asked, param = s.MaxCompletionTokens, "max_completion_tokens"
+	}
+	switch {
+	case asked != nil && *asked < 1:
+		return 0, badRequest(param, "%s must be at least 1, not %d", param, *asked)
+	case room < 1, asked != nil && *asked > room:
+		e := badRequest("", "the model's context is %d tokens; the prompt has %d and leaves no room for the answer that was asked for", cfg.MaxModelLen, promptTokens)
+		e.code = "context_length_exceeded"
+		return 0, e
+	case asked != nil:
+		return *asked, nil
+	}
+	return room, nil
+}
+
+// decodeStrict refuses a field that v does not have: a misspelt fault must not
+// silently do nothing.
+func decodeStrict(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+func countTokens(text string) int { return len(strings.Fields(text)) }
