@@ -1,0 +1,254 @@
+package kubelab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// serve is a deployment of model servers.
+func serve(name string, replicas int32, change func(*corev1.PodSpec)) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "server", Image: "vllm/vllm-openai:latest",
+					Ports: []corev1.ContainerPort{{ContainerPort: 8000}},
+					ReadinessProbe: &corev1.Probe{
+						PeriodSeconds: 1,
+						ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(8000)}},
+					},
+				}}},
+			},
+		},
+	}
+	if change != nil {
+		change(&d.Spec.Template.Spec)
+	}
+	return d
+}
+
+func gpus(count string) func(*corev1.PodSpec) {
+	return func(spec *corev1.PodSpec) {
+		spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(count)}
+	}
+}
+
+func (l *lab) create(t *testing.T, namespace string, d *appsv1.Deployment) {
+	t.Helper()
+	_, err := l.client.AppsV1().Deployments(namespace).Create(t.Context(), d, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// ready waits until a deployment has exactly so many ready pods.
+func (l *lab) ready(t *testing.T, namespace, name string, want int32) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		d, err := l.client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && d.Status.ReadyReplicas != want {
+			err = fmt.Errorf("%d of %d replicas are ready", d.Status.ReadyReplicas, want)
+		}
+		return err
+	})
+}
+
+func (l *lab) pods(t *testing.T, namespace string) []corev1.Pod {
+	t.Helper()
+	list, err := l.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return list.Items
+}
+
+func TestTheSchedulerCountsGPUsAndWhatItPlacesAnswers(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, nil)
+	// Two of 4 GPUs fit each of the three nodes with 8; the tainted node is not for us.
+	l.create(t, ns, serve("model", 7, gpus("4")))
+	l.ready(t, ns, "model", 6)
+
+	nodes := map[string]int{}
+	for _, p := range l.pods(t, ns) {
+		if p.Spec.NodeName == "" {
+			eventually(t, func(ctx context.Context) error {
+				waiting, err := l.client.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				for _, c := range waiting.Status.Conditions {
+					if c.Type == corev1.PodScheduled && strings.Contains(c.Message, "3 Insufficient nvidia.com/gpu") {
+						return nil
+					}
+				}
+				return fmt.Errorf("the scheduler's reason is missing: %v", waiting.Status.Conditions)
+			})
+			continue
+		}
+		nodes[p.Spec.NodeName]++
+		require.True(t, strings.HasPrefix(p.Status.PodIP, "127.91."), p.Status.PodIP)
+		status, err := httpGet(t.Context(), "http://"+p.Status.PodIP+":8000/health")
+		require.NoError(t, err)
+		require.Equal(t, 200, status)
+	}
+	require.Equal(t, map[string]int{"h100-0": 2, "h100-1": 2, "h100-2": 2}, nodes)
+}
+
+func TestNodesSayWhatGPUFeatureDiscoveryWould(t *testing.T) {
+	l := sharedLab(t)
+	n, err := l.client.CoreV1().Nodes().Get(t.Context(), "l4-0", metav1.GetOptions{})
+	require.NoError(t, err)
+	for key, want := range map[string]string{
+		"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034",
+		"nvidia.com/gpu.count": "2", "nvidia.com/gpu.present": "true",
+		"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "lab",
+		"windlass.run/spot": "true", "team": "search",
+	} {
+		require.Equal(t, want, n.Labels[key], key)
+	}
+	require.Equal(t, []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}}, n.Spec.Taints)
+	require.Equal(t, "2", n.Status.Allocatable.Name("nvidia.com/gpu", resource.DecimalSI).String())
+}
+
+func TestServicesHaveEndpointsAndPodsHaveLogs(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, nil)
+	l.create(t, ns, serve("model", 2, nil))
+	_, err := l.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "model"},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "model"},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8000)}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	l.ready(t, ns, "model", 2)
+	eventually(t, func(ctx context.Context) error {
+		slices, err := l.client.DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for _, s := range slices.Items {
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready && strings.HasPrefix(e.Addresses[0], "127.91.") {
+					ready++
+				}
+			}
+		}
+		if ready != 2 {
+			return fmt.Errorf("%d endpoints are ready", ready)
+		}
+		return nil
+	})
+	log, err := l.client.CoreV1().Pods(ns).GetLogs(l.pods(t, ns)[0].Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, string(log), "model loaded")
+}
+
+func TestAClaimGetsAVolumeAndItsFolderGoesWithIt(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, nil)
+	claims := l.client.CoreV1().PersistentVolumeClaims(ns)
+	_, err := claims.Create(t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "cache"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	l.create(t, ns, serve("model", 1, func(spec *corev1.PodSpec) {
+		spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "cache"},
+		}}}
+	}))
+	l.ready(t, ns, "model", 1)
+	claim, err := claims.Get(t.Context(), "cache", metav1.GetOptions{})
+	require.NoError(t, err)
+	folder := filepath.Join(l.dir, "volumes", claim.Spec.VolumeName)
+	require.DirExists(t, folder)
+
+	require.NoError(t, l.client.AppsV1().Deployments(ns).Delete(t.Context(), "model", metav1.DeleteOptions{}))
+	require.NoError(t, claims.Delete(t.Context(), "cache", metav1.DeleteOptions{}))
+	eventually(t, func(ctx context.Context) error {
+		_, err := l.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the volume is still there: %w", err)
+	})
+	require.NoDirExists(t, folder)
+}
+
+func TestAServiceAccountMayDoWhatItsRoleSaysAndNothingElse(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, nil)
+	_, err := l.client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = l.client.RbacV1().RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "default", Namespace: ns}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	token, err := l.client.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	cfg := rest.AnonymousClientConfig(l.rest)
+	cfg.BearerToken = token.Status.Token
+	client, err := kubernetes.NewForConfig(cfg)
+	require.NoError(t, err)
+	eventually(t, func(ctx context.Context) error { // RBAC reads roles from a cache
+		_, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		return err
+	})
+	_, err = client.CoreV1().Secrets(ns).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+}
+
+func TestPodSecurityIsEnforced(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	_, err := l.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "bad"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	require.ErrorContains(t, err, `violates PodSecurity "restricted:latest"`)
+}
+
+func TestWhatANamespaceHoldsGoesWithIt(t *testing.T) {
+	l := sharedLab(t)
+	ns := l.namespace(t, nil)
+	l.create(t, ns, serve("model", 1, nil))
+	l.ready(t, ns, "model", 1)
+	require.NoError(t, l.client.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
+	eventually(t, func(ctx context.Context) error {
+		_, err := l.client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the namespace is still there: %w", err)
+	})
+}

@@ -1,0 +1,116 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	// stopGrace lets etcd and the API server end in order; they take about a
+	// second when nothing is stuck.
+	stopGrace = 10 * time.Second
+	// healthyAfter: a component that ran this long and then ended is started
+	// again at once, and counts as a first failure.
+	healthyAfter = 30 * time.Second
+	// restarts in a row after which the cluster is given up: whatever ends a
+	// component five times is not going to pass.
+	restarts = 5
+)
+
+// child is one component: a process that is started again when it ends.
+type child struct {
+	name string
+	spec proc.Spec
+	log  *slog.Logger
+	rnd  func() float64
+	// from is where the log of this start begins.
+	from int64
+	proc *proc.Process
+}
+
+func (p *Plane) newChild(name string, args []string) *child {
+	path, argv := p.self, append([]string{name}, args...)
+	if foreign := p.foreign[name]; foreign != "" {
+		path, argv = foreign, args
+	}
+	return &child{
+		name: name, log: p.log.With("component", name), rnd: p.cfg.Rand,
+		spec: proc.Spec{
+			Name: name, Path: path, Args: argv, Env: p.environ(), Dir: p.cfg.DataDir,
+			RecordFile:    filepath.Join(p.cfg.DataDir, "run", name+".json"),
+			LogFile:       filepath.Join(p.cfg.DataDir, "log", name+".log"),
+			DieWithParent: true,
+		},
+	}
+}
+
+func (c *child) start() error {
+	c.from = 0
+	if st, err := os.Stat(c.spec.LogFile); err == nil && st.Size() <= proc.LogLimit {
+		c.from = st.Size()
+	}
+	var err error
+	c.proc, err = proc.Start(c.spec)
+	return err
+}
+
+// ended describes how the process ended, with its last words.
+func (c *child) ended() error {
+	err := c.proc.Wait()
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("%s ended (%w): %s (log: %s)", c.name, err, lastWords(c.spec.LogFile, c.from), c.spec.LogFile)
+}
+
+// keep starts the process again whenever it ends, until ctx ends; then it stops
+// it. It returns an error when that is hopeless.
+func (c *child) keep(ctx context.Context) error {
+	policy := backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for failures := 0; ; {
+		started := time.Now()
+		select {
+		case <-ctx.Done():
+			return c.proc.Stop(context.WithoutCancel(ctx), stopGrace)
+		case <-c.proc.Done():
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // told to stop: that it has ended is what was wanted
+		}
+		if time.Since(started) > healthyAfter {
+			failures = 0
+		}
+		if failures++; failures > restarts {
+			return fmt.Errorf("%w; %d times in a row", c.ended(), failures)
+		}
+		c.log.WarnContext(ctx, "a component ended; starting it again", "error", c.ended())
+		if err := backoff.Sleep(ctx, policy.Delay(failures-1, c.rnd)); err != nil {
+			return nil //nolint:nilerr // told to stop while nothing ran
+		}
+		if err := c.start(); err != nil {
+			return err
+		}
+	}
+}
+
+// lastWords are the last lines of a log since offset, in one line: enough to see
+// the flag that was refused, or the port that is taken.
+func lastWords(path string, offset int64) string {
+	b, err := os.ReadFile(path)
+	if err != nil || int64(len(b)) <= offset {
+		return "no output"
+	}
+	lines := strings.Split(strings.TrimSpace(string(b[offset:])), "\n")
+	lines = lines[max(0, len(lines)-3):]
+	text := strings.Join(lines, " | ")
+	return text[max(0, len(text)-2000):]
+}

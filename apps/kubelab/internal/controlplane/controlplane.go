@@ -1,0 +1,276 @@
+// Package controlplane runs the processes of one Kubernetes control plane.
+//
+//	Start:  etcd, kube-apiserver ──/readyz──> controller manager, scheduler, KWOK ──/healthz──> ready
+//	Run:    start again what ends; at the end stop in the opposite order
+//
+// Every process dies with this one (the kernel sees to that), is written down
+// before it starts (package proc), and a data directory is locked by whoever runs
+// on it: so there is never a second etcd on one set of files, whatever was killed
+// when. A component that ends is started again, as static pods are; one that keeps
+// ending ends the whole with its last words.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/component"
+	"github.com/windlass-run/windlass/apps/kubelab/internal/credentials"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	// startDeadline: some 8 s on two idle cores, and tests run many things beside.
+	startDeadline = 3 * time.Minute
+	// portAttempts: a free port may be taken between the look and the listen.
+	portAttempts = 3
+	poll         = 50 * time.Millisecond
+	// MinNodeGrace: KWOK renews leases at a quarter of whole seconds, and below
+	// that a busy machine would lose nodes that nobody lost.
+	MinNodeGrace = 2 * time.Second
+)
+
+// Config of a control plane.
+type Config struct {
+	// DataDir keeps everything; made when missing. The caller holds its lock.
+	DataDir string
+	// APIPort of 127.0.0.1; 0: that of the last run, or a free one.
+	APIPort int
+	// NodeGrace is how long a node may be silent before it is NotReady.
+	NodeGrace time.Duration
+	// EvictAfter is how long pods stay on a node that is NotReady, unless their
+	// tolerations say otherwise. In whole seconds.
+	EvictAfter time.Duration
+	// Assets is a folder with other binaries of etcd and kube-apiserver, such as
+	// KUBEBUILDER_ASSETS names; empty: those in this binary.
+	Assets string
+	// Log is required.
+	Log *slog.Logger
+	// Rand returns numbers in [0, 1) for backoff; nil: the runtime's own.
+	Rand func() float64
+}
+
+// Plane is a running control plane.
+type Plane struct {
+	cfg     Config
+	log     *slog.Logger
+	self    string
+	foreign map[string]string
+	creds   *credentials.Credentials
+	ports   ports
+
+	etcd, api *child
+	// clients of the API server: started after it, stopped before it.
+	clients []*child
+}
+
+// Start the control plane; when it returns, every component serves. Run must be
+// called to keep and to end it.
+func Start(ctx context.Context, cfg Config) (*Plane, error) {
+	p, err := newPlane(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start the control plane: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		if p.ports, err = takePorts(cfg.DataDir, cfg.APIPort); err != nil {
+			return nil, fmt.Errorf("start the control plane: %w", err)
+		}
+		if err = p.start(ctx); err == nil {
+			return p, nil
+		}
+		err = errors.Join(err, p.stop(context.WithoutCancel(ctx)))
+		lost := attempt < portAttempts && strings.Contains(err.Error(), "address already in use")
+		if !lost || ctx.Err() != nil {
+			return nil, fmt.Errorf("start the control plane: %w", err)
+		}
+	}
+}
+
+func newPlane(cfg Config) (*Plane, error) {
+	if cfg.NodeGrace < MinNodeGrace {
+		return nil, fmt.Errorf("the grace period of nodes must be at least %s, not %s", MinNodeGrace, cfg.NodeGrace)
+	}
+	if cfg.EvictAfter < 0 {
+		return nil, fmt.Errorf("the time until eviction must not be negative, not %s", cfg.EvictAfter)
+	}
+	p := &Plane{cfg: cfg, log: cfg.Log, foreign: map[string]string{}}
+	var err error
+	if p.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if cfg.Assets != "" {
+		for _, name := range []string{component.Etcd, component.APIServer} {
+			p.foreign[name] = filepath.Join(cfg.Assets, name)
+			if _, err := os.Stat(p.foreign[name]); err != nil {
+				return nil, fmt.Errorf("KUBEBUILDER_ASSETS has no %s: %w; unset it to use kubelab's own", name, err)
+			}
+		}
+	}
+	if p.creds, err = credentials.Ensure(CredentialsDir(cfg.DataDir)); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// CredentialsDir is where the credentials of a data directory are.
+func CredentialsDir(dataDir string) string { return filepath.Join(dataDir, "credentials") }
+
+func (p *Plane) start(ctx context.Context) error {
+	p.etcd, p.api, p.clients = p.newChild(component.Etcd, p.etcdArgs()), p.newChild(component.APIServer, p.apiServerArgs()), nil
+	if err := p.writeFiles(); err != nil {
+		return err
+	}
+	if err := p.stopStrays(ctx); err != nil {
+		return err
+	}
+	if err := p.etcd.start(); err != nil {
+		return err
+	}
+	if err := p.api.start(); err != nil {
+		return err
+	}
+	if err := p.waitHealthy(ctx, p.ports.api, "/readyz", p.api, p.etcd); err != nil {
+		return err
+	}
+	manager := p.newChild(component.ControllerManager, p.controllerManagerArgs())
+	scheduler := p.newChild(component.Scheduler, p.schedulerArgs())
+	for _, c := range []*child{manager, scheduler, p.newChild(component.KWOK, p.kwokArgs())} {
+		if err := c.start(); err != nil {
+			return err
+		}
+		p.clients = append(p.clients, c)
+	}
+	if err := p.waitHealthy(ctx, p.ports.controllerManager, "/healthz", p.children()...); err != nil {
+		return err
+	}
+	return p.waitHealthy(ctx, p.ports.scheduler, "/healthz", p.children()...)
+}
+
+// Run keeps the components running until ctx ends, then stops them in order: who
+// uses a component ends before it. An error means that the control plane could
+// not be kept; nothing of it runs any more.
+func (p *Plane) Run(ctx context.Context) error {
+	group, running := errgroup.WithContext(ctx)
+	// Each tier has a context of its own, which ends when the tier above has ended.
+	api, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	etcd, stopEtcd := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	defer stopEtcd()
+
+	group.Go(func() error {
+		defer stopAPI()
+		tier, running := errgroup.WithContext(running)
+		for _, c := range p.clients {
+			tier.Go(func() error { return c.keep(running) })
+		}
+		return tier.Wait()
+	})
+	group.Go(func() error {
+		defer stopEtcd()
+		return p.api.keep(api)
+	})
+	group.Go(func() error { return p.etcd.keep(etcd) })
+	return group.Wait()
+}
+
+func (p *Plane) children() []*child { return append([]*child{p.etcd, p.api}, p.clients...) }
+
+// stop what start has started, the last first.
+func (p *Plane) stop(ctx context.Context) error {
+	var errs []error
+	for _, c := range slices.Backward(p.children()) {
+		if c.proc != nil {
+			errs = append(errs, c.proc.Stop(ctx, stopGrace))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stopStrays stops what a killed kubelab left behind where the kernel does not do
+// that: etcd must be alone on its files.
+func (p *Plane) stopStrays(ctx context.Context) error {
+	for _, name := range []string{component.KWOK, component.Scheduler, component.ControllerManager, component.APIServer, component.Etcd} {
+		c := p.newChild(name, nil)
+		pid, err := proc.StopStray(ctx, c.spec.RecordFile, stopGrace)
+		if err != nil {
+			return fmt.Errorf("stop the %s of an earlier run: %w", name, err)
+		}
+		if pid != 0 {
+			p.log.InfoContext(ctx, "stopped a component that an earlier run left behind", "component", name, "pid", pid)
+		}
+	}
+	return nil
+}
+
+// writeFiles that the components read: their kubeconfigs and configurations.
+func (p *Plane) writeFiles() error {
+	files := map[string][]byte{
+		p.schedulerConfigFile(): p.schedulerConfig(),
+		p.kwokConfigFile():      []byte(stages),
+	}
+	for name, user := range map[string]credentials.User{
+		component.ControllerManager: credentials.ControllerManager,
+		component.Scheduler:         credentials.Scheduler,
+		component.KWOK:              credentials.KWOK,
+	} {
+		content, err := p.creds.Kubeconfig(user, p.URL())
+		if err != nil {
+			return err
+		}
+		files[p.kubeconfig(name)] = content
+	}
+	for path, content := range files {
+		if err := atomicfile.Write(path, content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Plane) config(name string) string { return filepath.Join(p.cfg.DataDir, "config", name) }
+
+func (p *Plane) kubeconfig(name string) string { return p.config(name + ".kubeconfig") }
+func (p *Plane) schedulerConfigFile() string   { return p.config("kube-scheduler.yaml") }
+func (p *Plane) kwokConfigFile() string        { return p.config("kwok.yaml") }
+
+// environ of the components: ours, without settings that are meant for another
+// etcd, KWOK or cluster.
+func (p *Plane) environ() []string {
+	var out []string
+	for _, kv := range os.Environ() {
+		foreign := false
+		for _, prefix := range []string{"ETCD_", "KWOK_", "KUBERNETES_", "KUBECONFIG="} {
+			foreign = foreign || strings.HasPrefix(kv, prefix)
+		}
+		if !foreign {
+			out = append(out, kv)
+		}
+	}
+	return append(out, "KWOK_WORKDIR="+filepath.Join(p.cfg.DataDir, "kwok"))
+}
+
+// URL of the API server.
+func (p *Plane) URL() string { return url("https", p.ports.api) }
+
+// REST is how the administrator reaches the API server.
+func (p *Plane) REST() *rest.Config { return p.creds.REST(credentials.Admin, p.URL()) }
+
+// Kubeconfig of the administrator, as a file's content.
+func (p *Plane) Kubeconfig() ([]byte, error) { return p.creds.Kubeconfig(credentials.Admin, p.URL()) }
+
+// Client of the API server, as the administrator.
+func (p *Plane) Client() (kubernetes.Interface, error) { return kubernetes.NewForConfig(p.REST()) }

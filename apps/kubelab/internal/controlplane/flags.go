@@ -1,0 +1,151 @@
+package controlplane
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/component"
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
+)
+
+// serviceCIDR is where Services get their addresses. Nothing answers there: a
+// kubelab has no kube-proxy.
+const serviceCIDR = "10.96.0.0/16"
+
+func url(scheme string, port int) string { return scheme + "://" + local(port) }
+
+func local(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+// etcdArgs: nothing waits for the disk, so what is stored survives the death of
+// any process but not that of the machine.
+func (p *Plane) etcdArgs() []string {
+	return []string{
+		"--name=kubelab",
+		"--data-dir=" + filepath.Join(p.cfg.DataDir, "etcd"),
+		"--listen-client-urls=" + url("http", p.ports.etcd),
+		"--advertise-client-urls=" + url("http", p.ports.etcd),
+		// A cluster of one has nobody to talk to, but must listen.
+		"--listen-peer-urls=http://127.0.0.1:0",
+		"--initial-advertise-peer-urls=http://127.0.0.1:0",
+		"--initial-cluster=kubelab=http://127.0.0.1:0",
+		"--unsafe-no-fsync",
+		"--quota-backend-bytes=" + strconv.Itoa(8<<30),
+		"--log-level=warn",
+	}
+}
+
+func (p *Plane) apiServerArgs() []string {
+	c := p.creds
+	tolerate := strconv.Itoa(int(p.cfg.EvictAfter.Seconds()))
+	args := []string{
+		"--etcd-servers=" + url("http", p.ports.etcd),
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(p.ports.api),
+		"--tls-cert-file=" + c.CertFile(),
+		"--tls-private-key-file=" + c.KeyFile(),
+		"--token-auth-file=" + c.TokenFile(),
+		"--authorization-mode=Node,RBAC",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-signing-key-file=" + c.ServiceAccountKeyFile(),
+		"--service-account-key-file=" + c.ServiceAccountKeyFile(),
+		"--service-cluster-ip-range=" + serviceCIDR,
+		// The service "kubernetes" gets no endpoints: they may not be loopback
+		// addresses, and there is nobody who would follow them.
+		"--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none",
+		"--kubelet-preferred-address-types=InternalIP",
+		"--allow-privileged=true",
+		"--default-not-ready-toleration-seconds=" + tolerate,
+		"--default-unreachable-toleration-seconds=" + tolerate,
+		"--profiling=false",
+	}
+	if p.foreign[component.APIServer] == "" {
+		args = append(args, component.WithoutEndpointSlices)
+	}
+	return args
+}
+
+func (p *Plane) controllerManagerArgs() []string {
+	c := p.creds
+	return append(p.servingArgs(p.ports.controllerManager, p.kubeconfig(component.ControllerManager)),
+		"--kubeconfig="+p.kubeconfig(component.ControllerManager),
+		"--leader-elect=false",
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file="+c.ServiceAccountKeyFile(),
+		"--root-ca-file="+c.CAFile(),
+		"--controllers="+p.controllers(),
+		"--node-monitor-period="+monitorPeriod(p.cfg.NodeGrace).String(),
+		"--node-monitor-grace-period="+p.cfg.NodeGrace.String(),
+		// The brakes on evictions are for outages of real data centres; here a
+		// lost node is the test.
+		"--node-eviction-rate=100",
+		"--secondary-node-eviction-rate=100",
+		"--large-cluster-size-threshold=0",
+		// Its 20 queries a second would make a thousand deployments take minutes.
+		"--kube-api-qps=1000", "--kube-api-burst=2000",
+		"--profiling=false",
+	)
+}
+
+// controllers that run: all but those that write Endpoints, which EndpointSlices
+// have replaced and which may not hold loopback addresses. An API server that is
+// not ours refuses such EndpointSlices too.
+func (p *Plane) controllers() string {
+	const most = "*,-endpoints-controller,-endpointslice-mirroring-controller"
+	if p.foreign[component.APIServer] != "" {
+		return most + ",-endpointslice-controller"
+	}
+	return most
+}
+
+// monitorPeriod of the node lifecycle controller: often enough that the grace
+// period is what decides.
+func monitorPeriod(grace time.Duration) time.Duration { return max(grace/4, 250*time.Millisecond) }
+
+func (p *Plane) schedulerArgs() []string {
+	return append(p.servingArgs(p.ports.scheduler, p.kubeconfig(component.Scheduler)),
+		"--config="+p.schedulerConfigFile())
+}
+
+// servingArgs of a component's own health and metrics. Health is for everyone.
+func (p *Plane) servingArgs(port int, kubeconfig string) []string {
+	return []string{
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + p.creds.CertFile(),
+		"--tls-private-key-file=" + p.creds.KeyFile(),
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--authorization-always-allow-paths=/healthz,/readyz,/livez",
+		"--authentication-skip-lookup",
+	}
+}
+
+func (p *Plane) schedulerConfig() []byte {
+	return fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: %q
+  qps: 1000
+  burst: 2000
+leaderElection:
+  leaderElect: false
+enableProfiling: false
+`, p.kubeconfig(component.Scheduler))
+}
+
+func (p *Plane) kwokArgs() []string {
+	return []string{
+		"--kubeconfig=" + p.kubeconfig(component.KWOK),
+		"--config=" + p.kwokConfigFile(),
+		"--manage-nodes-with-label-selector=" + nodes.LabelOnline + "=true",
+		"--node-lease-duration-seconds=" + strconv.Itoa(leaseSeconds(p.cfg.NodeGrace)),
+		"-v=WARN",
+	}
+}
+
+// leaseSeconds of nodes. KWOK renews four times in that span, so that a node
+// must miss several renewals before the grace period is over.
+func leaseSeconds(grace time.Duration) int { return max(1, int(grace.Seconds())) }

@@ -1,0 +1,240 @@
+// Package credentials makes and keeps what the components of one cluster know
+// each other by: a certificate authority, the serving certificate, the key that
+// signs service accounts' tokens, and one bearer token per component.
+//
+// They are made once per data directory, as one folder that is renamed into
+// place when it is complete, so that a cluster whose objects were kept also keeps
+// the certificate authority that is written in them.
+package credentials
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// validity of certificates: a lab whose data directory is older has been
+// forgotten, not used.
+const validity = 10 * 365 * 24 * time.Hour
+
+// User is one identity of the token file.
+type User struct {
+	Name   string
+	Groups []string
+}
+
+// The users. The controller manager and the scheduler are who they are in any
+// cluster, and get their rights from the bootstrap policy of RBAC.
+var (
+	Admin             = User{Name: "kubelab-admin", Groups: []string{"system:masters"}}
+	ControllerManager = User{Name: "system:kube-controller-manager"}
+	Scheduler         = User{Name: "system:kube-scheduler"}
+	// KWOK writes nodes' status and leases; there is no role for that but a
+	// kubelet's, which is bound to one node.
+	KWOK = User{Name: "kubelab-kwok", Groups: []string{"system:masters"}}
+)
+
+func users() []User { return []User{Admin, ControllerManager, Scheduler, KWOK} }
+
+// Credentials of one cluster, in files under Dir.
+type Credentials struct {
+	dir    string
+	ca     []byte
+	tokens map[string]string
+}
+
+// Ensure reads the credentials in dir, and makes them first when there are none.
+func Ensure(dir string) (*Credentials, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if err := create(dir); err != nil {
+			return nil, fmt.Errorf("make credentials: %w", err)
+		}
+	}
+	c, err := Load(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w; remove %s together with the rest of the data directory to start anew", err, dir)
+	}
+	return c, nil
+}
+
+// Load reads the credentials in dir.
+func Load(dir string) (*Credentials, error) {
+	c := &Credentials{dir: dir, tokens: map[string]string{}}
+	var err error
+	if c.ca, err = os.ReadFile(c.CAFile()); err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	file, err := os.Open(c.TokenFile())
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	for _, row := range rows {
+		if len(row) < 3 {
+			return nil, fmt.Errorf("read credentials: %s has a line of %d fields, which must be 3 or more", c.TokenFile(), len(row))
+		}
+		c.tokens[row[1]] = row[0]
+	}
+	for _, u := range users() {
+		if c.tokens[u.Name] == "" {
+			return nil, fmt.Errorf("read credentials: %s has no token of %s", c.TokenFile(), u.Name)
+		}
+	}
+	return c, nil
+}
+
+// CAFile is the certificate authority, in PEM.
+func (c *Credentials) CAFile() string { return filepath.Join(c.dir, "ca.crt") }
+
+// CertFile is the certificate that components serve with on 127.0.0.1.
+func (c *Credentials) CertFile() string { return filepath.Join(c.dir, "serving.crt") }
+
+// KeyFile is the private key of CertFile.
+func (c *Credentials) KeyFile() string { return filepath.Join(c.dir, "serving.key") }
+
+// ServiceAccountKeyFile is the private key of service accounts' tokens.
+func (c *Credentials) ServiceAccountKeyFile() string {
+	return filepath.Join(c.dir, "service-account.key")
+}
+
+// TokenFile is what the API server's --token-auth-file reads.
+func (c *Credentials) TokenFile() string { return filepath.Join(c.dir, "tokens.csv") }
+
+// REST is how a user reaches the API server at url, without a limit on queries:
+// the API server has its own.
+func (c *Credentials) REST(u User, url string) *rest.Config {
+	return &rest.Config{
+		Host: url, BearerToken: c.tokens[u.Name], UserAgent: "kubelab",
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca},
+		QPS:             -1,
+	}
+}
+
+// Kubeconfig is how a user reaches the API server at url, as a file's content.
+// It is complete in itself, so that it may be copied elsewhere.
+func (c *Credentials) Kubeconfig(u User, url string) ([]byte, error) {
+	const name = "kubelab"
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: url, CertificateAuthorityData: c.ca}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: c.tokens[u.Name]}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	})
+}
+
+// create makes dir in one step: whoever finds it finds all of it.
+func create(dir string) error {
+	tmp := dir + ".tmp"
+	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
+		return err
+	}
+	files, err := generate(time.Now())
+	if err != nil {
+		return err
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(tmp, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, dir)
+}
+
+func generate(now time.Time) (map[string][]byte, error) {
+	caKey, _, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kubelab"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(validity),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	if err != nil {
+		return nil, err
+	}
+	servingKey, servingKeyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	serving := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kubelab"},
+		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+	}
+	servingDER, err := x509.CreateCertificate(rand.Reader, serving, ca, servingKey.Public(), caKey)
+	if err != nil {
+		return nil, err
+	}
+	_, accountKeyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := newTokens()
+	if err != nil {
+		return nil, err
+	}
+	caPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER})
+	return map[string][]byte{
+		"ca.crt": caPEM,
+		"serving.crt": append(
+			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: servingDER}), caPEM...),
+		"serving.key":         servingKeyPEM,
+		"service-account.key": accountKeyPEM,
+		"tokens.csv":          tokens,
+	}, nil
+}
+
+func newKey() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func newTokens() ([]byte, error) {
+	var out bytes.Buffer
+	w := csv.NewWriter(&out)
+	for _, u := range users() {
+		secret := make([]byte, 16)
+		if _, err := rand.Read(secret); err != nil {
+			return nil, err
+		}
+		if err := w.Write([]string{hex.EncodeToString(secret), u.Name, u.Name, strings.Join(u.Groups, ",")}); err != nil {
+			return nil, err
+		}
+	}
+	w.Flush()
+	return out.Bytes(), w.Error()
+}

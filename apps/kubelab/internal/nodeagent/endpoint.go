@@ -1,0 +1,242 @@
+package nodeagent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
+)
+
+// endpoint is the part of the kubelet's API that the API server calls for logs.
+// It listens on the nodes' address, which is this host's loopback, and only reads.
+type endpoint struct{ cert tls.Certificate }
+
+// logSource finds a container's log.
+type logSource interface {
+	containerLog(ctx context.Context, pod types.NamespacedName, container string, previous bool) (*workload.Log, error)
+}
+
+func newEndpoint(address string) (*endpoint, error) {
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", address, err)
+	}
+	cert, key, err := certutil.GenerateSelfSignedCertKey(address, []net.IP{addr.AsSlice()}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", address, err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", address, err)
+	}
+	return &endpoint{cert: pair}, nil
+}
+
+// serve answers until ctx ends.
+func (e *endpoint) serve(ctx context.Context, listener net.Listener, source logSource) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
+		serveLog(w, r, source)
+	})
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		TLSConfig:   &tls.Config{Certificates: []tls.Certificate{e.cert}, MinVersion: tls.VersionTLS12},
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.ServeTLS(listener, "", ""); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// logOptions is what may be asked of a log.
+type logOptions struct {
+	follow, previous, timestamps bool
+	tail                         int // -1: everything
+	since                        time.Time
+	limit                        int64 // -1: none
+}
+
+func parseLogOptions(q url.Values, now time.Time) (logOptions, error) {
+	o := logOptions{tail: -1, limit: -1}
+	for name, target := range map[string]*bool{"follow": &o.follow, "previous": &o.previous, "timestamps": &o.timestamps} {
+		if text := q.Get(name); text != "" {
+			value, err := strconv.ParseBool(text)
+			if err != nil {
+				return o, fmt.Errorf("%s must be true or false, not %q", name, text)
+			}
+			*target = value
+		}
+	}
+	number := func(name string, set func(int64)) error {
+		text := q.Get(name)
+		if text == "" {
+			return nil
+		}
+		value, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || value < 0 {
+			return fmt.Errorf("%s must be a number of at least 0, not %q", name, text)
+		}
+		set(value)
+		return nil
+	}
+	err := errors.Join(
+		number("tailLines", func(n int64) { o.tail = int(n) }),
+		number("limitBytes", func(n int64) { o.limit = n }),
+		number("sinceSeconds", func(n int64) { o.since = now.Add(-time.Duration(n) * time.Second) }),
+	)
+	if text := q.Get("sinceTime"); text != "" {
+		at, parseErr := time.Parse(time.RFC3339, text)
+		if parseErr != nil {
+			err = errors.Join(err, fmt.Errorf("sinceTime must be a time like 2026-01-02T15:04:05Z, not %q", text))
+		}
+		o.since = at
+	}
+	return o, err
+}
+
+func serveLog(w http.ResponseWriter, r *http.Request, source logSource) {
+	options, err := parseLogOptions(r.URL.Query(), time.Now())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	pod := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod")}
+	log, err := source.containerLog(r.Context(), pod, r.PathValue("container"), options.previous)
+	if err != nil {
+		code := http.StatusBadRequest
+		if missing := new(notFoundError); errors.As(err, &missing) {
+			code = http.StatusNotFound
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	// A reader that is done, or gone, ends it; there is nobody to tell.
+	_ = copyLog(r.Context(), &flusher{w: w, control: http.NewResponseController(w)}, log, options)
+}
+
+// copyLog writes what options ask for, and with follow until the log is complete.
+func copyLog(ctx context.Context, w io.Writer, log *workload.Log, o logOptions) error {
+	lines, next, more := log.Since(0)
+	if o.tail >= 0 {
+		lines = lines[max(0, len(lines)-o.tail):]
+	}
+	left := o.limit
+	for {
+		var chunk []byte
+		for _, line := range lines {
+			if line.At.Before(o.since) {
+				continue
+			}
+			if o.timestamps {
+				chunk = line.At.UTC().AppendFormat(chunk, time.RFC3339Nano)
+				chunk = append(chunk, ' ')
+			}
+			chunk = append(append(chunk, line.Text...), '\n')
+		}
+		if o.limit >= 0 {
+			chunk = chunk[:min(int64(len(chunk)), left)]
+			left -= int64(len(chunk))
+		}
+		if _, err := w.Write(chunk); err != nil {
+			return err
+		}
+		if !o.follow || more == nil || left == 0 {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		lines, next, more = log.Since(next)
+	}
+}
+
+type flusher struct {
+	w       io.Writer
+	control *http.ResponseController
+}
+
+func (f *flusher) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	return n, f.control.Flush()
+}
+
+type notFoundError struct{ what string }
+
+func (e *notFoundError) Error() string { return e.what }
+
+// containerLog implements logSource, from any goroutine.
+func (l *loop) containerLog(ctx context.Context, name types.NamespacedName, container string, previous bool) (*workload.Log, error) {
+	type answer struct {
+		log *workload.Log
+		err error
+	}
+	reply := make(chan answer, 1)
+	select {
+	case l.inbox <- func(time.Time) {
+		log, err := l.findLog(name, container, previous)
+		reply <- answer{log, err}
+	}:
+	case <-l.stopped:
+		return nil, errors.New("the node agent is stopping")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case a := <-reply:
+		return a.log, a.err
+	case <-l.stopped:
+		return nil, errors.New("the node agent is stopping")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *loop) findLog(name types.NamespacedName, container string, previous bool) (*workload.Log, error) {
+	p := l.names[name]
+	if p == nil {
+		return nil, &notFoundError{fmt.Sprintf("pod %q does not exist", name.Name)}
+	}
+	if p.lost {
+		return nil, fmt.Errorf("node %q is lost", p.object.Spec.NodeName)
+	}
+	if c, _ := containerOf(p.object, container); c == nil {
+		return nil, &notFoundError{fmt.Sprintf("container %q not found in pod %q", container, name.Name)}
+	}
+	logs := p.logs[container]
+	switch {
+	case logs == nil:
+		return nil, fmt.Errorf("container %q in pod %q is waiting to start", container, name.Name)
+	case previous && logs.current.Closed():
+		// Between two runs the one that ended is the previous one.
+		return logs.current, nil
+	case previous && logs.previous == nil:
+		return nil, fmt.Errorf("previous terminated container %q in pod %q not found", container, name.Name)
+	case previous:
+		return logs.previous, nil
+	default:
+		return logs.current, nil
+	}
+}

@@ -1,0 +1,67 @@
+package nodeagent
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
+)
+
+// recorders write events, each node's in the name of its kubelet and in a queue of
+// its own: a busy node delays and drops its own events only, as it does in a
+// cluster. It belongs to the loop, but for stop.
+type recorders struct {
+	client kubernetes.Interface
+	byNode map[string]*recorder
+}
+
+type recorder struct {
+	record.EventRecorder
+	broadcaster record.EventBroadcaster
+}
+
+func newRecorders(client kubernetes.Interface) *recorders {
+	return &recorders{client: client, byNode: map[string]*recorder{}}
+}
+
+// stop is called when the loop has ended.
+func (r *recorders) stop() {
+	for _, one := range r.byNode {
+		one.broadcaster.Shutdown()
+	}
+}
+
+func (r *recorders) of(node string) *recorder {
+	one := r.byNode[node]
+	if one == nil {
+		b := record.NewBroadcaster(record.WithContext(context.Background()))
+		b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.client.CoreV1().Events("")})
+		one = &recorder{broadcaster: b, EventRecorder: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: node})}
+		r.byNode[node] = one
+	}
+	return one
+}
+
+func (r *recorders) record(pod *corev1.Pod, e lifecycle.Record) {
+	r.of(pod.Spec.NodeName).Event(&corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion, FieldPath: fieldPath(pod, e.Container),
+	}, e.Type, e.Reason, e.Message)
+}
+
+func fieldPath(pod *corev1.Pod, container string) string {
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == container {
+			return "spec.initContainers{" + container + "}"
+		}
+	}
+	if container == "" {
+		return ""
+	}
+	return "spec.containers{" + container + "}"
+}

@@ -1,0 +1,149 @@
+package lifecycle
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Action is something that the owner of a Machine is to do.
+//
+//sumtype:decl
+type Action interface{ action() }
+
+// Ref names one run of one container. Runs of a container count from 0, across
+// restarts of the node agent too.
+type Ref struct {
+	Container string
+	Run       int32
+}
+
+// Start runs the container. Started is to be called with the outcome, and after
+// a nil one Exited exactly once.
+type Start struct {
+	Ref
+	// Idle: the program is not to run, only something that can be ended.
+	Idle bool
+	// Delay passes before the program runs.
+	Delay time.Duration
+}
+
+// Terminate asks the run to end, as SIGTERM does.
+type Terminate struct{ Ref }
+
+// Kill ends the run.
+type Kill struct {
+	Ref
+	// As is how the end is to be told, when it is staged; nil: as it was.
+	As *Exit
+	// LastWords go to the container's log first.
+	LastWords string
+}
+
+// Check asks one of a container's probes. Probed is to be called with the answer.
+type Check struct {
+	Ref
+	Kind ProbeKind
+	Spec *corev1.Probe
+}
+
+// Hook runs a container's preStop hook. HookDone is to be called, within Timeout
+// or not: the machine does not wait longer.
+type Hook struct {
+	Ref
+	Handler *corev1.LifecycleHandler
+	Timeout time.Duration
+}
+
+// Record writes an event about the pod, or about one of its containers.
+type Record struct {
+	Container string
+	Type      string
+	Reason    string
+	Message   string
+}
+
+// Preempt deletes the pod through the API with the grace period that it asks
+// for, as the scheduler does when it makes room.
+type Preempt struct{}
+
+func (Start) action()     {}
+func (Terminate) action() {}
+func (Kill) action()      {}
+func (Check) action()     {}
+func (Hook) action()      {}
+func (Record) action()    {}
+func (Preempt) action()   {}
+
+// Exit is how a run ended.
+type Exit struct {
+	Code   int32
+	Signal int32
+	// Reason as the API has it; empty: Completed for code 0, else Error.
+	Reason string
+	// Message is what the program left as its termination message.
+	Message string
+	// LogTail is the end of its log, which stands in for the message where the
+	// container's policy says so.
+	LogTail string
+}
+
+// Answer is what a probe said.
+type Answer struct {
+	OK bool
+	// Output is the reason of a failure.
+	Output string
+	// Err says that the probe could not be asked at all; that counts as neither.
+	Err error
+}
+
+// StartError is why a container could not be started.
+type StartError struct {
+	// Reason is the waiting reason: CreateContainerConfigError when what the
+	// container's environment refers to is missing; anything else counts as a run
+	// that ended at once.
+	Reason string
+	Err    error
+}
+
+func (e *StartError) Error() string { return e.Err.Error() }
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Reasons that the API shows.
+const (
+	reasonPodInitializing         = "PodInitializing"
+	reasonContainerCreating       = "ContainerCreating"
+	reasonCrashLoopBackOff        = "CrashLoopBackOff"
+	reasonErrImagePull            = "ErrImagePull"
+	reasonImagePullBackOff        = "ImagePullBackOff"
+	reasonCompleted               = "Completed"
+	reasonError                   = "Error"
+	reasonOOMKilled               = "OOMKilled"
+	reasonEvicted                 = "Evicted"
+	reasonUnknown                 = "Unknown"
+	ReasonConfigError             = "CreateContainerConfigError"
+	ReasonStartError              = "StartError"
+	exitCodeKilled          int32 = 137
+	exitCodeUnknown         int32 = 255
+	exitCodeStartError      int32 = 128
+)
+
+// Event reasons, as the kubelet names them.
+const (
+	eventPulling        = "Pulling"
+	eventPulled         = "Pulled"
+	eventCreated        = "Created"
+	eventStarted        = "Started"
+	eventFailed         = "Failed"
+	eventBackOff        = "BackOff"
+	eventKilling        = "Killing"
+	eventUnhealthy      = "Unhealthy"
+	eventFailedPreStop  = "FailedPreStopHook"
+	eventInvalidFault   = "InvalidFault"
+	eventPreempted      = "Preempted"
+	lastWordsOfACrash   = "Loading model weights\nTraceback (most recent call last):\nRuntimeError: engine core failed to start (staged by " + FaultAnnotation + ")\n"
+	evictionMessage     = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 64Mi. "
+	preemptionMessage   = "default-scheduler: preempting to accommodate a higher priority pod"
+	pullFailureTemplate = "rpc error: code = NotFound desc = failed to pull and unpack image %q: failed to resolve image: %s: not found"
+)

@@ -1,0 +1,257 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+type role int
+
+const (
+	regular role = iota
+	// setup is an init container that runs to its end before the next begins.
+	setup
+	// sidecar is an init container that goes on running; the next begins once it
+	// has started.
+	sidecar
+)
+
+type phase int
+
+const (
+	waiting phase = iota
+	starting
+	running
+	ended
+)
+
+// container is one container of the pod and its newest run.
+type container struct {
+	spec  *corev1.Container
+	role  role
+	phase phase
+
+	// Why it waits, and until when.
+	reason, message string
+	notBefore       time.Time
+	// pullFlips is when a failed pull is told as a backed off one.
+	pullFlips time.Time
+
+	// run is the newest run, or the one that Start asked for; -1: none yet.
+	run       int32
+	startedAt time.Time
+	started   bool // past its startup probe
+	ready     bool
+	probers   []*prober
+
+	// end is the newest run's end, before the end of the run before it.
+	end, before *corev1.ContainerStateTerminated
+	// endedAt is end's time as it was, not in whole seconds.
+	endedAt time.Time
+
+	stop    *stop
+	crashAt time.Time
+	crash   *Kill
+	restart delay
+	pull    delay
+}
+
+// stop is a run's way to its end: hook, TERM, KILL.
+type stop struct {
+	deadline time.Time
+	// hooked: the preStop hook is running, until hookEnds at the latest.
+	hooked   bool
+	hookEnds time.Time
+	asked    bool
+	killed   bool
+}
+
+// minimumAfterHook is what the kubelet leaves a container between its hook and
+// SIGKILL, even when the hook used up the whole grace period.
+const minimumAfterHook = 2 * time.Second
+
+// idPrefix marks the container ids that this package makes, so that a node agent
+// knows in a status what an earlier one ran.
+const idPrefix = "kubelab://"
+
+func newContainer(spec *corev1.Container, r role) *container {
+	c := &container{spec: spec, role: r, run: -1, reason: reasonContainerCreating}
+	for kind, p := range []*corev1.Probe{spec.StartupProbe, spec.ReadinessProbe, spec.LivenessProbe} {
+		if p != nil {
+			c.probers = append(c.probers, &prober{spec: p, kind: ProbeKind(kind)})
+		}
+	}
+	return c
+}
+
+// restore takes up what an earlier node agent wrote about the container. Its runs
+// ended with that agent, as they do when a machine restarts.
+func (c *container) restore(s *corev1.ContainerStatus, now time.Time) {
+	if !strings.HasPrefix(s.ContainerID, idPrefix) {
+		return
+	}
+	c.run = s.RestartCount
+	c.before = s.LastTerminationState.Terminated
+	c.phase, c.endedAt = ended, now
+	switch {
+	case s.State.Terminated != nil:
+		c.end = s.State.Terminated
+	case s.State.Running != nil:
+		c.end = &corev1.ContainerStateTerminated{
+			ExitCode: exitCodeUnknown, Reason: reasonUnknown, ContainerID: s.ContainerID,
+			Message:   "The container could not be located when its node came back",
+			StartedAt: s.State.Running.StartedAt, FinishedAt: stamp(now),
+		}
+	case c.before != nil:
+		c.end, c.before = c.before, nil
+	default:
+		c.phase = waiting
+	}
+}
+
+func (c *container) ref() Ref { return Ref{Container: c.spec.Name, Run: c.run} }
+
+func (c *container) active() bool { return c.phase == starting || c.phase == running }
+
+func (c *container) prober(kind ProbeKind) *prober {
+	for _, p := range c.probers {
+		if p.kind == kind {
+			return p
+		}
+	}
+	return nil
+}
+
+// initDone tells whether the container lets the next one begin.
+func (c *container) initDone() bool {
+	if c.role == sidecar {
+		return c.phase == running && c.started
+	}
+	return c.phase == ended && c.end.ExitCode == 0
+}
+
+func (c *container) wait(reason, message string, until time.Time) {
+	c.phase, c.reason, c.message, c.notBefore = waiting, reason, message, until
+	c.pullFlips = time.Time{}
+}
+
+func (c *container) begin(now time.Time, firstCheck time.Duration) {
+	c.phase, c.startedAt = running, now
+	c.stop, c.crash, c.crashAt = nil, nil, time.Time{}
+	for _, p := range c.probers {
+		p.begin(now, firstCheck)
+	}
+	c.started, c.ready = c.prober(Startup) == nil, false
+	c.ready = c.started && c.prober(Readiness) == nil
+}
+
+// passedStartup lets the other two probes begin.
+func (c *container) passedStartup(now time.Time) {
+	c.started = true
+	c.ready = c.prober(Readiness) == nil
+	for _, kind := range []ProbeKind{Readiness, Liveness} {
+		if p := c.prober(kind); p != nil && p.next.Before(now) {
+			p.next = now
+		}
+	}
+}
+
+func (c *container) exit(pod *corev1.Pod, e Exit, now time.Time) {
+	if c.crash != nil && c.crash.As != nil {
+		e.Code, e.Signal, e.Reason = c.crash.As.Code, c.crash.As.Signal, c.crash.As.Reason
+	}
+	t := &corev1.ContainerStateTerminated{
+		ExitCode: e.Code, Signal: e.Signal, Reason: e.Reason, Message: e.Message,
+		StartedAt: stamp(c.startedAt), FinishedAt: stamp(now), ContainerID: containerID(pod, c.ref()),
+	}
+	if t.Reason == "" {
+		t.Reason = reasonCompleted
+		if e.Code != 0 {
+			t.Reason = reasonError
+		}
+	}
+	if t.Message == "" && e.Code != 0 && c.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+		t.Message = e.LogTail
+	}
+	c.phase, c.end, c.before, c.endedAt = ended, t, c.end, now
+	c.started, c.ready, c.stop, c.crash, c.crashAt = false, false, nil, nil, time.Time{}
+}
+
+// enabled tells whether a probe of this kind is asked now. While the pod is being
+// taken down only readiness is.
+func (c *container) enabled(kind ProbeKind, podStopping bool) bool {
+	switch kind {
+	case Startup:
+		return !c.started && !podStopping && c.stop == nil
+	case Liveness:
+		return c.started && !podStopping && c.stop == nil
+	default:
+		return c.started
+	}
+}
+
+func (c *container) status(pod *corev1.Pod) corev1.ContainerStatus {
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, Started: new(bool)}
+	switch c.phase {
+	case waiting:
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: c.reason, Message: c.message}
+		s.LastTerminationState.Terminated = c.end
+	case starting:
+		// The run is not there yet: what shows is the one before it.
+		if c.end != nil {
+			s.State.Terminated, s.LastTerminationState.Terminated = c.end, c.before
+		} else {
+			s.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
+		}
+	case running:
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(c.startedAt)}
+		s.LastTerminationState.Terminated = c.end
+		s.Ready, *s.Started = c.ready, c.started
+	case ended:
+		s.State.Terminated, s.LastTerminationState.Terminated = c.end, c.before
+		// A setup container is ready by having done its work.
+		s.Ready = c.role == setup && c.end.ExitCode == 0
+	}
+	if run := c.shownRun(); run >= 0 {
+		s.RestartCount = run
+		s.ImageID = imageID(c.spec.Image)
+		s.ContainerID = containerID(pod, Ref{c.spec.Name, run})
+	}
+	return s
+}
+
+// shownRun is the newest run that exists.
+func (c *container) shownRun() int32 {
+	if c.phase == starting {
+		return c.run - 1
+	}
+	return c.run
+}
+
+func containerID(pod *corev1.Pod, r Ref) string {
+	return fmt.Sprintf("%s%x", idPrefix, sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, r.Container, r.Run)))
+}
+
+func imageID(image string) string {
+	if strings.Contains(image, "@sha256:") {
+		return image
+	}
+	repository := image
+	if at := strings.LastIndexByte(image, ':'); at > strings.LastIndexByte(image, '/') {
+		repository = image[:at]
+	}
+	return fmt.Sprintf("%s@sha256:%x", repository, sha256.Sum256([]byte(image)))
+}
+
+// stamp is t as the API keeps it: whole seconds.
+func stamp(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t).Rfc3339Copy()
+}

@@ -1,0 +1,477 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Tuning is how long things take that a kubelet has flags for.
+type Tuning struct {
+	// Restart spaces out runs of a container that keeps ending, Pull attempts at
+	// an image that is not to be had.
+	Restart, Pull Backoff
+	// ConfigRetry passes before a container whose environment could not be
+	// resolved is tried again.
+	ConfigRetry time.Duration
+	// FirstCheck passes between a start and the first check when the probe asks
+	// for no initial delay: no program listens in the instant that it starts.
+	FirstCheck time.Duration
+}
+
+const (
+	// soon is when a staged crash without a time ends the run: late enough to be
+	// seen running.
+	soon = 250 * time.Millisecond
+	// evictionGrace is what the kubelet's hard evictions leave a container.
+	evictionGrace = time.Second
+	// shownPull is for how long a failed pull shows as failed before it shows as
+	// backed off.
+	shownPull = time.Second
+)
+
+// Machine is one pod on its node. It is not for concurrent use.
+type Machine struct {
+	tuning     *Tuning
+	pod        *corev1.Pod
+	containers []*container // init containers first, each kind in the spec's order
+
+	faults    Faults
+	faultText string
+
+	hostIP, podIP string
+	startTime     time.Time
+	addressed     bool
+	initialized   bool
+
+	// stopping is set once and for ever: the pod is deleted, evicted or at its end.
+	stopping   bool
+	deadline   time.Time
+	deleted    bool
+	evicted    bool
+	preempted  bool
+	disruption *corev1.PodCondition
+	// terminal is the phase that the pod ended in; empty: it has not.
+	terminal corev1.PodPhase
+
+	out []Action
+}
+
+// New takes up a pod that is bound to a node. Nothing runs before SetAddress.
+func New(tuning *Tuning, pod *corev1.Pod, now time.Time) *Machine {
+	m := &Machine{tuning: tuning}
+	for i := range pod.Spec.InitContainers {
+		spec := &pod.Spec.InitContainers[i]
+		r := setup
+		if spec.RestartPolicy != nil && *spec.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			r = sidecar
+		}
+		c := newContainer(spec, r)
+		c.reason = reasonPodInitializing
+		m.containers = append(m.containers, c)
+	}
+	for i := range pod.Spec.Containers {
+		c := newContainer(&pod.Spec.Containers[i], regular)
+		if len(pod.Spec.InitContainers) > 0 {
+			c.reason = reasonPodInitializing
+		}
+		m.containers = append(m.containers, c)
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if c := m.container(list[i].Name); c != nil {
+				c.restore(&list[i], now)
+			}
+		}
+	}
+	for _, c := range m.containers {
+		m.initialized = m.initialized || c.role == regular && c.run >= 0
+	}
+	if pod.Status.StartTime != nil {
+		m.startTime = pod.Status.StartTime.Time
+	}
+	if p := pod.Status.Phase; p == corev1.PodFailed || p == corev1.PodSucceeded {
+		m.terminal = p
+	}
+	m.hostIP, m.podIP = pod.Status.HostIP, pod.Status.PodIP
+	m.Observe(now, pod)
+	return m
+}
+
+// Observe takes in what the API says about the pod: annotations, images and
+// whether it is deleted. Its status is not read.
+func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
+	m.pod = pod
+	for i := range pod.Spec.InitContainers {
+		m.respec(now, &pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		m.respec(now, &pod.Spec.Containers[i])
+	}
+	if text := pod.Annotations[FaultAnnotation]; text != m.faultText {
+		m.faultText = text
+		faults, err := ParseFaults(text)
+		if err != nil {
+			m.recordf("", corev1.EventTypeWarning, eventInvalidFault, "%v", err)
+		}
+		m.faults = faults
+	}
+	if pod.DeletionTimestamp == nil {
+		return
+	}
+	var grace time.Duration
+	if s := pod.DeletionGracePeriodSeconds; s != nil {
+		grace = time.Duration(*s) * time.Second
+	}
+	// Asked again with less grace, it gets less; more it never gets.
+	if deadline := now.Add(grace); !m.stopping || deadline.Before(m.deadline) {
+		m.deadline = deadline
+		for _, c := range m.containers {
+			if c.stop != nil && deadline.Before(c.stop.deadline) {
+				c.stop.deadline = deadline
+			}
+		}
+	}
+	m.stopping, m.deleted = true, true
+}
+
+// respec follows the one thing about a container that may change: its image.
+func (m *Machine) respec(now time.Time, spec *corev1.Container) {
+	c := m.container(spec.Name)
+	if c == nil {
+		return
+	}
+	changed := c.spec.Image != spec.Image
+	c.spec = spec
+	if changed && c.phase == running && c.stop == nil && !m.stopping {
+		m.end(c, now, m.grace(nil), fmt.Sprintf("Container %s definition changed, will be restarted", spec.Name))
+	}
+}
+
+// SetAddress lets the containers run. now becomes the pod's start time unless an
+// earlier node agent gave it one.
+func (m *Machine) SetAddress(now time.Time, hostIP, podIP string) {
+	m.hostIP, m.podIP, m.addressed = hostIP, podIP, true
+	if m.startTime.IsZero() {
+		m.startTime = stamp(now).Time
+	}
+}
+
+// Terminal tells whether the pod has ended for good.
+func (m *Machine) Terminal() bool { return m.terminal != "" }
+
+// Removable tells whether the pod was deleted and nothing of it runs any more.
+func (m *Machine) Removable() bool {
+	if !m.deleted {
+		return false
+	}
+	for _, c := range m.containers {
+		if c.active() {
+			return false
+		}
+	}
+	return true
+}
+
+// Advance does what is due at now and returns what its caller is to do. It is to
+// be called after every input and at NextWake.
+func (m *Machine) Advance(now time.Time) []Action {
+	if m.addressed && m.terminal == "" {
+		m.stage(now)
+		if m.stopping {
+			m.takeDown(now)
+		} else {
+			m.bringUp(now)
+		}
+		for _, c := range m.containers {
+			m.tick(c, now)
+		}
+		m.settle()
+	}
+	out := m.out
+	m.out = nil
+	return out
+}
+
+// stage carries out the faults that concern the whole pod.
+func (m *Machine) stage(now time.Time) {
+	if m.stopping {
+		return
+	}
+	if after := m.faults.PreemptAfter; after > 0 && !m.preempted && !now.Before(m.startTime.Add(after)) {
+		m.preempted = true
+		m.disruption = &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
+			Message: preemptionMessage, LastTransitionTime: stamp(now),
+		}
+		m.recordf("", corev1.EventTypeNormal, eventPreempted, "Preempted by a pod of higher priority on node %s (staged)", m.pod.Spec.NodeName)
+		m.out = append(m.out, Preempt{})
+	}
+	if after := m.faults.EvictAfter; after > 0 && !now.Before(m.startTime.Add(after)) {
+		m.evicted, m.stopping, m.deadline = true, true, now.Add(evictionGrace)
+		m.disruption = &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: evictionMessage, LastTransitionTime: stamp(now),
+		}
+		m.recordf("", corev1.EventTypeWarning, reasonEvicted, "%s", evictionMessage)
+	}
+}
+
+// bringUp starts what may start: setup containers and sidecars one after the
+// other, then everything else.
+func (m *Machine) bringUp(now time.Time) {
+	before := true // all before this one let it begin
+	finished := true
+	for _, c := range m.containers {
+		if c.role == regular {
+			if before || m.initialized {
+				m.startOrRestart(c, now)
+			}
+			finished = finished && c.phase == ended && !m.restarts(c)
+			continue
+		}
+		if before || m.initialized && c.role == sidecar {
+			m.startOrRestart(c, now)
+		}
+		if c.role == setup && c.phase == ended && c.end.ExitCode != 0 && !m.restarts(c) {
+			finished = true
+			break
+		}
+		before = before && c.initDone()
+	}
+	if finished {
+		m.stopping, m.deadline = true, now.Add(m.grace(nil))
+		m.takeDown(now)
+	}
+}
+
+func (m *Machine) startOrRestart(c *container, now time.Time) {
+	switch c.phase {
+	case waiting:
+		if now.Before(c.notBefore) {
+			return
+		}
+	case ended:
+		if c.role == setup && c.end.ExitCode == 0 || !m.restarts(c) {
+			return
+		}
+		at, wait := c.restart.until(m.tuning.Restart, c.endedAt)
+		if wait > 0 {
+			c.wait(reasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.spec.Name, m.name()), at)
+			m.recordf(c.spec.Name, corev1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.spec.Name, m.name())
+			return
+		}
+	default:
+		return
+	}
+	m.start(c, now)
+}
+
+func (m *Machine) start(c *container, now time.Time) {
+	image := c.spec.Image
+	pulls := c.spec.ImagePullPolicy == corev1.PullAlways || m.faults.ImagePullError
+	if pulls {
+		m.recordf(c.spec.Name, corev1.EventTypeNormal, eventPulling, "Pulling image %q", image)
+	}
+	if m.faults.ImagePullError {
+		cause := fmt.Sprintf(pullFailureTemplate, image, image)
+		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", image, cause)
+		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %s", reasonErrImagePull)
+		c.pull.grow(m.tuning.Pull, now)
+		c.wait(reasonErrImagePull, cause, now.Add(c.pull.current))
+		c.pullFlips = now.Add(min(shownPull, c.pull.current/2))
+		return
+	}
+	c.pull = delay{}
+	if pulls {
+		m.recordf(c.spec.Name, corev1.EventTypeNormal, eventPulled, "Successfully pulled image %q in 0s (0s including waiting)", image)
+	} else {
+		m.recordf(c.spec.Name, corev1.EventTypeNormal, eventPulled, "Container image %q already present on machine", image)
+	}
+	if c.end != nil {
+		c.restart.grow(m.tuning.Restart, now)
+	}
+	c.run++
+	c.phase = starting
+	idle := m.faults.CrashLoop.On && m.faults.CrashLoop.After == 0 || m.faults.OOM.On && m.faults.OOM.After == 0
+	m.out = append(m.out, Start{Ref: c.ref(), Idle: idle, Delay: m.faults.SlowStart})
+}
+
+// takeDown begins to stop what runs: everything at once but the sidecars, which
+// go last and the last of them first.
+func (m *Machine) takeDown(now time.Time) {
+	grace := max(m.deadline.Sub(now), 0)
+	later := false // something that goes first is still there
+	for _, c := range slices.Backward(m.containers) {
+		if !c.active() {
+			continue
+		}
+		if c.role == sidecar && later {
+			return
+		}
+		later = true
+		if c.phase == running && c.stop == nil {
+			m.end(c, now, grace, "Stopping container "+c.spec.Name)
+		}
+	}
+}
+
+// end begins to stop one run.
+func (m *Machine) end(c *container, now time.Time, grace time.Duration, message string) {
+	m.recordf(c.spec.Name, corev1.EventTypeNormal, eventKilling, "%s", message)
+	c.stop = &stop{deadline: now.Add(grace)}
+	var hook *corev1.LifecycleHandler
+	if c.spec.Lifecycle != nil {
+		hook = c.spec.Lifecycle.PreStop
+	}
+	if hook == nil || grace <= 0 {
+		return
+	}
+	c.stop.hooked, c.stop.hookEnds = true, c.stop.deadline
+	if hook.Sleep != nil {
+		if ends := now.Add(time.Duration(hook.Sleep.Seconds) * time.Second); ends.Before(c.stop.hookEnds) {
+			c.stop.hookEnds = ends
+		}
+		return
+	}
+	m.out = append(m.out, Hook{Ref: c.ref(), Handler: hook, Timeout: grace})
+}
+
+func (m *Machine) unhook(c *container, now time.Time) {
+	c.stop.hooked = false
+	if least := now.Add(minimumAfterHook); c.stop.deadline.Before(least) {
+		c.stop.deadline = least
+	}
+}
+
+// tick does what the time asks of one container.
+func (m *Machine) tick(c *container, now time.Time) {
+	if c.phase == waiting && !c.pullFlips.IsZero() && !now.Before(c.pullFlips) {
+		c.pullFlips = time.Time{}
+		c.reason, c.message = reasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %s: %s", c.spec.Image, reasonErrImagePull, c.message)
+		m.recordf(c.spec.Name, corev1.EventTypeNormal, eventBackOff, "Back-off pulling image %q", c.spec.Image)
+		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %s", reasonImagePullBackOff)
+	}
+	if c.phase != running {
+		return
+	}
+	if !c.crashAt.IsZero() && !now.Before(c.crashAt) {
+		c.crashAt = time.Time{}
+		m.out = append(m.out, *c.crash)
+	}
+	for _, p := range c.probers {
+		if !c.enabled(p.kind, m.stopping) || !p.due(now) {
+			continue
+		}
+		if m.faults.NeverReady && p.kind != Liveness {
+			m.Probed(now, c.ref(), p.kind, Answer{Output: "HTTP probe failed with statuscode: 503"})
+			continue
+		}
+		m.out = append(m.out, Check{Ref: c.ref(), Kind: p.kind, Spec: p.spec})
+	}
+	if s := c.stop; s != nil {
+		if s.hooked && !now.Before(s.hookEnds) {
+			m.unhook(c, now)
+		}
+		expired := !now.Before(s.deadline)
+		if !s.hooked && !s.asked && !expired {
+			s.asked = true
+			m.out = append(m.out, Terminate{c.ref()})
+		}
+		if expired && !s.killed {
+			s.killed = true
+			m.out = append(m.out, Kill{Ref: c.ref()})
+		}
+	}
+}
+
+// settle finds out whether the pod is at its end.
+func (m *Machine) settle() {
+	if !m.stopping {
+		return
+	}
+	phase := corev1.PodSucceeded
+	for _, c := range m.containers {
+		if c.active() {
+			return
+		}
+		if c.role != sidecar && (c.phase != ended || c.end.ExitCode != 0) {
+			phase = corev1.PodFailed
+		}
+	}
+	if m.evicted {
+		phase = corev1.PodFailed
+	}
+	m.terminal = phase
+}
+
+// NextWake is when Advance is to be called even if nothing happens; the zero time
+// means that nothing will be due.
+func (m *Machine) NextWake() time.Time {
+	var next time.Time
+	at := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if !m.addressed || m.terminal != "" {
+		return next
+	}
+	if after := m.faults.EvictAfter; after > 0 && !m.stopping {
+		at(m.startTime.Add(after))
+	}
+	if after := m.faults.PreemptAfter; after > 0 && !m.stopping && !m.preempted {
+		at(m.startTime.Add(after))
+	}
+	for _, c := range m.containers {
+		switch c.phase {
+		case waiting:
+			if !m.stopping {
+				at(c.notBefore)
+				at(c.pullFlips)
+			}
+		case running:
+			at(c.crashAt)
+			if s := c.stop; s != nil && s.hooked {
+				at(s.hookEnds)
+			} else if s != nil && !s.killed {
+				at(s.deadline)
+			}
+			for _, p := range c.probers {
+				if !p.open && !p.held && c.enabled(p.kind, m.stopping) {
+					at(p.next)
+				}
+			}
+		case starting, ended:
+		}
+	}
+	return next
+}
+
+func (m *Machine) container(name string) *container {
+	for _, c := range m.containers {
+		if c.spec.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// current returns the container whose newest run r is, in the given phase.
+func (m *Machine) current(r Ref, p phase) *container {
+	if c := m.container(r.Container); c != nil && c.run == r.Run && c.phase == p {
+		return c
+	}
+	return nil
+}
+
+// name is how the kubelet writes a pod in messages.
+func (m *Machine) name() string {
+	return fmt.Sprintf("%s_%s(%s)", m.pod.Name, m.pod.Namespace, m.pod.UID)
+}
+
+func (m *Machine) recordf(container, kind, reason, format string, args ...any) {
+	m.out = append(m.out, Record{Container: container, Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}

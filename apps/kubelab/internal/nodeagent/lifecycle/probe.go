@@ -1,0 +1,77 @@
+package lifecycle
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ProbeKind is one of the three probes that a container may have.
+type ProbeKind int
+
+// In the order in which they matter.
+const (
+	Startup ProbeKind = iota
+	Readiness
+	Liveness
+)
+
+// String is the word that begins the kubelet's events.
+func (k ProbeKind) String() string {
+	return [...]string{"Startup", "Readiness", "Liveness"}[k]
+}
+
+// prober decides when one probe of one run is asked, and what its answers mean.
+type prober struct {
+	spec *corev1.Probe
+	kind ProbeKind
+	next time.Time
+	// open: asked and not yet answered.
+	open bool
+	// held: it said what it had to say about this run.
+	held bool
+	last bool
+	run  int32
+}
+
+// begin is called when a run begins. least is the shortest delay of its first
+// check.
+func (p *prober) begin(now time.Time, least time.Duration) {
+	*p = prober{spec: p.spec, kind: p.kind, next: now.Add(max(seconds(p.spec.InitialDelaySeconds), least))}
+}
+
+// due tells whether to ask now, and if so counts it as asked. Beats are kept: a
+// late question does not move the ones after it, and missed ones are not made up
+// for.
+func (p *prober) due(now time.Time) bool {
+	if p.open || p.held || now.Before(p.next) {
+		return false
+	}
+	period := max(seconds(p.spec.PeriodSeconds), time.Second)
+	p.next = p.next.Add(period)
+	if !now.Before(p.next) {
+		p.next = now.Add(period)
+	}
+	p.open = true
+	return true
+}
+
+// answer takes in one result and reports the verdict once enough of the same kind
+// came in a row.
+func (p *prober) answer(ok bool) (verdict, final bool) {
+	if p.run == 0 || p.last != ok {
+		p.last, p.run = ok, 0
+	}
+	p.run++
+	if ok && p.run < p.spec.SuccessThreshold || !ok && p.run < p.spec.FailureThreshold {
+		return false, false
+	}
+	// A container that is to be restarted is not asked again until it was; nor is
+	// one about its start that has started.
+	if p.kind == Startup || p.kind == Liveness && !ok {
+		p.held = true
+	}
+	return ok, true
+}
+
+func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }

@@ -1,0 +1,383 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// Widths of the lanes. Writes and starts are calls of the API server, which
+	// shares a small machine with everything else; checks by socket mostly wait.
+	writesAtOnce = 16
+	startsAtOnce = 32
+	checksAtOnce = 512
+
+	// configRetry is how often a container is tried whose secret is not there yet.
+	configRetry = 2 * time.Second
+	// firstCheck is what small programs need to listen.
+	firstCheck = 200 * time.Millisecond
+	// addressRetry is how often a pod asks for an address when none is free.
+	addressRetry = 2 * time.Second
+	// idle is how long the loop sleeps when nothing is due.
+	idle = time.Hour
+)
+
+// loop owns the pods. Its fields are touched by its own goroutine only, but for
+// those that say otherwise.
+type loop struct {
+	cfg       Config
+	log       *slog.Logger
+	client    kubernetes.Interface
+	spawner   *workload.Spawner
+	values    *values
+	checker   *checker
+	recorders *recorders
+	tuning    *lifecycle.Tuning
+	retry     backoff.Policy
+
+	inbox   chan func(now time.Time) // any goroutine, through post
+	stopped chan struct{}
+
+	pods      map[types.UID]*pod
+	names     map[types.NamespacedName]*pod
+	lost      map[string]bool // by node
+	addresses *addresses
+	wakes     wakes
+
+	writes, starts, checks lane
+
+	live liveRuns
+}
+
+// pod is one pod and what runs of it.
+type pod struct {
+	// object is the newest that is known, from the watch or a write's answer.
+	object  *corev1.Pod
+	machine *lifecycle.Machine
+	addr    netip.Addr
+	// foreign: it had ended before this node agent saw it; its status stays.
+	foreign bool
+
+	runs map[string]*podRun // by container; none that has ended
+	logs map[string]*podLogs
+
+	lost bool
+	held []func(now time.Time)
+	gone bool
+
+	writing  bool
+	failures int
+	// When to try again; the zero time unless something waits for it, for what is
+	// past would wake the loop for ever.
+	writeAfter time.Time
+	askAddress time.Time
+	preempt    bool
+	removed    bool
+
+	wakeAt    time.Time
+	wakeIndex int
+}
+
+type podRun struct {
+	ref lifecycle.Ref
+	run *workload.Run // nil: on its way
+	// ended came before the start was known.
+	ended *lifecycle.Exit
+}
+
+type podLogs struct{ current, previous *workload.Log }
+
+func newLoop(cfg Config, client kubernetes.Interface, spawner *workload.Spawner) *loop {
+	return &loop{
+		cfg: cfg, log: cfg.Log, client: client, spawner: spawner,
+		values:    newValues(client),
+		checker:   newChecker(spawner),
+		recorders: newRecorders(client),
+		tuning:    &lifecycle.Tuning{Restart: cfg.RestartBackoff, Pull: cfg.PullBackoff, ConfigRetry: configRetry, FirstCheck: firstCheck},
+		inbox:     make(chan func(time.Time), 1024),
+		stopped:   make(chan struct{}),
+		pods:      map[types.UID]*pod{},
+		names:     map[types.NamespacedName]*pod{},
+		lost:      map[string]bool{},
+		addresses: newAddresses(cfg.CIDR),
+		writes:    lane{width: writesAtOnce},
+		starts:    lane{width: startsAtOnce},
+		checks:    lane{width: checksAtOnce},
+	}
+}
+
+// post has the loop call f. It waits for room, and drops f when the loop has
+// ended. Not for the loop itself.
+func (l *loop) post(f func(now time.Time)) {
+	select {
+	case l.inbox <- f:
+	case <-l.stopped:
+	}
+}
+
+// follow brings what the informers see into the inbox.
+func (l *loop) follow(ctx context.Context, pods, nodeInformer cache.SharedIndexInformer) error {
+	post := func(f func(now time.Time)) {
+		select {
+		case l.inbox <- f:
+		case <-ctx.Done():
+		}
+	}
+	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			post(func(now time.Time) { l.podSeen(obj.(*corev1.Pod), now) })
+		},
+		UpdateFunc: func(before, obj any) {
+			old, pod := before.(*corev1.Pod), obj.(*corev1.Pod)
+			post(func(now time.Time) {
+				if old.UID != pod.UID {
+					l.podGone(old.UID)
+				}
+				l.podSeen(pod, now)
+			})
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				post(func(time.Time) { l.podGone(pod.UID) })
+			}
+		},
+	})
+	see := func(obj any) { post(func(time.Time) { l.nodeChanged(obj.(*corev1.Node)) }) }
+	// A lost node that is deleted was not found again: its pods stay as they are
+	// until Kubernetes gives them up.
+	_, errNodes := nodeInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, obj any) { see(obj) },
+	})
+	return errors.Join(err, errNodes)
+}
+
+// run serves the inbox and the wake-ups until ctx ends.
+func (l *loop) run(ctx context.Context) {
+	defer close(l.stopped)
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-l.inbox:
+			f(time.Now())
+		case <-timer.C:
+		}
+		now := time.Now()
+		for p := l.wakes.due(now); p != nil; p = l.wakes.due(now) {
+			l.wake(p, now)
+		}
+		sleep := idle
+		if len(l.wakes) > 0 {
+			sleep = max(l.wakes[0].wakeAt.Sub(now), 0)
+		}
+		timer.Reset(sleep)
+	}
+}
+
+// podSeen takes in what the API says about a pod.
+func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
+	p := l.pods[object.UID]
+	if p == nil {
+		phase := object.Status.Phase
+		p = &pod{
+			object: object, machine: lifecycle.New(l.tuning, object, now), wakeIndex: -1,
+			foreign: phase == corev1.PodFailed || phase == corev1.PodSucceeded,
+			runs:    map[string]*podRun{}, logs: map[string]*podLogs{},
+			lost: l.lost[object.Spec.NodeName],
+		}
+		l.pods[object.UID] = p
+		l.names[nameOf(object)] = p
+	} else if !l.newer(object, p.object) {
+		return
+	}
+	p.object = object
+	if p.lost || p.gone {
+		return
+	}
+	p.machine.Observe(now, object)
+	l.advance(p, now)
+}
+
+// podGone ends what is left of a pod whose object is no more. Its address is free
+// once nothing uses it.
+func (l *loop) podGone(uid types.UID) {
+	p := l.pods[uid]
+	if p == nil || p.gone {
+		return
+	}
+	p.gone, p.held = true, nil
+	l.wakes.set(p, time.Time{})
+	for _, r := range p.runs {
+		if r.run != nil {
+			r.run.Kill()
+		}
+	}
+	l.forget(p)
+}
+
+func (l *loop) forget(p *pod) {
+	if !p.gone || len(p.runs) > 0 {
+		return
+	}
+	delete(l.pods, p.object.UID)
+	if l.names[nameOf(p.object)] == p {
+		delete(l.names, nameOf(p.object))
+	}
+	if p.addr.IsValid() {
+		l.addresses.release(p.addr, p.object.UID)
+	}
+}
+
+// nodeChanged loses a node or finds it again.
+func (l *loop) nodeChanged(n *corev1.Node) {
+	lost := n.Annotations[nodes.AnnotationLost] == "true"
+	if lost == l.lost[n.Name] {
+		return
+	}
+	l.lost[n.Name] = lost
+	l.log.Info("node changed", "node", n.Name, "lost", lost)
+	now := time.Now()
+	for _, p := range l.pods {
+		if p.object.Spec.NodeName != n.Name || p.gone {
+			continue
+		}
+		p.lost = lost
+		for _, r := range p.runs {
+			if r.run != nil {
+				r.run.Freeze(lost)
+			}
+		}
+		if lost {
+			l.wakes.set(p, time.Time{})
+			continue
+		}
+		held := p.held
+		p.held = nil
+		for _, f := range held {
+			f(now)
+		}
+		p.machine.Observe(now, p.object)
+		l.advance(p, now)
+	}
+}
+
+// input has the machine take something in, unless the pod is gone; if its node is
+// lost, when it is back.
+func (l *loop) input(p *pod, now time.Time, f func(now time.Time)) {
+	switch {
+	case p.gone:
+	case p.lost:
+		p.held = append(p.held, f)
+	default:
+		f(now)
+		l.advance(p, now)
+	}
+}
+
+// reserveAddress keeps the address that a pod's status has for it.
+func (l *loop) reserveAddress(object *corev1.Pod) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(object.Status.PodIP)
+	if err != nil || object.Spec.HostNetwork || !l.addresses.reserve(addr, object.UID) {
+		return netip.Addr{}, false
+	}
+	return addr, true
+}
+
+// address gives a pod its address, once.
+func (l *loop) address(p *pod, now time.Time) {
+	if now.Before(p.askAddress) {
+		return
+	}
+	p.askAddress = time.Time{}
+	if p.addr.IsValid() || p.foreign || p.object.DeletionTimestamp != nil {
+		return
+	}
+	node := netip.MustParseAddr(l.cfg.NodeAddress)
+	addr, ok := l.reserveAddress(p.object)
+	switch {
+	case p.object.Spec.HostNetwork:
+		addr = node
+	case !ok:
+		var err error
+		if addr, err = l.addresses.take(p.object.UID); err != nil {
+			p.askAddress = now.Add(addressRetry)
+			l.recorders.record(p.object, lifecycle.Record{
+				Type: corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "Failed to create pod sandbox: " + err.Error(),
+			})
+			return
+		}
+	}
+	p.addr, p.askAddress = addr, time.Time{}
+	p.machine.SetAddress(now, node.String(), addr.String())
+}
+
+// wake is advance for a pod whose time has come. Most often it only sends checks,
+// which change no status.
+func (l *loop) wake(p *pod, now time.Time) {
+	retries := !p.writeAfter.IsZero() || !p.askAddress.IsZero()
+	if l.act(p, now) || retries {
+		l.compare(p, now)
+	}
+	l.sleep(p)
+}
+
+// advance does everything that is due for a pod.
+func (l *loop) advance(p *pod, now time.Time) {
+	l.act(p, now)
+	l.compare(p, now)
+	l.sleep(p)
+}
+
+// act carries out the machine's actions and reports whether its status may have
+// changed.
+func (l *loop) act(p *pod, now time.Time) (changed bool) {
+	l.address(p, now)
+	for _, action := range p.machine.Advance(now) {
+		if _, check := action.(lifecycle.Check); !check {
+			changed = true
+		}
+		l.carryOut(p, action)
+	}
+	return changed
+}
+
+func (l *loop) sleep(p *pod) {
+	next := p.machine.NextWake()
+	for _, at := range []time.Time{p.writeAfter, p.askAddress} {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	l.wakes.set(p, next)
+}
+
+func nameOf(object *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: object.Namespace, Name: object.Name}
+}
+
+// liveRuns is every run that has not ended, also those that no pod knows yet.
+type liveRuns struct {
+	mu      sync.Mutex
+	runs    map[*workload.Run]struct{}
+	closing bool
+	empty   chan struct{}
+}

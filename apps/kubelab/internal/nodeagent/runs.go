@@ -1,0 +1,287 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
+)
+
+// startTimeout bounds what a start asks of the API server.
+const startTimeout = 30 * time.Second
+
+// defaultModelPort is where the model server listens that is told nothing else.
+const defaultModelPort = 8000
+
+func (l *loop) carryOut(p *pod, action lifecycle.Action) {
+	switch a := action.(type) {
+	case lifecycle.Start:
+		l.start(p, a)
+	case lifecycle.Terminate:
+		if r := p.run(a.Ref); r != nil {
+			r.Terminate()
+		}
+	case lifecycle.Kill:
+		if r := p.run(a.Ref); r != nil {
+			_, _ = r.Log.Write([]byte(a.LastWords))
+			r.Kill()
+		}
+	case lifecycle.Check:
+		l.check(p, a)
+	case lifecycle.Hook:
+		l.hook(p, a)
+	case lifecycle.Record:
+		l.recorders.record(p.object, a)
+	case lifecycle.Preempt:
+		p.preempt = true
+	}
+}
+
+// run returns what runs as r; nil: nothing, or something else by now.
+func (p *pod) run(r lifecycle.Ref) *workload.Run {
+	if have := p.runs[r.Container]; have != nil && have.ref == r {
+		return have.run
+	}
+	return nil
+}
+
+// launch is what a start works with, taken from the loop's pod.
+type launch struct {
+	object    *corev1.Pod
+	container *corev1.Container
+	addr      address
+	timing    workload.Timing
+	log       *workload.Log
+	setup     bool
+}
+
+func (l *loop) start(p *pod, a lifecycle.Start) {
+	container, setup := containerOf(p.object, a.Container)
+	pr := &podRun{ref: a.Ref}
+	p.runs[a.Container] = pr
+	logs := p.logs[a.Container]
+	if logs == nil {
+		logs = &podLogs{}
+		p.logs[a.Container] = logs
+	}
+	logs.previous, logs.current = logs.current, &workload.Log{}
+	job := launch{
+		object: p.object, container: container, setup: setup, log: logs.current,
+		addr: address{pod: p.addr, node: l.cfg.NodeAddress}, timing: workload.Timing{Idle: a.Idle, Delay: a.Delay},
+	}
+	exit := func(e lifecycle.Exit) {
+		l.post(func(now time.Time) { l.exited(p, pr, e, now) })
+	}
+	l.starts.add(func() func() {
+		return func() {
+			ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+			defer cancel()
+			run, err := l.launch(ctx, job, exit)
+			l.post(func(now time.Time) {
+				l.starts.done()
+				l.started(p, pr, run, err, now)
+			})
+		}
+	})
+}
+
+// launch starts a container's program.
+func (l *loop) launch(ctx context.Context, j launch, exit func(lifecycle.Exit)) (*workload.Run, error) {
+	env, err := l.values.environment(ctx, j.object, j.container, j.addr)
+	if err != nil {
+		return nil, &lifecycle.StartError{Reason: lifecycle.ReasonConfigError, Err: err}
+	}
+	var run *workload.Run
+	known := make(chan struct{})
+	defer close(known)
+	ended := func(e lifecycle.Exit) {
+		<-known
+		l.live.remove(run)
+		exit(e)
+	}
+	if isHost(j.container.Image) {
+		run, err = l.spawner.StartHost(l.hostProcess(j, env), ended)
+	} else {
+		run, err = workload.StartModel(modelServer(j, env), ended)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !l.live.add(run) {
+		run.Kill()
+		return nil, errors.New("the node agent is stopping")
+	}
+	return run, nil
+}
+
+func (l *loop) hostProcess(j launch, env map[string]string) workload.Host {
+	expand := expander(env)
+	h := workload.Host{Log: j.log, Timing: j.timing, Env: hostEnv(j.object, env), Dir: cmp.Or(j.container.WorkingDir, os.TempDir())}
+	for _, word := range slices.Concat(j.container.Command, j.container.Args) {
+		h.Argv = append(h.Argv, expand(word))
+	}
+	return h
+}
+
+func modelServer(j launch, env map[string]string) workload.Model {
+	expand := expander(env)
+	m := workload.Model{Log: j.log, Timing: j.timing, Env: env, Address: j.addr.pod, Done: j.setup}
+	for _, word := range slices.Concat(j.container.Command, j.container.Args) {
+		m.Args = append(m.Args, expand(word))
+	}
+	for _, port := range j.container.Ports {
+		if port.Protocol != corev1.ProtocolUDP && port.Protocol != corev1.ProtocolSCTP {
+			m.Ports = append(m.Ports, int(port.ContainerPort))
+		}
+	}
+	// Without a word about ports, the one of a pod's only container is known.
+	if len(m.Ports) == 0 && len(j.object.Spec.Containers)+len(j.object.Spec.InitContainers) == 1 {
+		m.Ports = []int{defaultModelPort}
+	}
+	return m
+}
+
+// hostEnv is the environment of a process of this host: the container's, and what
+// an image would have brought.
+func hostEnv(object *corev1.Pod, env map[string]string) []string {
+	all := map[string]string{"HOSTNAME": object.Name}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
+		if value, ok := os.LookupEnv(name); ok {
+			all[name] = value
+		}
+	}
+	maps.Copy(all, env)
+	list := make([]string, 0, len(all))
+	for name, value := range all {
+		list = append(list, name+"="+value)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// isHost tells whether an image is of HostRepository.
+func isHost(image string) bool {
+	rest, ok := strings.CutPrefix(image, HostRepository)
+	return ok && (rest == "" || rest[0] == ':' || rest[0] == '@')
+}
+
+// containerOf finds a container's spec, and whether it is one that runs to its end
+// before others begin.
+func containerOf(object *corev1.Pod, name string) (c *corev1.Container, setup bool) {
+	for i := range object.Spec.InitContainers {
+		if c := &object.Spec.InitContainers[i]; c.Name == name {
+			return c, c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
+		}
+	}
+	for i := range object.Spec.Containers {
+		if c := &object.Spec.Containers[i]; c.Name == name {
+			return c, false
+		}
+	}
+	return nil, false
+}
+
+// started takes in the outcome of a start, which may come after its run's end.
+func (l *loop) started(p *pod, pr *podRun, run *workload.Run, err error, now time.Time) {
+	pr.run = run
+	if err != nil || pr.ended != nil {
+		delete(p.runs, pr.ref.Container)
+	} else if p.gone {
+		run.Kill()
+	} else if p.lost {
+		run.Freeze(true)
+	}
+	l.forget(p)
+	l.input(p, now, func(now time.Time) {
+		p.machine.Started(now, pr.ref, err)
+		if pr.ended != nil {
+			p.machine.Exited(now, pr.ref, *pr.ended)
+		}
+	})
+}
+
+func (l *loop) exited(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
+	if pr.run == nil {
+		pr.ended = &e
+		return
+	}
+	if p.runs[pr.ref.Container] == pr {
+		delete(p.runs, pr.ref.Container)
+	}
+	l.forget(p)
+	l.input(p, now, func(now time.Time) { p.machine.Exited(now, pr.ref, e) })
+}
+
+// endAll ends every run, in the time given or by force, and returns when none is
+// left, or shortly after force.
+func (l *loop) endAll(patience time.Duration) {
+	l.live.each(true, (*workload.Run).Terminate)
+	if l.live.wait(patience) {
+		return
+	}
+	l.live.each(true, (*workload.Run).Kill)
+	if !l.live.wait(patience) {
+		l.log.Warn("some programs did not end in time")
+	}
+}
+
+func (r *liveRuns) add(run *workload.Run) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return false
+	}
+	if r.runs == nil {
+		r.runs = map[*workload.Run]struct{}{}
+	}
+	r.runs[run] = struct{}{}
+	return true
+}
+
+func (r *liveRuns) remove(run *workload.Run) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.runs, run)
+	if len(r.runs) == 0 && r.empty != nil {
+		close(r.empty)
+		r.empty = nil
+	}
+}
+
+func (r *liveRuns) each(closing bool, f func(*workload.Run)) {
+	r.mu.Lock()
+	r.closing = r.closing || closing
+	runs := slices.Collect(maps.Keys(r.runs))
+	r.mu.Unlock()
+	for _, run := range runs {
+		f(run)
+	}
+}
+
+func (r *liveRuns) wait(patience time.Duration) bool {
+	r.mu.Lock()
+	if len(r.runs) == 0 {
+		r.mu.Unlock()
+		return true
+	}
+	if r.empty == nil {
+		r.empty = make(chan struct{})
+	}
+	empty := r.empty
+	r.mu.Unlock()
+	select {
+	case <-empty:
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}

@@ -1,0 +1,145 @@
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
+)
+
+// outputPatience is how long a process that has ended, and whose group was
+// killed, may keep its output open: by a descendant that left the group.
+const outputPatience = 2 * time.Second
+
+// Host is a container that is to be a process of this host.
+type Host struct {
+	Log    *Log
+	Timing Timing
+	// Argv is the program, looked up in Env's PATH, and its arguments.
+	Argv []string
+	// Env is the whole environment.
+	Env []string
+	// Dir is the working directory.
+	Dir string
+}
+
+// StartHost starts a process. An error says why it cannot be started.
+func (s *Spawner) StartHost(h Host, exit func(lifecycle.Exit)) (*Run, error) {
+	return start(h.Log, h.Timing, func(exit func(lifecycle.Exit)) (program, error) { return s.launch(h, exit) }, exit)
+}
+
+type host struct {
+	mu    sync.Mutex
+	pid   int
+	ended bool // then the number may be another's
+}
+
+func (s *Spawner) launch(h Host, exit func(lifecycle.Exit)) (program, error) {
+	if len(h.Argv) == 0 || h.Argv[0] == "" {
+		return nil, errors.New("no command specified: an image of this host has no entrypoint, so the container needs a command")
+	}
+	path, err := lookPath(h.Argv[0], h.Env)
+	if err != nil {
+		return nil, err
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("open the output of %s: %w", h.Argv[0], err)
+	}
+	cmd := &exec.Cmd{
+		Path: path, Args: h.Argv, Env: h.Env, Dir: h.Dir, Stdout: write, Stderr: write,
+		// Its own group, so that all of it can be killed; and never without us.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	err = s.start(cmd)
+	_ = write.Close()
+	if err != nil {
+		_ = read.Close()
+		return nil, fmt.Errorf("start %s: %w", h.Argv[0], err)
+	}
+	p := &host{pid: cmd.Process.Pid}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		copyOutput(h.Log, read)
+	}()
+	go func() {
+		e := p.await(cmd)
+		select {
+		case <-copied:
+		case <-time.After(outputPatience):
+		}
+		_ = read.Close()
+		<-copied
+		exit(e)
+	}()
+	return p, nil
+}
+
+func copyOutput(log *Log, read *os.File) {
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := read.Read(buf)
+		_, _ = log.Write(buf[:n])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// await waits for the process and ends what it left in its group, as the end of a
+// container's first process ends the container.
+func (p *host) await(cmd *exec.Cmd) lifecycle.Exit {
+	// It is waited for in two steps: until it is reaped its number, which is also
+	// its group's, is nobody else's.
+	for {
+		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	p.mu.Lock()
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	p.ended = true
+	p.mu.Unlock()
+	_ = cmd.Wait()
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case ok && status.Signaled():
+		return lifecycle.Exit{Code: 128 + int32(status.Signal()), Signal: int32(status.Signal())}
+	default:
+		return lifecycle.Exit{Code: int32(cmd.ProcessState.ExitCode())}
+	}
+}
+
+func (p *host) signal(group bool, sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return
+	}
+	pid := p.pid
+	if group {
+		pid = -pid
+	}
+	_ = syscall.Kill(pid, sig)
+}
+
+// terminate reaches the first process only, as it does in a container.
+func (p *host) terminate() { p.signal(false, syscall.SIGTERM) }
+
+func (p *host) kill() { p.signal(true, syscall.SIGKILL) }
+
+func (p *host) freeze(frozen bool) {
+	if frozen {
+		p.signal(true, syscall.SIGSTOP)
+	} else {
+		p.signal(true, syscall.SIGCONT)
+	}
+}

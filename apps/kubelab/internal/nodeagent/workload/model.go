@@ -1,0 +1,176 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
+	"github.com/windlass-run/windlass/apps/modelserver"
+)
+
+// killPatience is how long a killed server gets to return. Its listeners and
+// connections are closed by then; what is left is a handler at work.
+const killPatience = time.Second
+
+// Model is a container that is to be a model server.
+type Model struct {
+	Log    *Log
+	Timing Timing
+	// Args are the container's command and arguments; of them and of Env
+	// ("NAME=value") counts what the model server knows.
+	Args []string
+	Env  map[string]string
+	// Address is the pod's, Ports the container's ports. Without any it does not
+	// listen, unless Args or Env name a port.
+	Address netip.Addr
+	Ports   []int
+	// Done: it has no work and ends at once, with success.
+	Done bool
+}
+
+// StartModel starts a server. What keeps it from serving, be it a flag's value or
+// a port that is taken, ends the run and is in its log.
+func StartModel(m Model, exit func(lifecycle.Exit)) (*Run, error) {
+	return start(m.Log, m.Timing, m.launch, exit)
+}
+
+type model struct {
+	listener *listener // nil: does not listen
+	server   *modelserver.Server
+	ports    []int
+	cancel   context.CancelFunc
+
+	exit func(lifecycle.Exit)
+
+	mu     sync.Mutex
+	killed bool
+	told   bool
+}
+
+func (m Model) launch(exit func(lifecycle.Exit)) (program, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &model{cancel: cancel, exit: exit}
+	if m.Done {
+		cancel()
+		go p.tell(lifecycle.Exit{})
+		return p, nil
+	}
+	err := p.prepare(m)
+	go p.run(ctx, m.Log, err)
+	return p, nil
+}
+
+func (p *model) prepare(m Model) error {
+	cfg, portGiven, err := modelserver.ParseArgs(m.Args, func(name string) (string, bool) {
+		value, ok := m.Env[name]
+		return value, ok
+	})
+	if err != nil {
+		return err
+	}
+	p.ports = slices.Clone(m.Ports)
+	if portGiven {
+		p.ports = []int{cfg.Port}
+	}
+	if len(p.ports) == 0 {
+		return nil
+	}
+	var inner []net.Listener
+	for _, port := range p.ports {
+		l, err := net.Listen("tcp", net.JoinHostPort(m.Address.String(), strconv.Itoa(port)))
+		if err != nil {
+			for _, one := range inner {
+				_ = one.Close()
+			}
+			return fmt.Errorf("cannot listen: %w", err)
+		}
+		inner = append(inner, l)
+	}
+	p.listener = newListener(inner)
+	cfg.Listener = p.listener
+	cfg.Logger = slog.New(slog.NewTextHandler(m.Log, nil))
+	if p.server, err = modelserver.New(cfg); err != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	return err
+}
+
+func (p *model) run(ctx context.Context, log *Log, err error) {
+	defer p.cancel()
+	switch {
+	case err != nil:
+	case p.server == nil:
+		// A container that listens nowhere just runs.
+		<-ctx.Done()
+		p.tell(lifecycle.Exit{Code: exitTerminated})
+		return
+	default:
+		err = p.server.Run(ctx)
+		p.listener.cut()
+	}
+	e := lifecycle.Exit{}
+	if crash := new(modelserver.ExitError); errors.As(err, &crash) {
+		e.Code = int32(crash.Code)
+	} else if err != nil {
+		e.Code = 1
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(log, err)
+	}
+	p.tell(e)
+}
+
+// tell reports the end, once; of a killed server that it was killed, whatever it
+// says itself.
+func (p *model) tell(e lifecycle.Exit) {
+	p.mu.Lock()
+	told := p.told
+	p.told = true
+	if p.killed {
+		e = lifecycle.Exit{Code: exitKilled, Signal: 9}
+	}
+	p.mu.Unlock()
+	if !told {
+		p.exit(e)
+	}
+}
+
+func (p *model) terminate() { p.cancel() }
+
+func (p *model) kill() {
+	p.mu.Lock()
+	again := p.killed || p.told
+	p.killed = true
+	p.mu.Unlock()
+	if again {
+		return
+	}
+	if p.listener != nil {
+		p.listener.cut()
+	}
+	p.cancel()
+	time.AfterFunc(killPatience, func() { p.tell(lifecycle.Exit{}) })
+}
+
+func (p *model) freeze(frozen bool) {
+	if p.listener != nil {
+		p.listener.gate.freeze(frozen)
+	}
+}
+
+func (p *model) handler(port int) http.Handler {
+	if p.listener == nil || !p.listener.listening() || !slices.Contains(p.ports, port) {
+		return nil
+	}
+	return p.server.Handler()
+}

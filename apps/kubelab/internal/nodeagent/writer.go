@@ -1,0 +1,174 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// writeTimeout bounds one call of the API server.
+const writeTimeout = 30 * time.Second
+
+// compare sees to it that the API says what is. At most one write per pod is on
+// its way; what changes meanwhile goes with the next.
+func (l *loop) compare(p *pod, now time.Time) {
+	if p.writing || p.gone || p.removed || now.Before(p.writeAfter) {
+		return
+	}
+	if l.due(p, now) == nil {
+		p.writeAfter = time.Time{}
+		return
+	}
+	// The time of the next try is past once the try is made: left standing, it would
+	// wake the pod over and over and let nothing else happen.
+	p.writing, p.writeAfter = true, time.Time{}
+	l.writes.add(func() func() {
+		w := l.due(p, time.Now())
+		if w == nil {
+			p.writing = false
+			return nil
+		}
+		return func() {
+			ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+			defer cancel()
+			written, err := w.do(ctx, l.client)
+			l.post(func(now time.Time) {
+				l.writes.done()
+				l.wrote(p, w, written, err, now)
+			})
+		}
+	})
+}
+
+// write is what the API is to be told about a pod.
+type write struct {
+	base    *corev1.Pod
+	status  *corev1.PodStatus // nil: it says what it should
+	remove  bool              // its end, for good
+	preempt bool              // the order to end
+}
+
+// due returns what there is to write now; nil: nothing.
+func (l *loop) due(p *pod, now time.Time) *write {
+	if p.gone || p.lost || p.removed {
+		return nil
+	}
+	w := &write{base: p.object, remove: p.machine.Removable(), preempt: p.preempt && p.object.DeletionTimestamp == nil}
+	// A pod that never got as far as an address, or had ended before, has nothing
+	// of ours to tell.
+	if p.addr.IsValid() && !p.foreign {
+		status := p.machine.Status(now, &p.object.Status)
+		if !equality.Semantic.DeepEqual(status, p.object.Status) {
+			w.status = &status
+		}
+	}
+	if w.status == nil && !w.remove && !w.preempt {
+		return nil
+	}
+	return w
+}
+
+func (w *write) do(ctx context.Context, client kubernetes.Interface) (*corev1.Pod, error) {
+	pods := client.CoreV1().Pods(w.base.Namespace)
+	object := w.base
+	if w.status != nil {
+		patch, err := statusPatch(w.base, w.status)
+		if err != nil {
+			return nil, err
+		}
+		if object, err = pods.Patch(ctx, w.base.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+			return nil, fmt.Errorf("write status of pod %s: %w", nameOf(w.base), err)
+		}
+	}
+	if !w.remove && !w.preempt {
+		return object, nil
+	}
+	// Another pod may have the name by now.
+	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(w.base.UID))}
+	if w.remove {
+		options.GracePeriodSeconds = new(int64)
+	}
+	if err := pods.Delete(ctx, w.base.Name, options); err != nil && !isGone(err) {
+		return object, fmt.Errorf("delete pod %s: %w", nameOf(w.base), err)
+	}
+	return object, nil
+}
+
+// statusPatch changes what differs, and only in the pod with this uid.
+func statusPatch(base *corev1.Pod, status *corev1.PodStatus) ([]byte, error) {
+	before, err := json.Marshal(corev1.Pod{Status: base.Status})
+	if err != nil {
+		return nil, fmt.Errorf("status of pod %s: %w", nameOf(base), err)
+	}
+	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: *status})
+	if err != nil {
+		return nil, fmt.Errorf("status of pod %s: %w", nameOf(base), err)
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("status of pod %s: %w", nameOf(base), err)
+	}
+	return patch, nil
+}
+
+// wrote takes in the outcome of a write.
+func (l *loop) wrote(p *pod, w *write, written *corev1.Pod, err error, now time.Time) {
+	p.writing = false
+	if written != nil && !p.gone && l.newer(written, p.object) {
+		p.object = written
+	}
+	switch {
+	case err == nil:
+		p.failures, p.writeAfter = 0, time.Time{}
+		p.removed = p.removed || w.remove
+		if w.preempt {
+			p.preempt = false
+		}
+	case isGone(err):
+		// The watch will say so; should it not, the next try asks again.
+		p.writeAfter = now.Add(l.retry.Delay(p.failures, l.cfg.Random))
+		p.failures++
+	default:
+		p.writeAfter = now.Add(l.retry.Delay(p.failures, l.cfg.Random))
+		p.failures++
+		l.log.Warn("write will be tried again", "error", err, "failures", p.failures)
+	}
+	if !p.gone && !p.lost {
+		l.compare(p, now)
+		l.sleep(p)
+	}
+}
+
+// isGone tells that the pod which was meant is no more.
+func isGone(err error) bool {
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && apierrors.IsConflict(err)
+}
+
+// newer tells whether a is a later state of the same pod than b.
+func (l *loop) newer(a, b *corev1.Pod) bool {
+	if a.UID != b.UID {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	if err != nil {
+		// It is the API server's own rule that they can be compared.
+		l.log.Error("resource versions do not compare", "error", err, "pod", nameOf(a).String())
+		return true
+	}
+	return order > 0
+}

@@ -1,0 +1,135 @@
+package kubelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// kubeconfigName is the kubeconfig's name in the data directory.
+const kubeconfigName = "kubeconfig"
+
+type upCommand struct {
+	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Where the cluster is kept; the next kubelab on it continues where this one ends."`
+	Kubeconfig string `type:"path" help:"Write the administrator's kubeconfig here once everything is ready; by default to the data directory."`
+	ReadyFile  string `type:"path" help:"Write the kubeconfig's path here once everything is ready."`
+	APIPort    int    `help:"Port of the API server on 127.0.0.1; 0: that of the last run, or a free one." default:"0"`
+	CIDR       string `default:"127.64.0.0/16" help:"Addresses of pods, within 127.0.0.0/8; clusters on one host need different ones."`
+
+	Group []string `sep:"none" placeholder:"name=NAME,nodes=N,..." help:"A group of nodes; repeatable. Keys: name, nodes, gpu=RESOURCE=COUNT, gpu-product, gpu-memory (MiB), cpu, memory, pods, zones=a|b, region, spot=true, taint=KEY=VALUE:EFFECT, label=KEY=VALUE."`
+
+	Nodes      int      `default:"4" help:"Number of nodes of the group \"node\", when no --group is given."`
+	GPU        string   `default:"nvidia.com/gpu=8" help:"GPUs of each of its nodes, as RESOURCE=COUNT; none for none."`
+	GPUProduct string   `default:"NVIDIA-H100-80GB-HBM3" help:"Product that its nodes' GPUs are."`
+	GPUMemory  int      `placeholder:"MIB" help:"Memory of one GPU; by default the product's."`
+	CPU        string   `default:"64" help:"CPUs of each of its nodes."`
+	Memory     string   `default:"512Gi" help:"Memory of each of its nodes."`
+	Zones      []string `default:"a" help:"Zones over which its nodes are spread."`
+
+	NodeGrace    time.Duration `default:"10s" help:"How long a node may be silent before it is NotReady. Short ones lose nodes on a busy machine."`
+	EvictAfter   time.Duration `default:"10s" help:"How long pods stay on a NotReady node, unless their tolerations say otherwise."`
+	CrashBackoff time.Duration `default:"1s" help:"First delay before a crashed container is started again; it doubles with every crash."`
+
+	LogFormat string `default:"text" enum:"text,json" help:"Form of the log on standard error: ${enum}."`
+	Verbose   bool   `help:"Log more."`
+}
+
+// Run the command.
+func (c *upCommand) Run(ctx context.Context, s streams) error {
+	cfg, err := c.config()
+	if err != nil {
+		return err
+	}
+	cfg.log = newLogger(s.err, c.LogFormat, c.Verbose)
+	cfg.ready = func(kubeconfig string) error {
+		_, err := fmt.Fprintln(s.out, kubeconfig)
+		return err
+	}
+	if err := os.MkdirAll(cfg.dataDir, 0o700); err != nil {
+		return err
+	}
+	lock, err := flock.Try(filepath.Join(cfg.dataDir, "lock"))
+	if errors.Is(err, flock.ErrHeld) {
+		return fmt.Errorf("another kubelab runs on %s; give this one its own --data-dir", cfg.dataDir)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+	return up(ctx, cfg)
+}
+
+// config that the flags say, with their errors.
+func (c *upCommand) config() (config, error) {
+	prefix, err := netip.ParsePrefix(c.CIDR)
+	if err != nil {
+		return config{}, fmt.Errorf("--cidr: %w", err)
+	}
+	if prefix = prefix.Masked(); !prefix.Addr().Is4() || !netip.MustParsePrefix("127.0.0.0/8").Contains(prefix.Addr()) || prefix.Bits() < 8 || prefix.Bits() > 30 {
+		return config{}, fmt.Errorf("--cidr: %s must be a part of 127.0.0.0/8 of /30 or more addresses", c.CIDR)
+	}
+	if prefix.Contains(netip.MustParseAddr("127.0.0.1")) {
+		return config{}, fmt.Errorf("--cidr: %s holds 127.0.0.1, where everything else on this host listens", c.CIDR)
+	}
+	groups, err := c.groups()
+	if err != nil {
+		return config{}, err
+	}
+	if c.CrashBackoff <= 0 {
+		return config{}, fmt.Errorf("--crash-backoff must be more than 0, not %s", c.CrashBackoff)
+	}
+	if c.APIPort < 0 || c.APIPort > 65535 {
+		return config{}, fmt.Errorf("--api-port must be 0 to 65535, not %d", c.APIPort)
+	}
+	out := config{
+		dataDir: c.DataDir, kubeconfig: c.Kubeconfig, readyFile: c.ReadyFile, apiPort: c.APIPort,
+		cidr: prefix, groups: groups, assets: os.Getenv("KUBEBUILDER_ASSETS"),
+		nodeGrace: c.NodeGrace, evictAfter: c.EvictAfter, crashBackoff: c.CrashBackoff,
+	}
+	if out.kubeconfig == "" {
+		out.kubeconfig = filepath.Join(out.dataDir, kubeconfigName)
+	}
+	return out, nil
+}
+
+func (c *upCommand) groups() ([]nodes.Group, error) {
+	if len(c.Group) == 0 {
+		g, err := c.simpleGroup()
+		return []nodes.Group{g}, err
+	}
+	groups := make([]nodes.Group, len(c.Group))
+	for i, s := range c.Group {
+		var err error
+		if groups[i], err = nodes.ParseGroup(s); err != nil {
+			return nil, fmt.Errorf("--group: %w", err)
+		}
+	}
+	return groups, nodes.ValidateAll(groups)
+}
+
+func (c *upCommand) simpleGroup() (nodes.Group, error) {
+	g := nodes.Group{Name: "node", Count: c.Nodes, Zones: c.Zones}
+	var err error
+	if c.GPU != "none" {
+		if g.GPU, g.GPUs, err = nodes.ParseGPU(c.GPU); err != nil {
+			return g, fmt.Errorf("--gpu: %w", err)
+		}
+		g.Product, g.MemoryMiB = c.GPUProduct, c.GPUMemory
+	}
+	if g.CPU, err = resource.ParseQuantity(c.CPU); err != nil {
+		return g, fmt.Errorf("--cpu: %w", err)
+	}
+	if g.Memory, err = resource.ParseQuantity(c.Memory); err != nil {
+		return g, fmt.Errorf("--memory: %w", err)
+	}
+	return g, g.Validate()
+}
