@@ -1,0 +1,236 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"sigs.k8s.io/yaml"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// appFile is an app's file: its name and where it lives, and beside them the
+// fields of the API's DeploymentSpec, in their JSON form.
+type appFile struct {
+	App         string
+	Project     string
+	Environment string
+	Spec        *windlassv1.DeploymentSpec
+}
+
+// maxAppFile is what the API takes, with room for YAML's own words.
+const maxAppFile = 4 << 20
+
+// readAppFile reads a file, or standard input for "-".
+func readAppFile(path string, stdin io.Reader) (*appFile, error) {
+	in := stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close() //nolint:errcheck // read only
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxAppFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxAppFile {
+		return nil, fmt.Errorf("%s: larger than %d MiB", path, maxAppFile>>20)
+	}
+	file, err := parseAppFile(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// parseAppFile reads YAML or JSON. Its errors name the field and the fix.
+func parseAppFile(data []byte) (*appFile, error) {
+	converted, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(converted)))
+	decoder.UseNumber()
+	var root map[string]any
+	if err := decoder.Decode(&root); err != nil {
+		return nil, errors.New("the file is not a mapping of fields: start with `app: NAME`")
+	}
+	file := &appFile{Spec: &windlassv1.DeploymentSpec{}}
+	for key, into := range map[string]*string{"app": &file.App, "project": &file.Project, "environment": &file.Environment} {
+		value, ok := root[key]
+		if !ok {
+			continue
+		}
+		text, ok := value.(string)
+		if !ok {
+			return nil, fmt.Errorf("%s: want a name, got %v", key, value)
+		}
+		*into = text
+		delete(root, key)
+	}
+	if file.App == "" {
+		return nil, errors.New("app: missing: give the app a name, for example `app: echo`")
+	}
+	if err := normalise("", root, file.Spec.ProtoReflect().Descriptor()); err != nil {
+		return nil, err
+	}
+	normalised, err := json.Marshal(root)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	if err := protojson.Unmarshal(normalised, file.Spec); err != nil {
+		return nil, errors.New(cleanProtoError(err))
+	}
+	return file, nil
+}
+
+const durationName = "google.protobuf.Duration"
+
+// normalise checks names against the schema and rewrites what people write and
+// protojson does not read: durations such as 10m, and choices by their short names.
+func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
+	for key, value := range fields {
+		field := schema.Fields().ByJSONName(key)
+		if field == nil {
+			field = schema.Fields().ByName(protoreflect.Name(key))
+		}
+		at := join(path, key)
+		if field == nil {
+			return fmt.Errorf("%s: no such field%s", at, suggest(key, schema))
+		}
+		switch {
+		case field.IsMap():
+			m, ok := value.(map[string]any)
+			if !ok {
+				return fmt.Errorf("%s: want a mapping of names to texts, got %v", at, value)
+			}
+			for name, v := range m {
+				if _, ok := v.(string); !ok {
+					return fmt.Errorf("%s: %v is not a text: put it in quotes", join(at, name), v)
+				}
+			}
+		case field.IsList():
+			list, ok := value.([]any)
+			if !ok {
+				return fmt.Errorf("%s: want a list, got %v: write [%v]", at, value, value)
+			}
+			for i, v := range list {
+				item := fmt.Sprintf("%s[%d]", at, i)
+				if field.Message() == nil {
+					if _, ok := v.(string); !ok {
+						return fmt.Errorf("%s: %v is not a text: put it in quotes", item, v)
+					}
+					continue
+				}
+				m, ok := v.(map[string]any)
+				if !ok {
+					return fmt.Errorf("%s: want a mapping, got %v", item, v)
+				}
+				if err := normalise(item, m, field.Message()); err != nil {
+					return err
+				}
+			}
+		case field.Message() != nil && field.Message().FullName() == durationName:
+			d, err := duration(value)
+			if err != nil {
+				return fmt.Errorf("%s: %w", at, err)
+			}
+			fields[key] = d
+		case field.Message() != nil:
+			m, ok := value.(map[string]any)
+			if !ok {
+				return fmt.Errorf("%s: want a mapping, got %v", at, value)
+			}
+			if err := normalise(at, m, field.Message()); err != nil {
+				return err
+			}
+		default:
+			v, err := scalar(field, value)
+			if err != nil {
+				return fmt.Errorf("%s: %w", at, err)
+			}
+			fields[key] = v
+		}
+	}
+	return nil
+}
+
+// duration turns 10m or 1.5s into the API's form, seconds.
+func duration(value any) (string, error) {
+	text, ok := value.(string)
+	if !ok {
+		return "", fmt.Errorf("%v has no unit: write for example 10s or 5m", value)
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", text)
+	}
+	return fmt.Sprintf("%d.%09ds", int64(d/time.Second), int64(d%time.Second)), nil
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// suggest names the field that was perhaps meant, or all there are.
+func suggest(key string, schema protoreflect.MessageDescriptor) string {
+	var names []string
+	best, bestDistance := "", 4
+	for i := range schema.Fields().Len() {
+		name := schema.Fields().Get(i).JSONName()
+		names = append(names, name)
+		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < bestDistance {
+			best, bestDistance = name, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf(": did you mean %s?", best)
+	}
+	sort.Strings(names)
+	return ": there are " + strings.Join(names, ", ")
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	prev := make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := range len(a) {
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next[j+1] = min(next[j]+1, prev[j+1]+1, prev[j]+cost)
+		}
+		prev = next
+	}
+	return prev[len(b)]
+}
+
+// cleanProtoError drops the library's prefix, whose spacing varies on purpose.
+func cleanProtoError(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	text = strings.TrimPrefix(text, "proto: ")
+	if _, rest, ok := strings.Cut(text, "): "); ok && strings.HasPrefix(text, "(") {
+		return rest
+	}
+	return text
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestEveryExampleIsAnAppFile(t *testing.T) {
+	files, err := filepath.Glob("../../../../deployments/examples/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range files {
+		f, err := readAppFile(path, nil)
+		require.NoError(t, err, path)
+		require.NotEmpty(t, f.Spec.Image+strings.Join(f.Spec.Command, " "), path)
+	}
+}
+
+func TestTheReadmesAppFileIsOne(t *testing.T) {
+	readme, err := os.ReadFile("../../../../README.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(readme), "```yaml\napp: ")
+	require.True(t, ok)
+	text, _, _ := strings.Cut("app: "+rest, "```")
+	f, err := parseAppFile([]byte(text))
+	require.NoError(t, err)
+	require.Equal(t, "h100", f.Spec.Resources.Gpu.Pool)
+}
+
+func TestPeoplesDurationsAreRead(t *testing.T) {
+	f, err := parseAppFile([]byte("app: a\ncommand: [x]\nregions: [r]\nprogressDeadline: 1m30s\nhealthCheck: {interval: 250ms}\n"))
+	require.NoError(t, err)
+	require.Equal(t, 90*time.Second, f.Spec.ProgressDeadline.AsDuration())
+	require.Equal(t, 250*time.Millisecond, f.Spec.HealthCheck.Interval.AsDuration())
+}
+
+func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
+	for name, tc := range map[string]struct{ file, want string }{
+		"no name":              {"command: [x]", "app: missing: give the app a name"},
+		"not a mapping":        {"- a\n- b", "start with `app: NAME`"},
+		"empty":                {"", "app: missing"},
+		"misspelt field":       {"app: a\nreplica: 2", "replica: no such field: did you mean replicas?"},
+		"misspelt inner field": {"app: a\nhealthCheck: {pth: /x}", "healthCheck.pth: no such field: did you mean path?"},
+		"nothing like it":      {"app: a\nfrobnication: 1", "frobnication: no such field: there are args, command"},
+		"number as text":       {"app: a\nenv: {VERSION: 1.10}", "env.VERSION: 1.1 is not a text: put it in quotes"},
+		"text as list":         {"app: a\ncommand: python serve.py", "command: want a list, got python serve.py: write [python serve.py]"},
+		"number in a list":     {"app: a\nargs: [--port, 80]", "args[1]: 80 is not a text: put it in quotes"},
+		"duration, no unit":    {"app: a\nprogressDeadline: 10", "progressDeadline: 10 has no unit: write for example 10s or 5m"},
+		"duration, nonsense":   {"app: a\nprogressDeadline: soon", "progressDeadline: \"soon\" is not a duration"},
+		"fraction":             {"app: a\nreplicas: 1.5", "replicas: 1.5 is not a whole number"},
+		"huge":                 {"app: a\nreplicas: 99999999999", "replicas: 99999999999 is not a whole number in range"},
+		"text for a number":    {"app: a\nreplicas: two", "replicas: want a whole number, got two"},
+		"list for a mapping":   {"app: a\nresources: [1]", "resources: want a mapping"},
+		"a name that is one":   {"app: a\nimage: 12", "image: 12 is not a text: put it in quotes"},
+		"a list for a text":    {"app: a\nimage: [a]", "image: want a text, got [a]"},
+		"a label that is one":  {"app: a\nkubernetes: {nodeSelector: {spot: true}}", "kubernetes.nodeSelector.spot: true is not a text: put it in quotes"},
+		"no such choice":       {"app: a\nmodelCache: {retention: maybe}", "modelCache.retention: maybe is no choice: use delete or keep"},
+		"a number as choice":   {"app: a\nkubernetes: {zoneSpread: 2}", "kubernetes.zoneSpread: 2 is no choice: use preferred or required or none"},
+		"text for yes or no":   {"app: a\nsecrets: [{secret: s, imagePull: sure}]", "secrets[0].imagePull: want true or false, got sure"},
+		"a user by name":       {"app: a\nkubernetes: {runAsUser: nobody}", "kubernetes.runAsUser: want a whole number, got nobody"},
+		"misspelt in a list":   {"app: a\nkubernetes: {tolerations: [{kei: a}]}", "kubernetes.tolerations[0].kei: no such field: did you mean key?"},
+		"pool beside the GPUs": {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
+		"twice":                {"app: a\nreplicas: 1\nreplicas: 2", "already set"},
+		"not yaml":             {"app: [", "did not find"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseAppFile([]byte(tc.file))
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestAllThatAClusterReadsCanBeSaid(t *testing.T) {
+	f, err := parseAppFile([]byte(`
+app: llama
+image: registry.example/vllm@sha256:00
+secrets:
+- {secret: hf-token, envName: HF_TOKEN}
+- {secret: registry, imagePull: true}
+resources:
+  shmMib: 8192
+  ephemeralStorageMib: 20480
+  gpu: {count: 4, product: NVIDIA-H100-80GB-HBM3, pool: h100, minMemoryMib: 80000, resourceName: nvidia.com/gpu}
+drainDelay: 15s
+modelCache:
+  mountPath: /models
+  claim: {sizeGib: 500, storageClass: fast, singleNode: true}
+  retention: keep
+kubernetes:
+  nodeSelector: {disk: nvme}
+  tolerations:
+  - {key: nvidia.com/gpu, value: present, effect: NoSchedule}
+  podAnnotations: {example.com/team: search}
+  podLabels: {team: search}
+  priorityClass: inference
+  runtimeClass: nvidia
+  zoneSpread: required
+  runAsUser: 1000
+  security: {reason: RDMA pins memory, addCapabilities: [IPC_LOCK], hostIpc: true}
+regions: [us-east-1]
+`))
+	require.NoError(t, err)
+	want := &windlassv1.DeploymentSpec{
+		Image:   "registry.example/vllm@sha256:00",
+		Secrets: []*windlassv1.SecretReference{{Secret: "hf-token", EnvName: "HF_TOKEN"}, {Secret: "registry", ImagePull: true}},
+		Resources: &windlassv1.Resources{
+			ShmMib: 8192, EphemeralStorageMib: 20480,
+			Gpu: &windlassv1.Gpu{Count: 4, Product: "NVIDIA-H100-80GB-HBM3", Pool: "h100", MinMemoryMib: 80000, ResourceName: "nvidia.com/gpu"},
+		},
+		DrainDelay: durationpb.New(15 * time.Second),
+		ModelCache: &windlassv1.ModelCache{
+			MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 500, StorageClass: "fast", SingleNode: true},
+			Retention: windlassv1.ModelCache_RETENTION_KEEP,
+		},
+		Kubernetes: &windlassv1.KubernetesOptions{
+			NodeSelector:   map[string]string{"disk": "nvme"},
+			Tolerations:    []*windlassv1.Toleration{{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}},
+			PodAnnotations: map[string]string{"example.com/team": "search"}, PodLabels: map[string]string{"team": "search"},
+			PriorityClass: "inference", RuntimeClass: "nvidia", ZoneSpread: windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED,
+			RunAsUser: new(int64(1000)),
+			Security:  &windlassv1.SecurityException{Reason: "RDMA pins memory", AddCapabilities: []string{"IPC_LOCK"}, HostIpc: true},
+		},
+		Regions: []string{"us-east-1"},
+	}
+	require.True(t, proto.Equal(want, f.Spec), "%v", f.Spec)
+
+	printed, err := protojson.Marshal(want.ModelCache)
+	require.NoError(t, err)
+	again, err := parseAppFile([]byte(`{"app": "a", "modelCache": ` + string(printed) + `}`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(want.ModelCache, again.Spec.ModelCache), "what is printed is read")
+}
+
+func TestAFileThatIsNotThereOrTooLargeSaysSo(t *testing.T) {
+	_, err := readAppFile(filepath.Join(t.TempDir(), "none.yaml"), nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = readAppFile("-", strings.NewReader(strings.Repeat("x", maxAppFile+1)))
+	require.ErrorContains(t, err, "larger than 4 MiB")
+}
+
+func TestTheDifferenceShowsWhatTheFileChanges(t *testing.T) {
+	live := &windlassv1.DeploymentSpec{
+		Command: []string{"modelserver"}, Args: []string{"--model", "echo", "--verbose"}, Env: map[string]string{"A": "1"},
+		Resources: &windlassv1.Resources{CpuMillicores: 500, MemoryMib: 512}, Regions: []string{"us-east-1"},
+	}
+	file := &windlassv1.DeploymentSpec{
+		Command: []string{"modelserver"}, Args: []string{"--model", "shout"}, Env: map[string]string{"A": "2", "B": "x"},
+		Regions: []string{"us-east-1"},
+	}
+	lines, err := diffSpecs(live, file)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"~ args[1]: echo -> shout",
+		"- args[2]: --verbose",
+		"~ env.A: 1 -> 2",
+		"+ env.B: x",
+	}, lines)
+}
+
+func TestTheDifferenceShowsWhatAClusterIsNoLongerTold(t *testing.T) {
+	live := &windlassv1.DeploymentSpec{
+		Command: []string{"x"}, DrainDelay: durationpb.New(time.Second),
+		Resources:  &windlassv1.Resources{CpuMillicores: 500, Gpu: &windlassv1.Gpu{Count: 2, Pool: "h100"}},
+		ModelCache: &windlassv1.ModelCache{MountPath: "/m", Retention: windlassv1.ModelCache_RETENTION_DELETE},
+		Kubernetes: &windlassv1.KubernetesOptions{
+			NodeSelector: map[string]string{"disk": "nvme"}, ZoneSpread: windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED,
+		},
+	}
+	lines, err := diffSpecs(live, &windlassv1.DeploymentSpec{
+		Command: []string{"x"}, Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 4}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"- drainDelay: 1s", "- kubernetes.nodeSelector.disk: nvme", "- modelCache.mountPath: /m",
+		"~ resources.gpu.count: 2 -> 4", "- resources.gpu.pool: h100",
+	}, lines)
+}
+
+func FuzzParseAppFile(f *testing.F) {
+	f.Add([]byte("app: a\ncommand: [x]\nregions: [r]\nhealthCheck: {interval: 1s}\nenv: {A: b}\n"))
+	f.Add([]byte(`{"app":"a","ports":[{"name":"http","port":0}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := parseAppFile(data)
+		if err == nil && (file.App == "" || file.Spec == nil) {
+			t.Fatalf("accepted without a name or spec: %q", data)
+		}
+		if err != nil && err.Error() == "" {
+			t.Fatal("an error without words")
+		}
+	})
+}

@@ -1,0 +1,269 @@
+// Package cli is the command line: every command, how it reads its input, and
+// how it shows what came back.
+//
+// Output for programs (-o json, -o yaml) is the API's own JSON form. Tables are
+// for people, and plain text when they go to a pipe. What a command did goes to
+// standard output, how it is going and what went wrong to standard error.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// Config of the command line.
+type Config struct {
+	Version string
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Getenv  func(string) string
+	// HTTPClient reaches the control plane; nil makes one.
+	HTTPClient *http.Client
+	// Extra commands ("dev") that are made elsewhere.
+	Extra []*cobra.Command
+}
+
+// app is the state that commands share.
+type app struct {
+	Config
+	output     string
+	context    string
+	configFile string
+	timeout    time.Duration
+
+	target  clientconfig.Context
+	clients *clients
+}
+
+// clients of every service.
+type clients struct {
+	apps         windlassv1connect.AppServiceClient
+	deployments  windlassv1connect.DeploymentServiceClient
+	rollouts     windlassv1connect.RolloutServiceClient
+	history      windlassv1connect.HistoryServiceClient
+	regions      windlassv1connect.RegionServiceClient
+	environments windlassv1connect.EnvironmentServiceClient
+	projects     windlassv1connect.ProjectServiceClient
+	workspaces   windlassv1connect.WorkspaceServiceClient
+	access       windlassv1connect.AccessServiceClient
+}
+
+func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
+	return &clients{
+		apps:         windlassv1connect.NewAppServiceClient(httpClient, server, options...),
+		deployments:  windlassv1connect.NewDeploymentServiceClient(httpClient, server, options...),
+		rollouts:     windlassv1connect.NewRolloutServiceClient(httpClient, server, options...),
+		history:      windlassv1connect.NewHistoryServiceClient(httpClient, server, options...),
+		regions:      windlassv1connect.NewRegionServiceClient(httpClient, server, options...),
+		environments: windlassv1connect.NewEnvironmentServiceClient(httpClient, server, options...),
+		projects:     windlassv1connect.NewProjectServiceClient(httpClient, server, options...),
+		workspaces:   windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
+		access:       windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
+	}
+}
+
+// callTimeout bounds a command's single calls.
+const callTimeout = 30 * time.Second
+
+// New builds the root command.
+func New(cfg Config) *cobra.Command {
+	a := &app{Config: cfg}
+	root := &cobra.Command{
+		Use:   "windlass",
+		Short: "Deploy model servers to many regions, and keep them there",
+		Long: `Windlass runs GPU inference in many regions: you say what should run where, an
+agent in each region pulls that and applies it, and a durable workflow moves your
+app from one version to the next, or back.
+
+Try it on this machine:   windlass dev
+Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       cfg.Version,
+	}
+	root.SetVersionTemplate("windlass {{.Version}}\n")
+	root.SetIn(cfg.Stdin)
+	root.SetOut(cfg.Stdout)
+	root.SetErr(cfg.Stderr)
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.output, "output", "o", "table", "form of the output: table, json or yaml")
+	flags.StringVar(&a.context, "context", "", "context to use, of those that windlass login made")
+	flags.StringVar(&a.configFile, "config", "", "file that holds the contexts")
+	flags.DurationVar(&a.timeout, "timeout", callTimeout, "how long one call may take")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		switch a.output {
+		case "table", "json", "yaml":
+			return nil
+		}
+		return fmt.Errorf("--output=%q: use table, json or yaml", a.output)
+	}
+
+	root.AddGroup(
+		&cobra.Group{ID: "apps", Title: "Apps:"},
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "platform", Title: "Platform:"})
+	add := func(id string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = id
+			root.AddCommand(c)
+		}
+	}
+	add("apps", a.deployCommand(), a.scaleCommand(), a.rollbackCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.logsCommand(), a.auditCommand())
+	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.keyCommand(), a.versionCommand())...)
+	return root
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// connect reads the context and makes the clients.
+func (a *app) connect() error {
+	if a.clients != nil {
+		return nil
+	}
+	path := a.configFile
+	if path == "" {
+		var err error
+		if path, err = clientconfig.Path(a.Getenv); err != nil {
+			return err
+		}
+	}
+	file, err := clientconfig.Load(path)
+	if err != nil {
+		return err
+	}
+	a.target, err = file.Resolve(a.context, a.Getenv)
+	if err != nil {
+		return err
+	}
+	a.clients = a.dial(a.target)
+	return nil
+}
+
+func (a *app) dial(target clientconfig.Context) *clients {
+	httpClient := a.HTTPClient
+	if httpClient == nil {
+		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	}
+	return newClients(httpClient, strings.TrimSuffix(target.Server, "/"), rpc.ClientOptions(rpc.ClientConfig{
+		Token:     func() string { return target.APIKey },
+		UserAgent: "windlass-cli/" + a.Version,
+		Timeout:   a.timeout,
+	})...)
+}
+
+// run wraps a command that calls the control plane.
+func (a *app) run(fn func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := a.connect(); err != nil {
+			return err
+		}
+		return fn(cmd.Context(), args)
+	}
+}
+
+// group makes a command that only holds others say what it does not know, instead
+// of showing its help and ending well.
+func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	c.AddCommand(commands...)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		text := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += ": did you mean " + near[0] + "?"
+		}
+		return fmt.Errorf("%s (try --help)", text)
+	}
+	return c
+}
+
+// mutation gives a command's call a key of its own, so that a retry below us
+// does nothing twice.
+func mutation() *windlassv1.Mutation { return &windlassv1.Mutation{IdempotencyKey: ident.New("cli")} }
+
+// appPath completes an app's name to "project/environment/name".
+func (a *app) appPath(name string) string {
+	if strings.HasPrefix(name, "app_") || strings.Count(name, "/") == 2 {
+		return name
+	}
+	return a.environmentPath() + "/" + name
+}
+
+func (a *app) environmentPath() string {
+	project, environment := a.target.Project, a.target.Environment
+	if project == "" {
+		project = "default"
+	}
+	if environment == "" {
+		environment = "production"
+	}
+	return project + "/" + environment
+}
+
+// interactive tells whether a person watches the error output.
+func (a *app) interactive() bool {
+	f, ok := a.Stderr.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+}
+
+func (a *app) infof(format string, args ...any) {
+	fmt.Fprintf(a.Stderr, format+"\n", args...) //nolint:errcheck // nobody to tell
+}
+
+// ExitError ends the program with a code and, if it has one, a message.
+type ExitError struct {
+	Code    int
+	Message string
+}
+
+func (e *ExitError) Error() string { return e.Message }
+
+// Explain turns an error into what a person reads: what went wrong, the field at
+// fault, and the fix.
+func Explain(err error) string {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return err.Error()
+	}
+	detail := rpc.DetailOf(err)
+	var b strings.Builder
+	if field := detail.GetField(); field != "" && !strings.Contains(ce.Message(), field) {
+		b.WriteString(field + ": ")
+	}
+	switch {
+	case ce.Code() == connect.CodeUnavailable && detail == nil:
+		b.WriteString("cannot reach the control plane: " + ce.Message() + "\nIs it running? `windlass dev status` tells for this machine.")
+	case ce.Code() == connect.CodeDeadlineExceeded && detail == nil:
+		b.WriteString("the control plane did not answer in time (--timeout): " + ce.Message())
+	default:
+		b.WriteString(ce.Message())
+	}
+	if fix := detail.GetFix(); fix != "" {
+		b.WriteString("\n" + fix)
+	}
+	return b.String()
+}

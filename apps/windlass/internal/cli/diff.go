@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// diffSpecs tells what of the file differs from what is live, a line a field.
+// What the file does not mention takes its default, or what the live version
+// has, and is not shown; variables that it no longer has are.
+func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
+	before, err := flatten(live)
+	if err != nil {
+		return nil, err
+	}
+	after, err := flatten(file)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for key, now := range after {
+		was, ok := before[key]
+		switch {
+		case !ok:
+			lines = append(lines, fmt.Sprintf("+ %s: %s", key, now))
+		case was != now:
+			lines = append(lines, fmt.Sprintf("~ %s: %s -> %s", key, was, now))
+		}
+	}
+	for key, was := range before {
+		if _, ok := after[key]; ok {
+			continue
+		}
+		if goes(key, was) {
+			lines = append(lines, fmt.Sprintf("- %s: %s", key, was))
+		}
+	}
+	sort.Slice(lines, func(i, j int) bool { return lines[i][2:] < lines[j][2:] })
+	return lines, nil
+}
+
+// withoutDefault are parts of a spec that are not there when a file leaves them
+// out, but for the values that they take with anything else of the part.
+var withoutDefault = []string{ //nolint:gochecknoglobals // a table
+	"args[", "command[", "secrets[", "regions[", "resources.gpu.", "resources.shmMib", "resources.ephemeralStorageMib",
+	"drainDelay", "modelCache.", "kubernetes.",
+}
+
+// goes tells whether leaving the field out of the file takes it away.
+func goes(key, was string) bool {
+	if was == "ZONE_SPREAD_PREFERRED" || was == "RETENTION_DELETE" {
+		return false
+	}
+	return slices.ContainsFunc(withoutDefault, func(part string) bool { return strings.HasPrefix(key, part) })
+}
+
+// flatten lists the leaves of a spec by path.
+func flatten(spec *windlassv1.DeploymentSpec) (map[string]string, error) {
+	data, err := protojson.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode spec: %w", err)
+	}
+	var root any
+	if err := json.Unmarshal(data, &root); err != nil {
+		return nil, fmt.Errorf("decode spec: %w", err)
+	}
+	out := map[string]string{}
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, child := range v {
+				walk(join(path, k), child)
+			}
+		case []any:
+			for i, child := range v {
+				walk(fmt.Sprintf("%s[%d]", path, i), child)
+			}
+		default:
+			out[path] = fmt.Sprint(v)
+		}
+	}
+	walk("", root)
+	return out, nil
+}

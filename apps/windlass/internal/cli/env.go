@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) envCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "env",
+		Short: "Show and change the variables of an app or of its environment",
+		Long: `An app's variables are pinned by each of its versions: changing them makes the next
+version, with the same image. The environment's variables are taken up by the next
+version of each of its apps.`,
+	}
+	list := &cobra.Command{
+		Use: "list [APP]", Aliases: []string{"ls"}, Short: "Show the variables of an app's live version, or of the environment", Args: cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			if len(args) == 0 {
+				got, err := a.clients.environments.GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: a.environmentPath()})
+				if err != nil {
+					return err
+				}
+				return a.show(got.Environment, variables(got.Environment.Variables))
+			}
+			app, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(args[0])})
+			if err != nil {
+				return err
+			}
+			if app.App.LiveDeploymentId == "" {
+				return fmt.Errorf("%s: no version is live", args[0])
+			}
+			d, err := a.clients.deployments.GetDeployment(ctx, &windlassv1.GetDeploymentRequest{Deployment: app.App.LiveDeploymentId})
+			if err != nil {
+				return err
+			}
+			return a.show(&windlassv1.DeploymentSpec{Env: d.Deployment.Spec.Env}, variables(d.Deployment.Spec.Env))
+		}),
+	}
+	var message string
+	var unset []string
+	var wait bool
+	var patience time.Duration
+	set := &cobra.Command{
+		Use: "set APP NAME=VALUE...", Short: "Make the app's next version with these variables", Args: cobra.MinimumNArgs(1),
+		Example: "  windlass env set echo GREETING=hi\n  windlass env set echo --unset GREETING",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			values, err := assignments(args[1:])
+			if err != nil {
+				return err
+			}
+			if len(values)+len(unset) == 0 {
+				return errors.New("nothing to change: give NAME=VALUE, or --unset NAME")
+			}
+			resp, err := a.clients.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: a.appPath(args[0]), Set: values, Unset: unset, Message: message})
+			if err != nil {
+				return err
+			}
+			if resp.Unchanged {
+				a.infof("%s: nothing changed, %s stays live", args[0], version(resp.Version))
+				return nil
+			}
+			a.infof("%s: rolling out %s", args[0], version(resp.Version))
+			if !wait {
+				return nil
+			}
+			return a.awaitDeployment(ctx, resp.DeploymentId, patience)
+		}),
+	}
+	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to take away")
+	set.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
+	set.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
+	set.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+
+	var unsetShared []string
+	shared := &cobra.Command{
+		Use: "shared NAME=VALUE...", Short: "Change the environment's variables, for the next version of each app",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			values, err := assignments(args)
+			if err != nil {
+				return err
+			}
+			if len(values)+len(unsetShared) == 0 {
+				return errors.New("nothing to change: give NAME=VALUE, or --unset NAME")
+			}
+			got, err := a.clients.environments.GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: a.environmentPath()})
+			if err != nil {
+				return err
+			}
+			e := got.Environment
+			if e.Variables == nil {
+				e.Variables = map[string]string{}
+			}
+			maps.Copy(e.Variables, values)
+			for _, k := range unsetShared {
+				delete(e.Variables, k)
+			}
+			resp, err := a.clients.environments.UpdateEnvironment(ctx, &windlassv1.UpdateEnvironmentRequest{
+				Mutation: mutation(), Environment: e.Id, Name: e.Name, Variables: e.Variables, ResourceVersion: e.ResourceVersion,
+			})
+			if err != nil {
+				return err
+			}
+			a.infof("%s: the next version of each app takes these up", a.environmentPath())
+			return a.show(resp.Environment, variables(resp.Environment.Variables))
+		}),
+	}
+	shared.Flags().StringSliceVar(&unsetShared, "unset", nil, "variables to take away")
+	return group(c, list, set, shared)
+}
+
+func assignments(args []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q: write NAME=VALUE", arg)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+func variables(env map[string]string) func(*tabwriter.Writer) {
+	return func(w *tabwriter.Writer) {
+		names := make([]string, 0, len(env))
+		for k := range env {
+			names = append(names, k)
+		}
+		sort.Strings(names)
+		for _, k := range names {
+			row(w, k+"="+env[k])
+		}
+	}
+}
+
+func (a *app) secretCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "secret",
+		Short: "Manage the secrets of the environment",
+		Long: `A secret belongs to an environment. An app names it in its file, and finds its
+newest version in a variable:
+
+  secrets: [{envName: HF_TOKEN, secret: hf-token}]
+
+Setting it again replaces the instances that use it, one after the other.`,
+	}
+	set := &cobra.Command{
+		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
+		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			value, err := a.readSecret("Value: ")
+			if err != nil {
+				return err
+			}
+			resp, err := a.clients.environments.SetSecret(ctx, &windlassv1.SetSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0], Value: value})
+			if err != nil {
+				return err
+			}
+			a.infof("secret %s is at version %d; %d apps are taking it up", resp.Secret.Name, resp.Secret.Version, len(resp.AppIds))
+			return nil
+		}),
+	}
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List secrets by name, without values", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Secret, *windlassv1.PageResponse, error) {
+				r, err := a.clients.environments.ListSecrets(ctx, &windlassv1.ListSecretsRequest{Page: p, Environment: a.environmentPath()})
+				return r.GetSecrets(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "SECRET", "VERSION", "CREATED", "UPDATED")
+				for _, s := range items {
+					row(w, s.Name, s.Version, ago(s.CreatedAt), ago(s.UpdatedAt))
+				}
+			})
+		}),
+	}
+	remove := &cobra.Command{
+		Use: "delete NAME", Short: "Delete a secret that no running version refers to", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			_, err := a.clients.environments.DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0]})
+			if err == nil {
+				a.infof("secret %s is deleted", args[0])
+			}
+			return err
+		}),
+	}
+	return group(c, set, list, remove)
+}

@@ -1,0 +1,327 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pages walks a list to its end, or to limit rows (0: all).
+func pages[M any](limit int, fetch func(*windlassv1.PageRequest) ([]M, *windlassv1.PageResponse, error)) ([]M, error) {
+	var out []M
+	token := ""
+	for {
+		size := int32(500)
+		if limit > 0 {
+			size = int32(min(500, limit-len(out)))
+		}
+		items, page, err := fetch(&windlassv1.PageRequest{Size: size, Token: token})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, items...)
+		token = page.GetNext()
+		if token == "" || limit > 0 && len(out) >= limit {
+			return out, nil
+		}
+	}
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var watch bool
+	c := &cobra.Command{
+		Use:     "status [APP]",
+		Short:   "Show how an app is, region by region",
+		Long:    "Status shows an app: what is live, what is on its way, where, and why it is not ready. Without an app it lists all of them.",
+		Example: "  windlass status echo\n  windlass status echo --watch",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			if len(args) == 0 {
+				return a.listApps(ctx)
+			}
+			if !watch {
+				return a.statusOnce(ctx, a.appPath(args[0]))
+			}
+			err := a.follow(ctx, a.appPath(args[0]), 365*24*time.Hour, func(r *windlassv1.WatchAppResponse) (bool, error) {
+				if a.output == "table" && a.interactive() {
+					fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") //nolint:errcheck // nobody to tell
+				}
+				return r.Deleted, a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+			})
+			if exit, ok := err.(*ExitError); ok && exit.Code == 130 { //nolint:errorlint // ours, unwrapped
+				return nil
+			}
+			return err
+		}),
+	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it as it changes")
+	return c
+}
+
+func (a *app) statusOnce(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path})
+	if err != nil {
+		return err
+	}
+	defer stream.Close() //nolint:errcheck // one picture is enough
+	if !stream.Receive() {
+		return stream.Err()
+	}
+	r := proto.CloneOf(stream.Msg())
+	return a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+}
+
+func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
+	app := r.App
+	if r.Deleted {
+		row(w, app.GetName(), "deleted")
+		return
+	}
+	row(w, "App:", app.ProjectName+"/"+app.EnvironmentName+"/"+app.Name)
+	status := word(app.Status, "APP_STATUS_")
+	if app.Message != "" {
+		status += ": " + app.Message
+	}
+	row(w, "Status:", status)
+	row(w, "Live:", fmt.Sprintf("%s, %d of %d replicas ready", version(app.LiveVersion), app.ReadyReplicas, app.Replicas))
+	if ro := r.Rollout; ro != nil {
+		text := fmt.Sprintf("%s -> %s %s", version(ro.FromVersion), version(ro.Version), word(ro.Status, "ROLLOUT_STATUS_"))
+		if why := because(ro.Reason, ro.Message); why != "" {
+			text += ": " + firstLine(why)
+		}
+		row(w, "Rollout:", text)
+	}
+	for i, url := range app.Urls {
+		label := ""
+		if i == 0 {
+			label = "URLs:"
+		}
+		row(w, label, url)
+	}
+	row(w)
+	row(w, "VERSION", "REGION", "STATUS", "READY", "INSTANCES", "WEIGHT", "WHY")
+	var cut whys
+	for _, d := range r.Deployments {
+		name := version(d.Version)
+		if d.Live {
+			name += " (live)"
+		}
+		for _, t := range d.Regions {
+			why := ""
+			if t.Ready < t.Replicas || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+				why = firstLine(because(t.Reason, t.Message))
+				cut.add(fmt.Sprintf("%s in %s", version(d.Version), t.Region), t.Reason, t.Message)
+			}
+			if t.RegionUnreachable {
+				why = strings.TrimSpace("region unreachable " + why)
+			}
+			row(w, name, t.Region, word(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, t.Weight, why)
+		}
+		if len(d.Regions) == 0 {
+			row(w, name, "-", word(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(because(d.Reason, d.Message)))
+			cut.add(version(d.Version), d.Reason, d.Message)
+		}
+	}
+	if ro := r.Rollout; ro != nil {
+		cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
+	}
+	cut.print(w)
+}
+
+func (a *app) listCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls", "get"},
+		Short:   "List apps, deployments, instances or regions",
+	}
+	var ofApp, region string
+	var all bool
+	var limit int
+	apps := &cobra.Command{
+		Use: "apps", Aliases: []string{"app"}, Short: "List apps by name", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listApps(ctx) }),
+	}
+	deployments := &cobra.Command{
+		Use: "deployments [APP]", Aliases: []string{"deployment", "versions"}, Short: "List versions, newest first", Args: cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			if len(args) == 1 {
+				ofApp = args[0]
+			}
+			if ofApp != "" {
+				ofApp = a.appPath(ofApp)
+			}
+			return a.listDeployments(ctx, ofApp, limit)
+		}),
+	}
+	deployments.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 for all")
+	instances := &cobra.Command{
+		Use: "instances [APP]", Aliases: []string{"instance"}, Short: "List instances", Args: cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			if len(args) == 1 {
+				ofApp = a.appPath(args[0])
+			}
+			return a.listInstances(ctx, ofApp, region, all)
+		}),
+	}
+	instances.Flags().StringVar(&region, "region", "", "only in this region")
+	instances.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	regions := &cobra.Command{
+		Use: "regions", Aliases: []string{"region"}, Short: "List regions by name", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listRegions(ctx) }),
+	}
+	return group(c, apps, deployments, instances, regions)
+}
+
+func (a *app) listApps(ctx context.Context) error {
+	apps, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
+		r, err := a.clients.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: p})
+		return r.GetApps(), r.GetPage(), err
+	})
+	if err != nil {
+		return err
+	}
+	return showList(a, apps, func(w *tabwriter.Writer) {
+		if len(apps) == 0 {
+			row(w, "No apps yet: `windlass deploy -f FILE` makes one.")
+			return
+		}
+		row(w, "APP", "STATUS", "LIVE", "READY", "REGIONS", "AGE", "MESSAGE")
+		for _, x := range apps {
+			row(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, word(x.Status, "APP_STATUS_"), version(x.LiveVersion),
+				fmt.Sprintf("%d/%d", x.ReadyReplicas, x.Replicas), dash(strings.Join(x.Regions, ",")), ago(x.CreatedAt), firstLine(x.Message))
+		}
+	})
+}
+
+func (a *app) listDeployments(ctx context.Context, app string, limit int) error {
+	items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
+		r, err := a.clients.deployments.ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{Page: p, App: app})
+		return r.GetDeployments(), r.GetPage(), err
+	})
+	if err != nil {
+		return err
+	}
+	return showList(a, items, func(w *tabwriter.Writer) {
+		row(w, "APP", "VERSION", "STATUS", "SOURCE", "LABEL", "BY", "AGE", "MESSAGE")
+		for _, d := range items {
+			status := word(d.Status, "DEPLOYMENT_STATUS_")
+			if d.Live {
+				status += " (live)"
+			}
+			source := d.Source
+			if d.FromVersion > 0 {
+				source += " of " + version(d.FromVersion)
+			}
+			message := d.Spec.GetMessage()
+			if d.Reason != "" {
+				message = because(d.Reason, d.Message)
+			}
+			row(w, d.AppName, version(d.Version), status, source, dash(d.Spec.GetVersionLabel()), d.CreatedBy, ago(d.CreatedAt), firstLine(message))
+		}
+	})
+}
+
+func (a *app) listInstances(ctx context.Context, app, region string, all bool) error {
+	items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
+		r, err := a.clients.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{Page: p, App: app, Region: region, IncludeTerminated: all})
+		return r.GetInstances(), r.GetPage(), err
+	})
+	if err != nil {
+		return err
+	}
+	return showList(a, items, func(w *tabwriter.Writer) {
+		row(w, "INSTANCE", "APP", "VERSION", "REGION", "SLOT", "STATUS", "ADDRESS", "RESTARTS", "AGE", "WHY")
+		var cut whys
+		for _, i := range items {
+			cut.add(i.Id, i.Reason, i.Message)
+			row(w, i.Id, i.AppName, version(i.Version), i.Region, fmt.Sprintf("%s/%d.%d", i.Role, i.Group, i.Slot),
+				word(i.Status, "INSTANCE_STATUS_"), dash(i.Address), i.Restarts, ago(i.StartedAt), firstLine(because(i.Reason, i.Message)))
+		}
+		cut.print(w)
+	})
+}
+
+func (a *app) historyCommand() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use:   "history APP",
+		Short: "Tell what was decided about an app, and why",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
+				r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: a.appPath(args[0])})
+				return r.GetEntries(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "WHEN", "VERSION", "REGION", "WHAT", "WHO", "WHY")
+				for _, h := range slices.Backward(items) {
+					row(w, clock(h.At), version(h.Version), dash(h.Region), h.What, h.Who, firstLine(h.Why))
+				}
+			})
+		}),
+	}
+	c.Flags().IntVar(&limit, "limit", 100, "at most so many, the newest; 0 for all")
+	return c
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "List the calls that changed something (owners)",
+		Args:  cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.AuditEntry, *windlassv1.PageResponse, error) {
+				r, err := a.clients.history.ListAudit(ctx, &windlassv1.ListAuditRequest{Page: p})
+				return r.GetEntries(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "WHEN", "WHO", "CALL", "KIND", "RESOURCE", "FROM")
+				for _, e := range items {
+					row(w, clock(e.At), e.Actor, e.Procedure, e.ResourceKind, e.ResourceId, e.Source)
+				}
+			})
+		}),
+	}
+	c.Flags().IntVar(&limit, "limit", 50, "at most so many, the newest; 0 for all")
+	return c
+}
+
+func (a *app) logsCommand() *cobra.Command {
+	var tail int32
+	c := &cobra.Command{
+		Use:     "logs INSTANCE",
+		Short:   "Show the last output of an instance",
+		Example: "  windlass list instances echo\n  windlass logs ins_0198... --tail 500",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.deployments.GetLogs(ctx, &windlassv1.GetLogsRequest{Instance: args[0], TailLines: tail})
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			_, err = a.Stdout.Write(resp.Data)
+			return err
+		}),
+	}
+	c.Flags().Int32Var(&tail, "tail", 100, "last lines to show")
+	return c
+}

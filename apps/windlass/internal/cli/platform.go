@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) loginCommand() *cobra.Command {
+	var server, name, project, environment string
+	c := &cobra.Command{
+		Use:   "login --server URL",
+		Short: "Keep a control plane's address and a key, and use them from now on",
+		Long: `Login checks an API key against a control plane and keeps both as a context. The
+key is read from standard input, or asked for. WINDLASS_SERVER and WINDLASS_API_KEY
+do without a context.`,
+		Example: "  windlass login --server https://windlass.example.com < key.txt",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			key, err := a.readSecret("API key: ")
+			if err != nil {
+				return err
+			}
+			target := clientconfig.Context{Name: name, Server: server, APIKey: key, Project: project, Environment: environment}
+			who, err := a.dial(target).access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
+			if err != nil {
+				return err
+			}
+			target.Workspace = who.WorkspaceName
+			path := a.configFile
+			if path == "" {
+				if path, err = clientconfig.Path(a.Getenv); err != nil {
+					return err
+				}
+			}
+			err = clientconfig.Update(cmd.Context(), path, func(f *clientconfig.File) error {
+				f.Put(target)
+				f.Current = target.Name
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			a.infof("logged in to %s as %s (%s of workspace %s); kept in %s", server, who.Key.GetName(), word(who.Key.GetRole(), "ROLE_"), dash(who.WorkspaceName), path)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&server, "server", "", "URL of the control plane")
+	c.Flags().StringVar(&name, "name", "default", "name of the context")
+	c.Flags().StringVar(&project, "project", "default", "project that names without one belong to")
+	c.Flags().StringVar(&environment, "environment", "production", "environment that names without one belong to")
+	must(c.MarkFlagRequired("server"))
+	return c
+}
+
+// readSecret reads a line from standard input, without an echo on a terminal.
+func (a *app) readSecret(prompt string) (string, error) {
+	if f, ok := a.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		fmt.Fprint(a.Stderr, prompt) //nolint:errcheck // a prompt
+		value, err := term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(a.Stderr) //nolint:errcheck // a prompt
+		if err != nil {
+			return "", fmt.Errorf("read the value: %w", err)
+		}
+		return strings.TrimSpace(string(value)), nil
+	}
+	value, err := bufio.NewReader(io.LimitReader(a.Stdin, 1<<20)).ReadString(0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read the value: %w", err)
+	}
+	value = strings.TrimRight(value, "\r\n")
+	if value == "" {
+		return "", errors.New("nothing on standard input: give the value there, for example `printf %s VALUE | windlass ...`")
+	}
+	return value, nil
+}
+
+func (a *app) regionCommand() *cobra.Command {
+	c := &cobra.Command{Use: "region", Aliases: []string{"regions"}, Short: "Manage the places that run instances"}
+
+	var labels map[string]string
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Make a region", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: mutation(), Name: args[0], Labels: labels})
+			if err != nil {
+				return err
+			}
+			return a.show(resp.Region, func(w *tabwriter.Writer) {
+				row(w, "region "+resp.Region.Name+" is made. Give it an agent: `windlass region token "+resp.Region.Name+"`")
+			})
+		}),
+	}
+	create.Flags().StringToStringVar(&labels, "label", nil, "label of the region, NAME=VALUE; may be repeated")
+
+	var ttl time.Duration
+	token := &cobra.Command{
+		Use: "token NAME", Short: "Make a token with which one agent can join once", Args: cobra.ExactArgs(1),
+		Long: "Token prints a join token and nothing else, so that it can go straight into the agent's file:\n\n  windlass region token us-east-1 > join-token\n  agent --server URL --data-dir DIR --join-token-file join-token",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: mutation(), Region: args[0], TtlSeconds: int32(ttl.Seconds())})
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			a.infof("good for one agent, until %s", clock(resp.ExpiresAt))
+			_, err = fmt.Fprintln(a.Stdout, resp.Token)
+			return err
+		}),
+	}
+	token.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good for")
+
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List regions by name", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listRegions(ctx) }),
+	}
+	remove := &cobra.Command{
+		Use: "delete NAME", Short: "Forget a region that nothing is assigned to", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			_, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: args[0]})
+			if err == nil {
+				a.infof("region %s is deleted", args[0])
+			}
+			return err
+		}),
+	}
+	revoke := &cobra.Command{
+		Use: "revoke NAME", Short: "Revoke the credentials of a region's agents", Args: cobra.ExactArgs(1),
+		Long: "Revoke ends the streams of the region's agents and refuses their credentials. What runs there keeps running. A new token lets an agent join again.",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			_, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: mutation(), Region: args[0]})
+			if err == nil {
+				a.infof("credentials of region %s are revoked; what runs there keeps running", args[0])
+			}
+			return err
+		}),
+	}
+
+	var approve bool
+	prune := &cobra.Command{
+		Use: "prune NAME [KEY...]", Short: "List what a region runs and nobody asked for, or release it for removal", Args: cobra.MinimumNArgs(1),
+		Long: "A workload that the control plane does not know (after a restored backup, say) keeps running, quarantined. Prune lists them; with --approve it releases exactly those listed, or those named.",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.QuarantinedWorkload, *windlassv1.PageResponse, error) {
+				r, err := a.clients.regions.ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Page: p, Region: args[0]})
+				return r.GetWorkloads(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			if !approve {
+				return showList(a, items, func(w *tabwriter.Writer) {
+					if len(items) == 0 {
+						row(w, "Nothing is quarantined in "+args[0]+".")
+						return
+					}
+					row(w, "KEY", "INSTANCES", "SINCE", "APPROVED")
+					for _, q := range items {
+						row(w, q.Key, q.Instances, ago(q.Since), q.Approved)
+					}
+				})
+			}
+			keys := args[1:]
+			if len(keys) == 0 {
+				for _, q := range items {
+					keys = append(keys, q.Key)
+				}
+			}
+			if len(keys) == 0 {
+				a.infof("nothing is quarantined in %s", args[0])
+				return nil
+			}
+			resp, err := a.clients.regions.ApprovePrune(ctx, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: args[0], Keys: keys})
+			if err != nil {
+				return err
+			}
+			a.infof("released %d workloads of %s for removal", resp.Approved, args[0])
+			return nil
+		}),
+	}
+	prune.Flags().BoolVar(&approve, "approve", false, "release them for removal")
+	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune)
+}
+
+func (a *app) keyCommand() *cobra.Command {
+	c := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "Manage API keys (owners)"}
+	var role string
+	var ttl time.Duration
+	create := &cobra.Command{
+		Use: "create NAME --role ROLE", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			value, ok := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
+			if !ok || value == 0 {
+				return fmt.Errorf("--role=%q: use viewer, deployer or owner", role)
+			}
+			req := &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: args[0], Role: windlassv1.Role(value)}
+			if ttl > 0 {
+				req.ExpiresAt = time.Now().Add(ttl).UnixMilli()
+			}
+			resp, err := a.clients.access.CreateApiKey(ctx, req)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			a.infof("key %s, %s; it is not shown again", resp.Key.Name, role)
+			_, err = fmt.Fprintln(a.Stdout, resp.Value)
+			return err
+		}),
+	}
+	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List keys by name, without values", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.ApiKey, *windlassv1.PageResponse, error) {
+				r, err := a.clients.access.ListApiKeys(ctx, &windlassv1.ListApiKeysRequest{Page: p})
+				return r.GetKeys(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "KEY", "NAME", "ROLE", "PREFIX", "AGE", "EXPIRES", "REVOKED")
+				for _, k := range items {
+					row(w, k.Id, k.Name, word(k.Role, "ROLE_"), k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), clock(k.RevokedAt))
+				}
+			})
+		}),
+	}
+	revoke := &cobra.Command{
+		Use: "revoke KEY", Short: "Refuse a key from now on", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			_, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: mutation(), Key: args[0]})
+			if err == nil {
+				a.infof("key %s is revoked", args[0])
+			}
+			return err
+		}),
+	}
+	return group(c, create, list, revoke)
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Show the versions of this command and of the control plane", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintf(a.Stdout, "windlass       %s\n", a.Version) //nolint:errcheck // nobody to tell
+			if err := a.connect(); err != nil {
+				return nil //nolint:nilerr // without a control plane, our own version is the answer
+			}
+			who, err := a.clients.access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
+			if err != nil {
+				a.infof("control plane  unknown: %s", firstLine(Explain(err)))
+				return nil
+			}
+			fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", who.ServerVersion, a.target.Server) //nolint:errcheck // nobody to tell
+			return nil
+		},
+	}
+}

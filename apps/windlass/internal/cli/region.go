@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) listRegions(ctx context.Context) error {
+	items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
+		return r.GetRegions(), r.GetPage(), err
+	})
+	if err != nil {
+		return err
+	}
+	return showList(a, items, func(w *tabwriter.Writer) {
+		row(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "REPORTED", "AGENT")
+		for _, r := range items {
+			row(w, r.Name, regionStatus(r), dash(r.Runtime), r.Instances, gpus(r), cores(r), memory(r.MemoryMib), ago(r.LastReportAt), dash(r.AgentVersion))
+		}
+	})
+}
+
+func regionStatus(r *windlassv1.Region) string {
+	status := word(r.Status, "REGION_STATUS_")
+	if r.Quarantined > 0 {
+		status += fmt.Sprintf(" (%d quarantined)", r.Quarantined)
+	}
+	return status
+}
+
+// gpus sums a region's pools up by product: "20/32 NVIDIA-H100-80GB-HBM3".
+func gpus(r *windlassv1.Region) string {
+	var order []string
+	requested, allocatable := map[string]int32{}, map[string]int32{}
+	for _, g := range r.Gpus {
+		name := gpuName(g)
+		if _, ok := allocatable[name]; !ok {
+			order = append(order, name)
+		}
+		requested[name] += g.Requested
+		allocatable[name] += g.Allocatable
+	}
+	for i, name := range order {
+		order[i] = fmt.Sprintf("%d/%d %s", requested[name], allocatable[name], name)
+	}
+	return dash(strings.Join(order, ", "))
+}
+
+func gpuName(g *windlassv1.GpuCapacity) string {
+	if g.Product == "" {
+		return dash(g.ResourceName)
+	}
+	return g.Product
+}
+
+func cores(r *windlassv1.Region) string { return fmt.Sprintf("%.1f", float64(r.CpuMillicores)/1000) }
+
+func memory(mib int64) string {
+	if mib == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f GiB", float64(mib)/1024)
+}
+
+func (a *app) showRegionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Aliases: []string{"get"}, Short: "Show a region: its agent, and what is free of its GPUs", Args: cobra.ExactArgs(1),
+		Long: `Show tells how a region is and what it has, a line for each kind of GPU and pool.
+FREE counts hosts that take new instances; LARGEST is the most that is free on one
+host, and so the largest that an instance can ask for now. QUOTA is what Windlass
+may use of the pool.`,
+		Example: "  windlass region show us-east-1\n  windlass region show us-east-1 -o json",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.regions.GetRegion(ctx, &windlassv1.GetRegionRequest{Region: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.show(resp.Region, func(w *tabwriter.Writer) { regionTable(w, resp.Region) })
+		}),
+	}
+}
+
+func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
+	row(w, "Region:", r.Name)
+	status := regionStatus(r)
+	if r.Message != "" {
+		status += ": " + r.Message
+	}
+	row(w, "Status:", status)
+	row(w, "Agent:", strings.TrimSpace(dash(r.Runtime)+" "+r.AgentVersion)+", reported "+ago(r.LastReportAt)+" ago")
+	row(w, "Instances:", r.Instances)
+	row(w, "CPU:", cores(r)+" cores")
+	row(w, "Memory:", memory(r.MemoryMib))
+	if len(r.Labels) > 0 {
+		var labels []string
+		for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
+			labels = append(labels, k+"="+r.Labels[k])
+		}
+		row(w, "Labels:", strings.Join(labels, ", "))
+	}
+	for i, note := range r.Notes {
+		label := ""
+		if i == 0 {
+			label = "Notes:"
+		}
+		row(w, label, printable(note))
+	}
+	row(w)
+	if len(r.Gpus) == 0 {
+		row(w, "No GPUs.")
+		return
+	}
+	row(w, "POOL", "GPU", "RESOURCE", "MEMORY", "HOSTS", "ALLOCATABLE", "REQUESTED", "FREE", "LARGEST", "QUOTA")
+	for _, g := range r.Gpus {
+		quota := "-"
+		if g.Quota > 0 {
+			quota = fmt.Sprint(g.Quota)
+		}
+		hosts, free := fmt.Sprint(g.Hosts), fmt.Sprint(g.Free)
+		if g.Hosts == 0 && g.Allocatable > 0 {
+			// An agent of before these were told.
+			hosts, free = "-", "-"
+		}
+		row(w, dash(g.Pool), dash(g.Product), dash(g.ResourceName), memory(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)
+	}
+}

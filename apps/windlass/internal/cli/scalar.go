@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// scalar checks one value of the app file against its field, and returns it as
+// protojson reads it.
+func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
+	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
+	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		n, ok := value.(json.Number)
+		if !ok {
+			return nil, fmt.Errorf("want a whole number, got %v", value)
+		}
+		i, err := n.Int64()
+		if err != nil || field.Kind() == protoreflect.Int32Kind && (i < -1<<31 || i > 1<<31-1) {
+			return nil, fmt.Errorf("%v is not a whole number in range", n)
+		}
+	case protoreflect.BoolKind:
+		if _, ok := value.(bool); !ok {
+			return nil, fmt.Errorf("want true or false, got %v", value)
+		}
+	case protoreflect.StringKind:
+		switch value.(type) {
+		case string:
+		case map[string]any, []any, nil:
+			return nil, fmt.Errorf("want a text, got %v", value)
+		default:
+			return nil, fmt.Errorf("%v is not a text: put it in quotes", value)
+		}
+	case protoreflect.EnumKind:
+		return choice(field.Enum(), value)
+	}
+	return value, nil
+}
+
+// choice turns "keep" into RETENTION_KEEP. The full name is taken, too: it is what
+// `-o yaml` prints.
+func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
+	text, _ := value.(string)
+	values := enum.Values()
+	// The first value of every enum of ours is its prefix and UNSPECIFIED.
+	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
+	var names []string
+	for i := range values.Len() {
+		full := string(values.Get(i).Name())
+		short := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(full, prefix), "_", "-"))
+		if text == full || strings.EqualFold(strings.ReplaceAll(text, "_", "-"), short) && i > 0 {
+			return full, nil
+		}
+		if i > 0 {
+			names = append(names, short)
+		}
+	}
+	return "", fmt.Errorf("%v is no choice: use %s", value, strings.Join(names, " or "))
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const unschedulable = "none of 12 nodes fits: 4 Insufficient nvidia.com/gpu, 8 node(s) had untolerated taint {nvidia.com/gpu: present}; " +
+	"preemption helps on none"
+
+func printed(f func(w *tabwriter.Writer)) string {
+	var out bytes.Buffer
+	w := tabwriter.NewWriter(&out, 0, 4, 3, ' ', 0)
+	f(w)
+	_ = w.Flush()
+	return out.String()
+}
+
+func TestStatusTellsInFullWhyAReplicaIsNotReady(t *testing.T) {
+	out := printed(func(w *tabwriter.Writer) {
+		statusTable(w, &windlassv1.WatchAppResponse{
+			App: &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production"},
+			Deployments: []*windlassv1.Deployment{{Version: 2, Regions: []*windlassv1.RegionTopology{
+				{Region: "eu-west-1", Replicas: 2, Reason: "Unschedulable", Message: unschedulable},
+				{Region: "us-east-1", Replicas: 2, Reason: "Unschedulable", Message: unschedulable},
+				{Region: "us-west-2", Replicas: 2, Ready: 2, Reason: "Unschedulable", Message: unschedulable},
+				{Region: "local", Replicas: 1, Reason: "NotReady", Message: "connection refused"},
+				{
+					Region: "ap-1", Replicas: 1, Reason: "CrashLoop",
+					Message: "ended 3 times in a row: exit code 17; last output: loading weights | cannot load the model: no such tensor \x1b[2J | " + strings.Repeat("=", 90),
+				},
+			}}},
+		})
+	})
+	require.Contains(t, out, `
+v2 in eu-west-1 and 1 more: Unschedulable
+  none of 12 nodes fits: 4 Insufficient nvidia.com/gpu, 8 node(s) had untolerated taint
+  {nvidia.com/gpu: present}; preemption helps on none
+`)
+	require.Contains(t, out, `
+v2 in ap-1: CrashLoop
+  ended 3 times in a row: exit code 17
+  last output:
+    loading weights
+    cannot load the model: no such tensor  [2J
+    =====`)
+	require.NotContains(t, out, "us-west-2:", "it is ready")
+	require.Equal(t, 1, strings.Count(out, "connection refused"), "what the table shows in full is not repeated")
+	require.NotContains(t, out, "\x1b")
+}
+
+func TestWhysOfAThousandInstancesStayReadable(t *testing.T) {
+	var cut whys
+	for i := range 1000 {
+		cut.add("ins", "Unschedulable", unschedulable)
+		cut.add("ins", "CrashLoop", strings.Repeat("x", 200)+string(rune('a'+i%26)))
+	}
+	out := printed(func(w *tabwriter.Writer) { cut.print(w) })
+	require.Contains(t, out, "ins and 999 more: Unschedulable")
+	require.Contains(t, out, "... and 7 more: -o json shows all")
+	require.Less(t, len(out), 10_000)
+}
+
+func TestARegionShowsWhatIsFreeByPool(t *testing.T) {
+	out := printed(func(w *tabwriter.Writer) {
+		regionTable(w, &windlassv1.Region{
+			Name: "us-east-1", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, Runtime: "kubernetes", AgentVersion: "1.2",
+			Notes: []string{"node h100-3 is lost"}, Labels: map[string]string{"b": "2", "a": "1"},
+			Gpus: []*windlassv1.GpuCapacity{
+				{
+					Product: "NVIDIA-H100-80GB-HBM3", Pool: "h100", ResourceName: "nvidia.com/gpu", MemoryMib: 81559, Hosts: 4,
+					Allocatable: 32, Requested: 20, Free: 8, LargestFree: 4, Quota: 24,
+				},
+				{Product: "NVIDIA-L4", Allocatable: 2, LargestFree: 2},
+			},
+		})
+	})
+	require.Contains(t, out, "Labels:      a=1, b=2")
+	require.Contains(t, out, "Notes:       node h100-3 is lost")
+	require.Contains(t, out, `
+POOL   GPU                     RESOURCE         MEMORY     HOSTS   ALLOCATABLE   REQUESTED   FREE   LARGEST   QUOTA
+h100   NVIDIA-H100-80GB-HBM3   nvidia.com/gpu   79.6 GiB   4       32            20          8      4         24
+-      NVIDIA-L4               -                -          -       2             0           -      2         -
+`)
+}
+
+func TestPoolsOfOneProductAreOneSumInAList(t *testing.T) {
+	require.Equal(t, "5/8 H100, 1/2 amd.com/gpu", gpus(&windlassv1.Region{Gpus: []*windlassv1.GpuCapacity{
+		{Product: "H100", Pool: "a", Requested: 4, Allocatable: 4},
+		{ResourceName: "amd.com/gpu", Requested: 1, Allocatable: 2},
+		{Product: "H100", Pool: "b", Requested: 1, Allocatable: 4},
+	}}))
+}

@@ -1,0 +1,198 @@
+// Package clientconfig keeps what the CLI must know to talk to a control plane:
+// contexts, each a server with a key and the defaults of its commands.
+//
+// The file holds keys, so it is readable by its user alone. Whoever changes it
+// does so through Update, which reads, changes and replaces it under a lock: two
+// commands at once lose nothing of each other, and a killed one leaves the old
+// file.
+package clientconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// The environment overrides the file: EnvContext chooses a context, the others
+// replace one value of it. EnvServer and EnvAPIKey together need no file at all.
+const (
+	EnvContext = "WINDLASS_CONTEXT"
+	EnvServer  = "WINDLASS_SERVER"
+	EnvAPIKey  = "WINDLASS_API_KEY"
+	// EnvFile is another place for the file.
+	EnvFile = "WINDLASS_CONFIG"
+)
+
+// lockDeadline: an update takes milliseconds.
+const lockDeadline = 10 * time.Second
+
+// Context is one control plane as one user sees it.
+type Context struct {
+	Name string `json:"name"`
+	// Server is the URL of the API.
+	Server string `json:"server"`
+	APIKey string `json:"apiKey,omitempty"`
+	// Defaults of commands that name none.
+	Workspace   string `json:"workspace,omitempty"`
+	Project     string `json:"project,omitempty"`
+	Environment string `json:"environment,omitempty"`
+}
+
+// File is the whole configuration. The zero value is an empty one.
+type File struct {
+	// Current names the context of commands that choose none.
+	Current  string    `json:"currentContext,omitempty"`
+	Contexts []Context `json:"contexts,omitempty"`
+}
+
+// ErrNoContext says that nothing is configured.
+var ErrNoContext = errors.New("no server is configured: run `windlass dev` to start one here, or `windlass login` for another")
+
+// Path of the file: that of the environment, else windlass/config.yaml in the
+// user's configuration folder.
+func Path(getenv func(string) string) (string, error) {
+	if path := getenv(EnvFile); path != "" {
+		return path, nil
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("find the configuration folder: %w; or set %s", err, EnvFile)
+	}
+	return filepath.Join(dir, "windlass", "config.yaml"), nil
+}
+
+// Load reads the file; one that does not exist is empty.
+func Load(path string) (File, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return File{}, nil
+	}
+	if err != nil {
+		return File{}, fmt.Errorf("read configuration: %w", err)
+	}
+	var f File
+	if err := yaml.UnmarshalStrict(b, &f); err != nil {
+		return File{}, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	for i, c := range f.Contexts {
+		if c.Name == "" {
+			return File{}, fmt.Errorf("read configuration %s: contexts[%d].name is empty", path, i)
+		}
+	}
+	return f, nil
+}
+
+// Update changes the file; when change fails, nothing is written.
+func Update(ctx context.Context, path string, change func(*File) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockDeadline, errors.New("another command holds it"))
+	defer cancel()
+	lock, err := flock.Acquire(ctx, path+".lock", nil)
+	if err != nil {
+		return fmt.Errorf("update configuration: %w", err)
+	}
+	defer func() { _ = lock.Unlock() }()
+	f, err := Load(path)
+	if err != nil {
+		return err
+	}
+	if err := change(&f); err != nil {
+		return err
+	}
+	b, err := yaml.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("update configuration: %w", err)
+	}
+	if err := atomicfile.Write(path, b, 0o600); err != nil {
+		return fmt.Errorf("update configuration: %w", err)
+	}
+	return nil
+}
+
+// Put adds a context, or replaces the one of its name.
+func (f *File) Put(c Context) {
+	i := slices.IndexFunc(f.Contexts, func(o Context) bool { return o.Name == c.Name })
+	if i < 0 {
+		f.Contexts = append(f.Contexts, c)
+		return
+	}
+	f.Contexts[i] = c
+}
+
+// Remove takes a context out; reports whether there was one.
+func (f *File) Remove(name string) bool {
+	n := len(f.Contexts)
+	f.Contexts = slices.DeleteFunc(f.Contexts, func(c Context) bool { return c.Name == name })
+	if f.Current == name {
+		f.Current = ""
+	}
+	return len(f.Contexts) < n
+}
+
+// Get returns the context of this name.
+func (f *File) Get(name string) (Context, bool) {
+	i := slices.IndexFunc(f.Contexts, func(c Context) bool { return c.Name == name })
+	if i < 0 {
+		return Context{}, false
+	}
+	return f.Contexts[i], true
+}
+
+// Resolve returns the context to use: the named one (a flag's), else that of the
+// environment, else the current one; with the environment's server and key put
+// over it. A key is never sent to a server that it was not given for: when the
+// environment names another server, it must name the key too.
+func (f *File) Resolve(name string, getenv func(string) string) (Context, error) {
+	server, key := getenv(EnvServer), getenv(EnvAPIKey)
+	if name == "" {
+		name = getenv(EnvContext)
+	}
+	chosen := name != ""
+	if !chosen {
+		name = f.Current
+	}
+	c, ok := f.Get(name)
+	switch {
+	case !ok && chosen:
+		return Context{}, fmt.Errorf("context %q is not configured: %s", name, f.known())
+	case !ok && server == "" && name != "":
+		return Context{}, fmt.Errorf("the current context %q is not configured: %s", name, f.known())
+	case !ok && server == "":
+		return Context{}, ErrNoContext
+	}
+	if server != "" && strings.TrimRight(server, "/") != strings.TrimRight(c.Server, "/") {
+		c.Server, c.APIKey = server, ""
+	}
+	if key != "" {
+		c.APIKey = key
+	}
+	u, err := url.Parse(c.Server)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return Context{}, fmt.Errorf("server %q is not a URL such as https://windlass.example.com", c.Server)
+	}
+	c.Server = strings.TrimRight(c.Server, "/")
+	return c, nil
+}
+
+func (f *File) known() string {
+	if len(f.Contexts) == 0 {
+		return "there are no contexts"
+	}
+	names := make([]string, len(f.Contexts))
+	for i, c := range f.Contexts {
+		names[i] = c.Name
+	}
+	slices.Sort(names)
+	return "there are " + strings.Join(names, ", ")
+}

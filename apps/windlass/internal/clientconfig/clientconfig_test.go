@@ -1,0 +1,137 @@
+package clientconfig_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+)
+
+func env(kv map[string]string) func(string) string {
+	return func(key string) string { return kv[key] }
+}
+
+func TestWhatWasPutIsReadBackByItsUserAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "windlass", "config.yaml")
+	want := clientconfig.Context{
+		Name: "dev", Server: "http://127.0.0.1:7400", APIKey: "key",
+		Workspace: "w", Project: "p", Environment: "production",
+	}
+	require.NoError(t, clientconfig.Update(t.Context(), path, func(f *clientconfig.File) error {
+		f.Put(clientconfig.Context{Name: "dev", Server: "http://old"})
+		f.Put(want)
+		f.Current = "dev"
+		return nil
+	}))
+	st, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+
+	f, err := clientconfig.Load(path)
+	require.NoError(t, err)
+	require.Len(t, f.Contexts, 1)
+	got, err := f.Resolve("", env(nil))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+func TestCommandsThatUpdateAtOnceLoseNothingOfEachOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	var wg sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		wg.Go(func() {
+			errs[i] = clientconfig.Update(t.Context(), path, func(f *clientconfig.File) error {
+				f.Put(clientconfig.Context{Name: fmt.Sprint("c", i), Server: "http://h"})
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	f, err := clientconfig.Load(path)
+	require.NoError(t, err)
+	require.Len(t, f.Contexts, len(errs))
+}
+
+func TestAFailedChangeWritesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.Error(t, clientconfig.Update(t.Context(), path, func(f *clientconfig.File) error {
+		f.Current = "x"
+		return errors.New("no")
+	}))
+	require.NoFileExists(t, path)
+}
+
+func TestABrokenFileIsNamedAndKept(t *testing.T) {
+	for _, content := range []string{"contexts: 3", "contexts: [{server: http://h}]", "contxts: []"} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := clientconfig.Load(path)
+		require.ErrorContains(t, err, path)
+		require.Error(t, clientconfig.Update(t.Context(), path, func(*clientconfig.File) error { return nil }))
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, content, string(b))
+	}
+}
+
+func TestResolve(t *testing.T) {
+	f := clientconfig.File{Current: "one", Contexts: []clientconfig.Context{
+		{Name: "one", Server: "http://one/", APIKey: "k1", Workspace: "w1"},
+		{Name: "two", Server: "http://two", APIKey: "k2"},
+		{Name: "bad", Server: "ftp://three"},
+	}}
+	for _, c := range []struct {
+		name, flag  string
+		env         map[string]string
+		file        clientconfig.File
+		server, key string
+		err         string
+	}{
+		{name: "the current one", file: f, server: "http://one", key: "k1"},
+		{name: "the environment's", file: f, env: map[string]string{clientconfig.EnvContext: "two"}, server: "http://two", key: "k2"},
+		{name: "the flag before the environment", file: f, flag: "one", env: map[string]string{clientconfig.EnvContext: "two"}, server: "http://one", key: "k1"},
+		{name: "another key", file: f, env: map[string]string{clientconfig.EnvAPIKey: "k"}, server: "http://one", key: "k"},
+		{name: "another server does not get the key", file: f, env: map[string]string{clientconfig.EnvServer: "http://evil"}, server: "http://evil", key: ""},
+		{name: "the same server keeps the key", file: f, env: map[string]string{clientconfig.EnvServer: "http://one"}, server: "http://one", key: "k1"},
+		{name: "the environment alone", env: map[string]string{clientconfig.EnvServer: "http://s", clientconfig.EnvAPIKey: "k"}, server: "http://s", key: "k"},
+		{name: "nothing", err: "windlass dev"},
+		{name: "unknown", file: f, flag: "nope", err: `context "nope" is not configured: there are bad, one, two`},
+		{name: "current is gone", file: clientconfig.File{Current: "gone"}, err: `current context "gone" is not configured: there are no contexts`},
+		{name: "not a URL", file: f, flag: "bad", err: "is not a URL"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.file.Resolve(c.flag, env(c.env))
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.server, got.Server)
+			require.Equal(t, c.key, got.APIKey)
+		})
+	}
+}
+
+func TestRemovingTheCurrentContextLeavesNoneCurrent(t *testing.T) {
+	f := clientconfig.File{Current: "one", Contexts: []clientconfig.Context{{Name: "one"}}}
+	require.True(t, f.Remove("one"))
+	require.False(t, f.Remove("one"))
+	require.Empty(t, f.Current)
+}
+
+func TestThePathCanBeSetByTheEnvironment(t *testing.T) {
+	path, err := clientconfig.Path(env(map[string]string{clientconfig.EnvFile: "/x/y.yaml"}))
+	require.NoError(t, err)
+	require.Equal(t, "/x/y.yaml", path)
+	path, err = clientconfig.Path(env(nil))
+	require.NoError(t, err)
+	require.Equal(t, "config.yaml", filepath.Base(path))
+}

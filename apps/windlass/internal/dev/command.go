@@ -1,0 +1,242 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+var defaultRegions = []string{"us-east-1", "eu-west-1"}
+
+// options of `dev` as they were given.
+type options struct {
+	dataDir string
+	regions []string // nil: those of the last run
+	context string
+	gpus    string
+	runtime string   // empty: that of the last run
+	nodes   int      // of each cluster; 0: not said
+	groups  []string // of nodes; nil: those of the last run
+	reset   bool
+	detach  bool
+	// reportFD is where a detached dev reports to; 0: it is not detached.
+	reportFD int
+}
+
+// Command is `windlass dev` with its subcommands.
+func Command(cfg Config) *cobra.Command {
+	var opts options
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run all of Windlass on this machine",
+		Long: `Run all of Windlass on this machine: MariaDB, Restate, the control plane, and an
+agent for each region, as processes of their own.
+
+With --runtime kubernetes every region is a Kubernetes of its own: kubelab, a real
+control plane whose nodes are simulated and whose pods answer. The first time it
+is built, which takes minutes.
+
+MariaDB and Restate are installed when they are missing. Data, logs and the
+choice of ports are kept in one folder, so that the next start brings back the
+same apps. Ctrl-C stops everything, instances included; a part that dies is
+started again.`,
+		Example: `  windlass dev
+  windlass dev --detach --regions us-east-1,eu-west-1,ap-south-1
+  windlass dev --runtime kubernetes --nodes 4 --gpus 8:NVIDIA-H100-80GB-HBM3
+  windlass dev status
+  windlass dev stop`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := opts.complete(cmd, cfg); err != nil {
+				return err
+			}
+			cmd.SilenceUsage = true
+			if opts.detach {
+				return detach(cmd, cfg, opts)
+			}
+			return foreground(cmd, cfg, opts)
+		},
+	}
+	cmd.PersistentFlags().StringVar(&opts.dataDir, "data-dir", "", "folder for everything that it keeps (default ~/.local/share/windlass/dev)")
+	flags := cmd.Flags()
+	flags.StringSliceVar(&opts.regions, "regions", nil, "regions to run an agent for (default those of the last run, or "+strings.Join(defaultRegions, ",")+")")
+	flags.StringVar(&opts.context, "context", "dev", "name of the CLI context that is made to lead here")
+	flags.StringVar(&opts.runtime, "runtime", "", "what runs instances: process or kubernetes (default that of the last run, or process)")
+	flags.StringVar(&opts.gpus, "gpus", "auto", "GPUs of each region, or of each node of a cluster: none, a number with or without a product (4:H100), or auto: the first region has this machine's, a cluster a few kinds")
+	flags.IntVar(&opts.nodes, "nodes", 0, "nodes of each region's cluster (kubernetes)")
+	flags.StringArrayVar(&opts.groups, "group", nil, "a group of nodes of each region's cluster, as kubelab takes it: name=h100,nodes=4,gpu=nvidia.com/gpu=8,...; may be repeated (kubernetes)")
+	flags.BoolVar(&opts.reset, "reset", false, "remove everything of earlier runs first: apps, history, keys")
+	flags.BoolVarP(&opts.detach, "detach", "d", false, "return once everything is ready, and leave it running")
+	flags.IntVar(&opts.reportFD, "report-fd", 0, "")
+	_ = flags.MarkHidden("report-fd")
+
+	cmd.AddCommand(statusCommand(cfg, &opts), stopCommand(cfg, &opts))
+	cmd.AddCommand(hiddenCommands(cfg)...)
+	return cmd
+}
+
+// complete checks the options and fills in what was not given.
+func (o *options) complete(cmd *cobra.Command, cfg Config) error {
+	if err := o.completeDataDir(cfg); err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("regions") && len(o.regions) == 0 {
+		return errors.New("--regions is empty: name at least one, such as --regions us-east-1")
+	}
+	for i, r := range o.regions {
+		if !ident.ValidName(r) {
+			return fmt.Errorf("--regions: %q is not a name: use at most 63 lower-case letters, digits and dashes, starting with a letter", r)
+		}
+		if slices.Contains(o.regions[:i], r) {
+			return fmt.Errorf("--regions: %s is named twice", r)
+		}
+	}
+	if o.context == "" {
+		return errors.New("--context is empty")
+	}
+	count, _, _ := strings.Cut(o.gpus, ":")
+	if n, err := strconv.Atoi(count); o.gpus != "auto" && o.gpus != "none" && (err != nil || n < 0 || n > 64) {
+		return fmt.Errorf("--gpus: %q is not auto, none or a number from 0 to 64", o.gpus)
+	}
+	return o.completeKubernetes()
+}
+
+func (o *options) completeDataDir(cfg Config) (err error) {
+	if o.dataDir == "" {
+		o.dataDir, err = defaultDataDir(cfg.Getenv)
+		return err
+	}
+	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if st, err := os.Stat(o.dataDir); err == nil && !st.IsDir() {
+		return fmt.Errorf("--data-dir: %s is not a folder", o.dataDir)
+	}
+	return nil
+}
+
+// foreground runs until a signal; a second one ends the patience with the stop.
+func foreground(cmd *cobra.Command, cfg Config, opts options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	screen := newTerminal(cmd.OutOrStdout(), cfg.Getenv)
+	defer screen.close()
+	report := reporter(screen.report)
+	if opts.reportFD != 0 {
+		parent := os.NewFile(uintptr(opts.reportFD), "report")
+		if parent == nil {
+			return fmt.Errorf("--report-fd: %d is not open", opts.reportFD)
+		}
+		defer func() { _ = parent.Close() }()
+		report = both(report, pipe(parent))
+	}
+
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	// Whoever called us may end its context at the first signal, too; stopping
+	// takes longer than that.
+	hurry, giveUp := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	defer giveUp()
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-ended:
+				return
+			case s := <-signals:
+				switch {
+				case n == 0:
+					report(event{Kind: eventNote, Text: "stopping everything; once more to stop waiting for it"})
+					stop()
+				case s != syscall.SIGHUP:
+					report(event{Kind: eventWarn, Text: "killing what still runs; instances that do not end in time are left to the next start"})
+					giveUp()
+				}
+			}
+		}
+	}()
+
+	r := &run{cfg: cfg, opts: opts, layout: layout{opts.dataDir}, self: self, report: report}
+	if opts.reportFD == 0 {
+		screen.print("Windlass in " + shortPath(opts.dataDir))
+	}
+	err = r.up(ctx, hurry)
+	if err != nil {
+		report(event{Kind: eventFailed, Text: err.Error()})
+	}
+	return err
+}
+
+// nextSteps is what a person wants to know when all runs.
+func (r *run) nextSteps() string {
+	name := commandName(r.self, r.cfg.Getenv)
+	var b strings.Builder
+	fmt.Fprintf(&b, "Windlass is ready.\n\n")
+	fmt.Fprintf(&b, "  API         %s\n", localURL(r.ports[portAPI]))
+	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", localURL(r.ports[portRestateAdmin]))
+	fmt.Fprintf(&b, "  Regions     %s\n", strings.Join(r.regions, ", "))
+	fmt.Fprintf(&b, "  Data, logs  %s\n", shortPath(r.layout.root))
+	if hints := clusterHints(r.state.snapshot().Processes); len(hints) > 0 {
+		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
+	}
+	fmt.Fprintf(&b, "\nNow, in another shell (its context %q leads here):\n\n", r.opts.context)
+	example := "deployments/examples/echo.yaml"
+	if r.runtime == runtimeKubernetes {
+		example = "deployments/examples/echo-kubernetes.yaml"
+	}
+	if _, err := os.Stat(example); err == nil {
+		fmt.Fprintf(&b, "  %s deploy -f %s\n", name, example)
+	} else {
+		fmt.Fprintf(&b, "  %s deploy -f app.yaml\n", name)
+	}
+	fmt.Fprintf(&b, "  %s list apps\n", name)
+	fmt.Fprintf(&b, "  %s dev status\n", name)
+	if r.opts.reportFD != 0 {
+		fmt.Fprintf(&b, "\n`%s dev stop` stops everything; the next start brings the same apps back.", name)
+	} else {
+		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back.")
+	}
+	return b.String()
+}
+
+// commandName is how to call this program from a shell in this folder: its bare
+// name only if PATH leads to it.
+func commandName(self string, getenv func(string) string) string {
+	for _, dir := range filepath.SplitList(getenv("PATH")) {
+		path := filepath.Join(dir, filepath.Base(self))
+		if target, err := filepath.EvalSymlinks(path); err == nil && sameFile(target, self) {
+			return filepath.Base(self)
+		} else if err == nil {
+			break // another program of this name comes first
+		}
+	}
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(wd, self); err == nil && !strings.HasPrefix(rel, "..") {
+			return "./" + rel
+		}
+	}
+	return shortPath(self)
+}
+
+func sameFile(a, b string) bool {
+	sa, errA := os.Stat(a)
+	sb, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(sa, sb)
+}

@@ -1,0 +1,124 @@
+package dev
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+// detach runs this command again in a session of its own, shows what it reports,
+// and returns when it is ready. A pipe tells: its end without a word means that
+// the other side died.
+func detach(cmd *cobra.Command, cfg Config, opts options) error {
+	l := layout{opts.dataDir}
+	if runs, err := l.running(); err != nil {
+		return err
+	} else if runs {
+		return l.alreadyRuns()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if err := os.MkdirAll(opts.dataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if st, err := os.Stat(l.log()); err == nil && st.Size() > proc.LogLimit {
+		if err := os.Rename(l.log(), l.log()+".1"); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(l.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+
+	const fd = 3 // the first of ExtraFiles
+	args := []string{"dev", "--data-dir", opts.dataDir, "--context", opts.context, "--gpus", opts.gpus, fmt.Sprint("--report-fd=", fd)}
+	if opts.regions != nil {
+		args = append(args, "--regions", strings.Join(opts.regions, ","))
+	}
+	if opts.runtime != "" {
+		args = append(args, "--runtime", opts.runtime)
+	}
+	if opts.nodes != 0 {
+		args = append(args, fmt.Sprint("--nodes=", opts.nodes))
+	}
+	for _, g := range opts.groups {
+		args = append(args, "--group", g)
+	}
+	if opts.reset {
+		args = append(args, "--reset")
+	}
+	child := exec.Command(self, args...)
+	child.Stdout, child.Stderr = log, log
+	child.ExtraFiles = []*os.File{w}
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = child.Start()
+	_ = w.Close()
+	if err != nil {
+		return fmt.Errorf("start in the background: %w", err)
+	}
+
+	screen := newTerminal(cmd.OutOrStdout(), cfg.Getenv)
+	defer screen.close()
+	screen.print("Windlass in " + shortPath(opts.dataDir) + ", in the background")
+	events, done := make(chan event), make(chan struct{})
+	defer close(done)
+	go func() {
+		defer close(events)
+		lines := bufio.NewScanner(r)
+		for lines.Scan() {
+			var e event
+			if json.Unmarshal(lines.Bytes(), &e) != nil {
+				continue
+			}
+			select {
+			case events <- e:
+			case <-done:
+				return
+			}
+		}
+	}()
+	cancelled := cmd.Context().Done()
+	for {
+		select {
+		case <-cancelled:
+			// It stops what it has started, and says so.
+			cancelled = nil
+			_ = child.Process.Signal(syscall.SIGTERM)
+		case e, ok := <-events:
+			if !ok {
+				_ = child.Wait()
+				if cmd.Context().Err() != nil {
+					return nil
+				}
+				return fmt.Errorf("the background process ended (%s) before it was ready; see %s", child.ProcessState, l.log())
+			}
+			screen.report(e)
+			switch e.Kind {
+			case eventReady:
+				return child.Process.Release()
+			case eventFailed:
+				_ = child.Wait()
+				return errors.New(e.Text)
+			default: // shown, and the waiting goes on
+			}
+		}
+	}
+}

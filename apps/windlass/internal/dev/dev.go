@@ -1,0 +1,87 @@
+// Package dev runs the whole of Windlass on one machine: MariaDB, Restate, the
+// control plane and an agent for each region, each a process of its own. A region
+// is this host, or a Kubernetes of its own.
+//
+//	windlass dev
+//	├── mariadbd             private data directory, one account with a password
+//	├── restate-server
+//	├── kubelab                            one for each region, if they are clusters
+//	├── windlass dev __controlplane
+//	└── windlass dev __agent                one for each region
+//	    └── shims, instances                in sessions of their own
+//
+// What a user may rely on, and why it holds:
+//
+//   - One `dev` for each data directory: it holds a lock on it, which the kernel
+//     takes back however it ends.
+//   - A child that dies is started again, on the same ports, so nobody else
+//     notices more than a pause.
+//   - When dev was told to stop, nothing of it runs any more: agents first, so
+//     that nobody starts an instance again, then the instances, then control
+//     plane, Restate and MariaDB. What was wanted stays on disk, so the next dev
+//     brings it back.
+//   - kill -9 of dev leaves its children running, and the next dev or `dev stop`
+//     finds each by the record that package proc keeps of it.
+//   - Ports, and the networks of clusters, stay the same from one run to the next,
+//     unless somebody took one.
+//   - What a cluster holds stays with it: its pods end with kubelab, however that
+//     ends, and begin again with the next.
+//
+// The control plane and the agents are this same program, run again with hidden
+// commands, so that there is one binary to install and to rebuild.
+package dev
+
+import (
+	"context"
+	"log/slog"
+)
+
+// Programs are what dev runs beside MariaDB and Restate. The hidden commands call
+// the first two in processes of their own.
+type Programs struct {
+	// ControlPlane and Agent run with a command line's arguments until ctx ends.
+	ControlPlane func(ctx context.Context, args []string) error
+	Agent        func(ctx context.Context, args []string) error
+	// Bootstrap migrates the database and makes what is missing; it may be run
+	// again.
+	Bootstrap func(ctx context.Context, cfg Bootstrap) (Bootstrapped, error)
+	// StopInstances stops what an agent left running on its data directory. The
+	// agent itself has ended. The next agent there starts them again.
+	StopInstances func(ctx context.Context, agentDir string, log *slog.Logger) error
+}
+
+// Bootstrap says what an installation is to have.
+type Bootstrap struct {
+	MySQLDSN  string
+	Workspace string
+	Regions   []string
+	// APIKey and OperatorKey of an earlier run; empty: they are made.
+	APIKey, OperatorKey string
+}
+
+// Bootstrapped holds values that are shown nowhere else.
+type Bootstrapped struct {
+	APIKey, OperatorKey string
+	// JoinTokens by region.
+	JoinTokens map[string]string
+}
+
+// Config of the dev commands.
+type Config struct {
+	Programs Programs
+	// Getenv is os.Getenv but in tests.
+	Getenv func(string) string
+}
+
+// What bootstrap makes, and what the CLI's context therefore names.
+const (
+	workspace   = "default"
+	project     = "default"
+	environment = "production"
+)
+
+// ExitCode is an error that has been said already; the program only has to end
+// with it.
+type ExitCode int
+
+func (ExitCode) Error() string { return "already reported" }

@@ -1,0 +1,209 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// server is a started process.
+type server interface {
+	PID() int
+	Done() <-chan struct{}
+	Wait() error
+	Stop(ctx context.Context) error
+}
+
+// child is a process to keep running.
+type child struct {
+	// name as the state file has it, title as people read it.
+	name, title string
+	detail      string
+	log         string
+	urls        []string
+	// kubeconfig of a cluster.
+	kubeconfig string
+	start      func(ctx context.Context) (server, error)
+	// ready is nil when start waits for that itself; else it tells whether the
+	// process does its work, or why not yet.
+	ready func(ctx context.Context) error
+	// lastWords is what an ended process said last.
+	lastWords func() string
+}
+
+const (
+	// readyDeadline of the first start: an agent joins and recovers, the control
+	// plane migrates and registers, all in seconds.
+	readyDeadline = 90 * time.Second
+	readyPoll     = 50 * time.Millisecond
+	// settled is how long a child must have run for its next end to count as the
+	// first.
+	settled = 30 * time.Second
+)
+
+// restartDelay: a child that was killed is back before anybody's deadline, one
+// that cannot start does not heat the machine.
+var restartDelay = backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}
+
+// keeper starts a child and starts it again until told to stop.
+type keeper struct {
+	child
+	state *stateFile
+	say   func(string)
+	rnd   func() float64
+
+	mu      sync.Mutex
+	current server
+}
+
+// first starts the child and waits until it is ready.
+func (k *keeper) first(ctx context.Context) error {
+	srv, err := k.startOnce(ctx)
+	if err != nil {
+		return err
+	}
+	deadline, cancel := context.WithTimeoutCause(ctx, readyDeadline, fmt.Errorf("not ready after %s", readyDeadline))
+	defer cancel()
+	if err := k.untilReady(deadline, srv); err != nil {
+		return fmt.Errorf("%s: %w (log: %s)", k.title, err, k.log)
+	}
+	return nil
+}
+
+func (k *keeper) startOnce(ctx context.Context) (server, error) {
+	srv, err := k.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	k.current = srv
+	k.mu.Unlock()
+	k.state.process(k.name, func(p *ProcessState) { p.PID = srv.PID() })
+	return srv, nil
+}
+
+// untilReady returns nil once the child is ready; an error when it ended or when
+// ctx did, which then says what it was waiting for.
+func (k *keeper) untilReady(ctx context.Context, srv server) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		var err error
+		if k.ready != nil {
+			err = k.ready(ctx)
+		}
+		if err == nil {
+			k.state.process(k.name, func(p *ProcessState) { p.State = "ready" })
+			return nil
+		}
+		select {
+		case <-srv.Done():
+			return fmt.Errorf("ended (%s)%s", howEnded(srv), k.words(srv))
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// keep starts the child again whenever it ends, until ctx does.
+func (k *keeper) keep(ctx context.Context) {
+	k.mu.Lock()
+	srv := k.current
+	k.mu.Unlock()
+	said := ""
+	for attempt := 0; ; attempt++ {
+		since := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-srv.Done():
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(since) > settled {
+			attempt, said = 0, ""
+		}
+		how := howEnded(srv)
+		k.state.process(k.name, func(p *ProcessState) { p.State, p.PID, p.LastExit = "restarting", 0, how })
+		// One that keeps ending for the same reason says it once.
+		if line := fmt.Sprintf("%s ended (%s)%s; starting it again", k.title, how, k.words(srv)); line != said {
+			k.say(line)
+			said = line
+		}
+
+		var ok bool
+		if srv, ok = k.again(ctx, &attempt); !ok {
+			return
+		}
+		k.state.process(k.name, func(p *ProcessState) { p.State = "starting"; p.Restarts++ })
+		if k.untilReady(ctx, srv) == nil {
+			k.say(fmt.Sprintf("%s is back (pid %d)", k.title, srv.PID()))
+			said = ""
+		}
+	}
+}
+
+// again tries until the child has started or ctx ended.
+func (k *keeper) again(ctx context.Context, attempt *int) (server, bool) {
+	said := ""
+	for ; ; *attempt++ {
+		if backoff.Sleep(ctx, restartDelay.Delay(*attempt, k.rnd)) != nil {
+			return nil, false
+		}
+		srv, err := k.startOnce(ctx)
+		if err == nil {
+			return srv, true
+		}
+		if ctx.Err() != nil {
+			return nil, false
+		}
+		if err.Error() != said {
+			said = err.Error()
+			k.say(fmt.Sprintf("%s does not start, trying on: %s", k.title, said))
+		}
+	}
+}
+
+// stop the child; keep must have returned.
+func (k *keeper) stop(ctx context.Context) error {
+	k.mu.Lock()
+	srv := k.current
+	k.mu.Unlock()
+	if srv == nil {
+		return nil
+	}
+	err := srv.Stop(ctx)
+	if err == nil {
+		k.state.process(k.name, func(p *ProcessState) { p.State, p.PID = "stopped", 0 })
+	}
+	return err
+}
+
+// words are what an ended child said last, unless a signal cut it off: then its
+// last line is about something else.
+func (k *keeper) words(srv server) string {
+	exit, ok := errors.AsType[*exec.ExitError](srv.Wait())
+	if k.lastWords == nil || ok && exit.ExitCode() < 0 {
+		return ""
+	}
+	if w := k.lastWords(); w != "" {
+		return ": " + w
+	}
+	return ""
+}
+
+func howEnded(srv server) string {
+	if err := srv.Wait(); err != nil {
+		return err.Error()
+	}
+	return "exit status 0"
+}
+
+var errNotReady = errors.New("not ready")

@@ -1,0 +1,258 @@
+package dev
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+)
+
+// What runs instances in the regions.
+const (
+	runtimeProcess    = "process"
+	runtimeKubernetes = "kubernetes"
+)
+
+// defaultGroups are the nodes of a region's cluster: two kinds of GPU, so that
+// there is something to choose, spread over zones, and a node for what needs none.
+var defaultGroups = []string{ //nolint:gochecknoglobals // a table
+	"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3,zones=a|b",
+	"name=l4,nodes=2,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-L4,zones=a|b,spot=true",
+	"name=cpu,nodes=1",
+}
+
+const (
+	defaultNodes   = 2
+	defaultPerNode = "8"
+	defaultProduct = "NVIDIA-H100-80GB-HBM3"
+	// groupLabel is what kubelab's nodes say their group with.
+	groupLabel = "kubelab.windlass.run/group"
+)
+
+var errNotClusters = errors.New("--nodes and --group are about the nodes of clusters: add --runtime kubernetes")
+
+// completeKubernetes checks what is about clusters.
+func (o *options) completeKubernetes() error {
+	switch o.runtime {
+	case "", runtimeProcess, runtimeKubernetes:
+	default:
+		return fmt.Errorf("--runtime: %q is neither %s nor %s", o.runtime, runtimeProcess, runtimeKubernetes)
+	}
+	if o.runtime == runtimeProcess && (o.nodes != 0 || len(o.groups) > 0) {
+		return errNotClusters
+	}
+	if o.nodes < 0 || o.nodes > 1000 {
+		return fmt.Errorf("--nodes: %d is not a number from 1 to 1000", o.nodes)
+	}
+	if len(o.groups) > 0 && o.simpleNodes() {
+		return errors.New("--group says it all: leave out --nodes and --gpus, or --group")
+	}
+	seen := map[string]bool{}
+	for _, g := range o.groups {
+		name, _ := groupName(g)
+		if !ident.ValidName(name) {
+			return fmt.Errorf("--group: %q has no name: begin with name=NAME, in lower-case letters, digits and dashes", g)
+		}
+		if seen[name] {
+			return fmt.Errorf("--group: there are two of name %s", name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// simpleNodes: --nodes or --gpus say what nodes there are.
+func (o *options) simpleNodes() bool { return o.nodes != 0 || o.gpus != "auto" }
+
+// simpleGroup is what --nodes and --gpus mean: so many nodes with so many GPUs.
+func simpleGroup(nodes int, gpus string) string {
+	if nodes == 0 {
+		nodes = defaultNodes
+	}
+	count, product, _ := strings.Cut(gpus, ":")
+	name := "gpu"
+	switch count {
+	case "none", "0":
+		return fmt.Sprintf("name=cpu,nodes=%d", nodes)
+	case "auto":
+		count = defaultPerNode
+	}
+	if product == "" || product == defaultProduct {
+		name, product = "h100", defaultProduct
+	}
+	return fmt.Sprintf("name=%s,nodes=%d,gpu=nvidia.com/gpu=%s,gpu-product=%s", name, nodes, count, product)
+}
+
+// groupName is the name in a group's description, and whether it has GPUs. All
+// else in it is kubelab's to judge.
+func groupName(group string) (name string, gpus bool) {
+	for field := range strings.SplitSeq(group, ",") {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(field), "="); key {
+		case "name":
+			name = value
+		case "gpu":
+			gpus = true
+		}
+	}
+	return name, gpus
+}
+
+// settleKubernetes takes from the last run what was not said, so that a plain
+// `windlass dev` brings back what there was.
+func (r *run) settleKubernetes(last State) (err error) {
+	r.runtime, r.groups = r.opts.runtime, r.opts.groups
+	if r.runtime == "" {
+		r.runtime = last.Runtime
+	}
+	if r.runtime == "" {
+		r.runtime = runtimeProcess
+	}
+	r.networks = last.Networks
+	if r.runtime != runtimeKubernetes {
+		if r.opts.nodes != 0 || r.groups != nil {
+			return errNotClusters
+		}
+		// Kept for when clusters are asked for again.
+		r.groups = last.Groups
+		return nil
+	}
+	switch {
+	case r.groups != nil:
+	case r.opts.simpleNodes():
+		r.groups = []string{simpleGroup(r.opts.nodes, r.opts.gpus)}
+	case last.Groups != nil:
+		r.groups = last.Groups
+	default:
+		r.groups = defaultGroups
+	}
+	r.networks, err = assignNetworks(last.Networks, r.regions, r.note)
+	return err
+}
+
+// ensureKubelab gets the program that clusters are, which takes minutes the first
+// time, before anything else is started.
+func (r *run) ensureKubelab(ctx context.Context) error {
+	begin := time.Now()
+	const step = "kubelab's program"
+	r.report(event{Kind: eventBegin, Name: step})
+	if _, err := kubelab.Ensure(ctx, r.note); err != nil {
+		return err
+	}
+	r.report(event{Kind: eventDone, Name: step, Elapsed: time.Since(begin)})
+	return nil
+}
+
+// cluster is a region's Kubernetes.
+func (r *run) cluster(region string) child {
+	dir := r.layout.kubelab(region)
+	return child{
+		name: "kubelab/" + region, title: "Kubernetes " + region, detail: shortPath(kubeconfig(dir)),
+		log: filepath.Join(dir, "kubelab.log"), kubeconfig: kubeconfig(dir),
+		start: func(ctx context.Context) (server, error) {
+			lab, err := kubelab.Start(ctx, kubelab.Config{
+				DataDir: dir, CIDR: cidr(r.networks[region]), Groups: r.groups, Progress: r.note,
+			})
+			if err != nil {
+				// Not a nil *Lab in an interface.
+				return nil, err
+			}
+			return lab, nil
+		},
+	}
+}
+
+// kubeconfig of the cluster's administrator; see kubelab.Lab.
+func kubeconfig(dir string) string { return filepath.Join(dir, "kubeconfig") }
+
+// writePools names each group of nodes with GPUs as a pool of the region.
+func (r *run) writePools(path string) error {
+	type pool struct {
+		Name         string            `json:"name"`
+		NodeSelector map[string]string `json:"nodeSelector"`
+	}
+	var file struct {
+		Pools []pool `json:"pools"`
+	}
+	for _, g := range r.groups {
+		if name, gpus := groupName(g); gpus {
+			file.Pools = append(file.Pools, pool{Name: name, NodeSelector: map[string]string{groupLabel: name}})
+		}
+	}
+	data, err := yaml.Marshal(file)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, data, 0o600)
+}
+
+// clusterHints are what a person needs to look into the clusters.
+func clusterHints(processes []ProcessState) []string {
+	var out []string
+	for _, p := range processes {
+		if region, ok := strings.CutPrefix(p.Name, "kubelab/"); ok && p.Kubeconfig != "" {
+			out = append(out, fmt.Sprintf("KUBECONFIG=%s kubectl get pods -A    # %s", shortPath(p.Kubeconfig), region))
+		}
+	}
+	return out
+}
+
+// clusterReady asks a cluster's API server, as the kubeconfig says, whether it
+// serves.
+func clusterReady(ctx context.Context, path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	var cfg struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+				CA     []byte `json:"certificate-authority-data"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Users []struct {
+			User struct {
+				Token string `json:"token"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.Unmarshal(data, &cfg); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(cfg.Clusters) == 0 || len(cfg.Users) == 0 {
+		return fmt.Errorf("read %s: it names no cluster", path)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cfg.Clusters[0].Cluster.CA)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Clusters[0].Cluster.Server+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+cfg.Users[0].User.Token)
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotReady, errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("%w: %s: %s", errNotReady, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package dev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// layout of a data directory. Everything that dev makes has a name here, so that
+// --reset removes that and nothing else: --data-dir may be any folder.
+type layout struct{ root string }
+
+func (l layout) lock() string        { return filepath.Join(l.root, "dev.lock") }
+func (l layout) state() string       { return filepath.Join(l.root, "state.json") }
+func (l layout) credentials() string { return filepath.Join(l.root, "credentials.json") }
+func (l layout) log() string         { return filepath.Join(l.root, "dev.log") }
+
+func (l layout) mariadb() string      { return filepath.Join(l.root, "mariadb") }
+func (l layout) restate() string      { return filepath.Join(l.root, "restate") }
+func (l layout) controlplane() string { return filepath.Join(l.root, "controlplane") }
+func (l layout) agents() string       { return filepath.Join(l.root, "agents") }
+
+func (l layout) kubelabs() string { return filepath.Join(l.root, "kubelab") }
+
+func (l layout) kubelab(region string) string { return filepath.Join(l.kubelabs(), region) }
+
+func (l layout) agent(region string) string { return filepath.Join(l.agents(), region) }
+
+// Of the folder of a program that is this binary.
+func recordFile(dir string) string { return filepath.Join(dir, "process.json") }
+func argsFile(dir string) string   { return filepath.Join(dir, "args.json") }
+func dataDir(dir string) string    { return filepath.Join(dir, "data") }
+
+// everyRegion is every region that ever had an agent here, not only those of the
+// next run.
+func (l layout) everyRegion() ([]string, error) { return folders(l.agents()) }
+
+// everyCluster is every region that ever was a cluster here.
+func (l layout) everyCluster() ([]string, error) { return folders(l.kubelabs()) }
+
+func folders(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// reset removes what was made, but not the lock, which the caller holds.
+func (l layout) reset() error {
+	for _, path := range []string{
+		l.agents(), l.kubelabs(), l.controlplane(), l.restate(), l.mariadb(),
+		l.credentials(), l.state(), l.log(), l.log() + ".1",
+	} {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("reset %s: %w", l.root, err)
+		}
+	}
+	return nil
+}
+
+// defaultDataDir is XDG's, on every system.
+func defaultDataDir(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "windlass", "dev"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for the data: %w; or give one with --data-dir", err)
+	}
+	return filepath.Join(home, ".local", "share", "windlass", "dev"), nil
+}

@@ -1,0 +1,71 @@
+package dev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+)
+
+// Names of ports in the state file.
+const (
+	portAPI            = "api"
+	portWorkflows      = "workflows"
+	portMetrics        = "metrics"
+	portMariaDB        = "mariadb"
+	portRestateIngress = "restate-ingress"
+	portRestateAdmin   = "restate-admin"
+	portRestateNode    = "restate-node"
+)
+
+func portAgent(region string) string { return "metrics/" + region }
+
+// firstPort begins a stretch that no well-known service uses; the API has it.
+const firstPort = 7700
+
+// assignPorts gives every name a port: that of the last run, else the usual one,
+// and a free one where that is taken, which it says.
+func assignPorts(last map[string]int, regions []string, say func(string)) (map[string]int, error) {
+	names := []string{
+		portAPI, portWorkflows, portMetrics, portMariaDB,
+		portRestateIngress, portRestateAdmin, portRestateNode,
+	}
+	for _, r := range regions {
+		names = append(names, portAgent(r))
+	}
+	// Of all of this user's, whatever their data folders.
+	pool := localstack.Ports{Claims: claimsFolder()}
+	out := map[string]int{}
+	for i, name := range names {
+		want, again := last[name]
+		if !again {
+			want = firstPort + i
+		}
+		port, taken, err := pool.Take(want)
+		if err != nil {
+			return nil, fmt.Errorf("a port for %s: %w", name, err)
+		}
+		if taken {
+			say(fmt.Sprintf("port %d is taken; %s uses %d instead", want, name, port))
+		}
+		out[name] = port
+	}
+	// A region that is left out this time gets its old port when it returns.
+	for name, port := range last {
+		if _, ok := out[name]; !ok {
+			out[name] = port
+		}
+	}
+	return out, nil
+}
+
+// claimsFolder is where this user's programs say what they are about to use.
+func claimsFolder() string {
+	return filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))
+}
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+func localURL(port int) string { return "http://" + address(port) }

@@ -1,0 +1,333 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	lockPatience = 500 * time.Millisecond
+	// stopDeadline bounds the whole stop: agents, then instances with the grace
+	// that their deployments give them, then the rest.
+	stopDeadline = 3 * time.Minute
+	// instancesDeadline is a minute and a half: the default grace thrice.
+	instancesDeadline = 90 * time.Second
+	// bootstrapDeadline holds all migrations on a slow disk.
+	bootstrapDeadline = 2 * time.Minute
+)
+
+// run is one dev, from its lock to its end.
+type run struct {
+	cfg    Config
+	opts   options
+	layout layout
+	self   string // this binary
+	report reporter
+
+	state   *stateFile
+	ports   map[string]int
+	regions []string
+	// runtime of all regions; groups of nodes and networks of pods are clusters'.
+	runtime  string
+	groups   []string
+	networks map[string]int
+	keepers  []*keeper // in the order of their start
+	keeping  sync.WaitGroup
+}
+
+func (r *run) note(text string) { r.report(event{Kind: eventNote, Text: text}) }
+func (r *run) warn(text string) { r.report(event{Kind: eventWarn, Text: text}) }
+
+// up runs everything until ctx ends, and then stops everything; hurry ends the
+// patience with that. It returns nil when it was told to stop and could.
+func (r *run) up(ctx, hurry context.Context) (err error) {
+	// A little patience: `dev status` holds the lock for an instant to look at it.
+	brief, cancel := context.WithTimeout(ctx, lockPatience)
+	lock, err := flock.Acquire(brief, r.layout.lock(), nil)
+	cancel()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return r.layout.alreadyRuns()
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+
+	last, err := loadState(r.layout.state())
+	if err != nil && !r.opts.reset {
+		return err
+	}
+	if err := r.prepare(ctx, last); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	keeping, endKeeping := context.WithCancel(ctx)
+	defer func() {
+		endKeeping()
+		r.keeping.Wait()
+		err = errors.Join(err, r.down(hurry))
+	}()
+	if err := r.start(ctx, keeping); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if err := r.state.failure(); err != nil {
+		return err
+	}
+	r.state.update(func(s *State) { s.Phase = phaseReady })
+	r.report(event{Kind: eventReady, Text: r.nextSteps()})
+	<-ctx.Done()
+	return nil
+}
+
+// prepare clears away what an earlier run left, and settles on regions and ports.
+func (r *run) prepare(ctx context.Context, last State) error {
+	strays := r.sweeper()
+	if err := strays.processes(ctx); err != nil {
+		return err
+	}
+	if r.opts.reset {
+		if err := strays.instances(ctx); err != nil {
+			return err
+		}
+		if err := r.layout.reset(); err != nil {
+			return err
+		}
+		r.note("removed everything in " + shortPath(r.layout.root))
+		last = State{}
+	}
+	r.regions = r.opts.regions
+	if r.regions == nil {
+		r.regions = last.Regions
+	}
+	if r.regions == nil {
+		r.regions = defaultRegions
+	}
+	for _, region := range last.Regions {
+		if !slices.Contains(r.regions, region) {
+			r.warn(fmt.Sprintf("region %s of the last run gets no agent this time, so what is deployed there does not run", region))
+		}
+	}
+	var err error
+	if r.ports, err = assignPorts(last.Ports, r.regions, r.note); err != nil {
+		return err
+	}
+	if err := r.settleKubernetes(last); err != nil {
+		return err
+	}
+	birth, err := proc.Birth(os.Getpid())
+	if err != nil {
+		return err
+	}
+	r.state = &stateFile{path: r.layout.state()}
+	r.state.update(func(s *State) {
+		*s = State{
+			Phase: phaseStarting, PID: os.Getpid(), Birth: birth, StartedAt: time.Now().UTC(),
+			Regions: r.regions, Ports: r.ports, Context: r.opts.context,
+			Runtime: r.runtime, Groups: r.groups, Networks: r.networks,
+		}
+	})
+	return r.state.failure()
+}
+
+// start brings everything up in order; what it started is kept running until
+// keeping ends.
+func (r *run) start(ctx, keeping context.Context) error {
+	var dsn string
+	stores := []child{r.mariaDB(&dsn), r.restate()}
+	if r.runtime == runtimeKubernetes {
+		if err := r.ensureKubelab(ctx); err != nil {
+			return err
+		}
+		for _, region := range r.regions {
+			stores = append(stores, r.cluster(region))
+		}
+	}
+	if err := r.bringUp(ctx, keeping, stores...); err != nil {
+		return err
+	}
+	if err := r.bootstrap(ctx, dsn); err != nil {
+		return err
+	}
+	if err := r.bringUp(ctx, keeping, r.controlPlane(dsn)); err != nil {
+		return err
+	}
+	agents := make([]child, len(r.regions))
+	for i, region := range r.regions {
+		args, err := r.runtimeArgs(region, i == 0)
+		if err != nil {
+			return err
+		}
+		agents[i] = r.agent(region, args)
+	}
+	return r.bringUp(ctx, keeping, agents...)
+}
+
+// bringUp starts children at the same time and waits for all of them.
+func (r *run) bringUp(ctx, keeping context.Context, children ...child) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, c := range children {
+		r.report(event{Kind: eventBegin, Name: c.title})
+		r.state.process(c.name, func(p *ProcessState) { p.State, p.URLs, p.Log, p.Kubeconfig = "starting", c.urls, c.log, c.kubeconfig })
+		k := &keeper{child: c, state: r.state, say: r.warn, rnd: rand.Float64}
+		r.keepers = append(r.keepers, k)
+		g.Go(func() error {
+			begin := time.Now()
+			if err := k.first(ctx); err != nil {
+				return err
+			}
+			r.report(event{Kind: eventDone, Name: c.title, Text: c.detail, Elapsed: time.Since(begin)})
+			r.keeping.Go(func() { k.keep(keeping) })
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// bootstrap migrates, makes workspace, key and regions, and leads the CLI here.
+func (r *run) bootstrap(ctx context.Context, dsn string) error {
+	begin := time.Now()
+	const step = "database schema"
+	r.report(event{Kind: eventBegin, Name: step})
+	kept, err := loadCredentials(r.layout.credentials())
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, bootstrapDeadline, fmt.Errorf("not done after %s", bootstrapDeadline))
+	defer cancel()
+	made, err := r.cfg.Programs.Bootstrap(bounded, Bootstrap{
+		MySQLDSN: dsn, Workspace: workspace, Regions: r.regions,
+		APIKey: kept.APIKey, OperatorKey: kept.OperatorKey,
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the database: %w", err)
+	}
+	if err := (credentials{APIKey: made.APIKey, OperatorKey: made.OperatorKey}).save(r.layout.credentials()); err != nil {
+		return err
+	}
+	for region, token := range made.JoinTokens {
+		if err := atomicfile.Write(filepath.Join(r.layout.agent(region), "join-token"), []byte(token), 0o600); err != nil {
+			return err
+		}
+	}
+	r.report(event{Kind: eventDone, Name: step, Elapsed: time.Since(begin)})
+	return r.leadHere(ctx, made.APIKey)
+}
+
+// leadHere writes the CLI's context and makes it the current one.
+func (r *run) leadHere(ctx context.Context, key string) error {
+	path, err := clientconfig.Path(r.cfg.Getenv)
+	if err != nil {
+		return err
+	}
+	before := ""
+	err = clientconfig.Update(ctx, path, func(f *clientconfig.File) error {
+		before, f.Current = f.Current, r.opts.context
+		f.Put(clientconfig.Context{
+			Name: r.opts.context, Server: localURL(r.ports[portAPI]), APIKey: key,
+			Workspace: workspace, Project: project, Environment: environment,
+		})
+		return nil
+	})
+	if err == nil && before != "" && before != r.opts.context {
+		r.note(fmt.Sprintf("the CLI's current context is now %s (was %s)", r.opts.context, before))
+	}
+	return err
+}
+
+// down stops everything in the order that package dev promises.
+func (r *run) down(hurry context.Context) error {
+	ctx, cancel := context.WithTimeout(hurry, stopDeadline)
+	defer cancel()
+	r.state.update(func(s *State) { s.Phase = phaseStopping })
+	var agents, rest, stores []*keeper
+	for _, k := range r.keepers {
+		switch {
+		case strings.HasPrefix(k.name, "agent/"):
+			agents = append(agents, k)
+		case k.name == "controlplane":
+			rest = append(rest, k)
+		default:
+			stores = append(stores, k)
+		}
+	}
+	err := stopAll(ctx, agents)
+	err = errors.Join(err, r.sweeper().instances(ctx))
+	// Control plane before its stores, so that it does not fill its log with
+	// their absence.
+	err = errors.Join(err, stopAll(ctx, rest), stopAll(ctx, stores))
+	r.state.update(func(s *State) { s.Phase = phaseStopped })
+	if err != nil {
+		return err
+	}
+	r.note("stopped; the same apps come back with the next start")
+	return nil
+}
+
+func stopAll(ctx context.Context, keepers []*keeper) error {
+	var g errgroup.Group
+	for _, k := range keepers {
+		g.Go(func() error { return k.stop(ctx) })
+	}
+	return g.Wait()
+}
+
+func (r *run) sweeper() sweeper {
+	return sweeper{layout: r.layout, programs: r.cfg.Programs, note: r.note}
+}
+
+// sweeper stops what no running dev looks after. Its user holds the lock.
+type sweeper struct {
+	layout   layout
+	programs Programs
+	note     func(string)
+}
+
+// instances stops those of all regions that ever were; agents have ended.
+func (s sweeper) instances(ctx context.Context) error {
+	regions, err := s.layout.everyRegion()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, instancesDeadline)
+	defer cancel()
+	var g errgroup.Group
+	for _, region := range regions {
+		dir := s.layout.agent(region)
+		if _, err := os.Stat(dataDir(dir)); err != nil {
+			continue // its agent never ran
+		}
+		g.Go(func() (err error) {
+			f, err := os.OpenFile(logFile(dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			if err := s.programs.StopInstances(ctx, dataDir(dir), slog.New(slog.NewTextHandler(f, nil))); err != nil {
+				return fmt.Errorf("stop the instances of %s: %w (log: %s)", region, err, logFile(dir))
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}

@@ -1,0 +1,251 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+	"github.com/windlass-run/windlass/pkg/service"
+)
+
+// programGrace is what the control plane and an agent have to stop in; both
+// promise less.
+const programGrace = 25 * time.Second
+
+// mariaDB, when it starts, tells the address of its database to dsn.
+func (r *run) mariaDB(dsn *string) child {
+	dir, port := r.layout.mariadb(), r.ports[portMariaDB]
+	return child{
+		name: "mariadb", title: "MariaDB", detail: address(port), log: filepath.Join(dir, "mariadbd.log"),
+		urls: []string{"mysql://" + address(port)},
+		start: func(ctx context.Context) (server, error) {
+			s, err := mariadb.Start(ctx, mariadb.Config{Dir: dir, Port: port, Progress: r.note})
+			if err != nil {
+				return nil, err
+			}
+			if err := s.CreateDatabase(ctx, "windlass"); err != nil {
+				return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+			}
+			*dsn = s.DSN("windlass")
+			return s, nil
+		},
+	}
+}
+
+func (r *run) restate() child {
+	dir, admin, ingress := r.layout.restate(), r.ports[portRestateAdmin], r.ports[portRestateIngress]
+	return child{
+		name: "restate", title: "Restate", detail: localURL(admin), log: filepath.Join(dir, "restate.log"),
+		urls: []string{localURL(ingress), localURL(admin)},
+		start: func(ctx context.Context) (server, error) {
+			return restate.Start(ctx, restate.Config{
+				Dir: dir, IngressPort: ingress, AdminPort: admin, NodePort: r.ports[portRestateNode], Progress: r.note,
+			})
+		},
+	}
+}
+
+func (r *run) controlPlane(dsn string) child {
+	dir := r.layout.controlplane()
+	api, metrics, workflows := r.ports[portAPI], r.ports[portMetrics], r.ports[portWorkflows]
+	return r.program(program{
+		name: "controlplane", title: "control plane", command: commandControlPlane, dir: dir,
+		urls: []string{localURL(api)}, metrics: metrics,
+		args: []string{
+			"serve",
+			"--listen=" + address(api),
+			"--mysql-dsn=" + dsn,
+			"--restate-ingress=" + localURL(r.ports[portRestateIngress]),
+			"--restate-admin=" + localURL(r.ports[portRestateAdmin]),
+			"--restate-listen=" + address(workflows),
+			"--restate-advertise=" + localURL(workflows),
+			"--key-file=" + filepath.Join(dir, "keyset.json"),
+			"--metrics-listen=" + address(metrics),
+			"--log-format=text",
+		},
+	})
+}
+
+func (r *run) agent(region string, runtimeArgs []string) child {
+	dir := r.layout.agent(region)
+	metrics := r.ports[portAgent(region)]
+	return r.program(program{
+		name: "agent/" + region, title: "agent " + region, command: commandAgent, dir: dir,
+		metrics: metrics,
+		args: append([]string{
+			"--server=" + localURL(r.ports[portAPI]),
+			"--data-dir=" + dataDir(dir),
+			"--join-token-file=" + filepath.Join(dir, "join-token"),
+			"--metrics-listen=" + address(metrics),
+			"--log-format=text",
+		}, runtimeArgs...),
+	})
+}
+
+// runtimeArgs tell an agent what to run instances with. first is the one region
+// that has this machine's own GPUs.
+func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
+	if r.runtime == runtimeKubernetes {
+		pools := filepath.Join(r.layout.agent(region), "pools.yaml")
+		if err := r.writePools(pools); err != nil {
+			return nil, err
+		}
+		return []string{
+			"--runtime=kubernetes",
+			"--kubeconfig=" + kubeconfig(r.layout.kubelab(region)),
+			"--pools-file=" + pools,
+		}, nil
+	}
+	gpus := r.opts.gpus
+	if gpus == "auto" && !first {
+		// All regions share this machine, and a GPU is assigned to one instance.
+		gpus = "none"
+	}
+	return []string{"--runtime=process", "--gpus=" + gpus}, nil
+}
+
+// program is this binary under a hidden command.
+type program struct {
+	name, title, command, dir string
+	urls                      []string
+	metrics                   int
+	args                      []string
+}
+
+func (r *run) program(p program) child {
+	log := logFile(p.dir)
+	var begin int64
+	return child{
+		name: p.name, title: p.title, log: log, detail: strings.Join(p.urls, " "),
+		urls: append(slices.Clone(p.urls), localURL(p.metrics)),
+		start: func(ctx context.Context) (server, error) {
+			// Arguments go through a file that only this user reads: a command line
+			// is for everyone on the machine, and this one has a password in it.
+			b, err := json.Marshal(p.args)
+			if err != nil {
+				return nil, err
+			}
+			if err := atomicfile.Write(argsFile(p.dir), b, 0o600); err != nil {
+				return nil, err
+			}
+			if _, err := proc.StopStray(ctx, recordFile(p.dir), programGrace); err != nil {
+				return nil, fmt.Errorf("start %s: stop the one left behind: %w", p.title, err)
+			}
+			if st, err := os.Stat(log); err == nil && st.Size() <= proc.LogLimit {
+				begin = st.Size()
+			} else {
+				begin = 0
+			}
+			started, err := proc.Start(proc.Spec{
+				Name: p.title, Path: r.self,
+				Args: []string{"dev", p.command, "--args-file", argsFile(p.dir)},
+				Env:  r.environ(), RecordFile: recordFile(p.dir), LogFile: log,
+			})
+			if err != nil {
+				return nil, err
+			}
+			return programServer{started}, nil
+		},
+		ready:     func(ctx context.Context) error { return readyz(ctx, localURL(p.metrics)) },
+		lastWords: func() string { return lastLine(log, begin) },
+	}
+}
+
+func logFile(dir string) string { return filepath.Join(dir, "log") }
+
+type programServer struct{ *proc.Process }
+
+func (s programServer) Stop(ctx context.Context) error { return s.Process.Stop(ctx, programGrace) }
+
+// environ of a program: without what is meant for the CLI, the key above all,
+// which instances would inherit; and with the binaries that lie beside this one
+// in PATH, because an example's command is one of them.
+func (r *run) environ() []string {
+	var out []string
+	path := ""
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		switch name {
+		case clientconfig.EnvAPIKey, clientconfig.EnvServer, clientconfig.EnvContext, clientconfig.EnvFile:
+		case "PATH":
+			path = value
+		default:
+			out = append(out, kv)
+		}
+	}
+	return append(out, "PATH="+filepath.Dir(r.self)+string(filepath.ListSeparator)+path)
+}
+
+// roleActive is what an agent of a cluster says of itself once it works.
+const roleActive = "active"
+
+// readyz asks a program whether it is ready; the error names what is not.
+func readyz(ctx context.Context, base string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotReady, errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return err
+	}
+	var report service.Report
+	if decodeErr := json.Unmarshal(body, &report); resp.StatusCode == http.StatusOK {
+		// An agent that stands by is well, and does nothing yet. There is one in each
+		// region here, so it is about to be active.
+		if decodeErr == nil && report.Role != "" && report.Role != roleActive {
+			return fmt.Errorf("%w: %s", errNotReady, report.Role)
+		}
+		return nil
+	} else if decodeErr != nil {
+		return fmt.Errorf("%w: %s", errNotReady, resp.Status)
+	}
+	var failing []string
+	for name, c := range report.Checks {
+		if !c.OK {
+			failing = append(failing, name+": "+c.Error)
+		}
+	}
+	slices.Sort(failing)
+	return fmt.Errorf("%w: %s", errNotReady, strings.Join(failing, "; "))
+}
+
+// lastLine that was written to a log since offset.
+func lastLine(path string, offset int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if st, err := f.Stat(); err == nil {
+		offset = max(offset, st.Size()-8<<10)
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, offset, 8<<10))
+	if err != nil {
+		return ""
+	}
+	b = bytes.TrimSpace(b)
+	return string(b[bytes.LastIndexByte(b, '\n')+1:])
+}

@@ -1,0 +1,153 @@
+package dev
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+)
+
+// Phases of a dev.
+const (
+	phaseStarting = "starting"
+	phaseReady    = "ready"
+	phaseStopping = "stopping"
+	phaseStopped  = "stopped"
+)
+
+// State is what a dev writes down for the commands beside it, and for the next
+// one. It is a report: whether a dev runs is for the lock to say.
+type State struct {
+	Phase string `json:"phase"`
+	// PID and Birth of the dev; see package proc.
+	PID       int       `json:"pid"`
+	Birth     string    `json:"birth"`
+	StartedAt time.Time `json:"startedAt"`
+	Regions   []string  `json:"regions"`
+	// Context of the CLI that leads here.
+	Context string `json:"context"`
+	// Runtime of the regions. Groups of nodes of each cluster, and the networks of
+	// their pods by region; the next run wants the same.
+	Runtime  string         `json:"runtime,omitempty"`
+	Groups   []string       `json:"groups,omitempty"`
+	Networks map[string]int `json:"networks,omitempty"`
+	// Ports by name; the next run wants the same.
+	Ports     map[string]int `json:"ports"`
+	Processes []ProcessState `json:"processes"`
+}
+
+// ProcessState is one child.
+type ProcessState struct {
+	Name string `json:"name"`
+	// State is starting, ready, restarting or stopped.
+	State    string `json:"state"`
+	PID      int    `json:"pid,omitempty"`
+	Restarts int    `json:"restarts"`
+	// LastExit is how it ended when it last did so unasked.
+	LastExit string   `json:"lastExit,omitempty"`
+	URLs     []string `json:"urls,omitempty"`
+	Log      string   `json:"log"`
+	// Kubeconfig leads into a cluster.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Health is "ok" or what is wrong; found out by `dev status`.
+	Health string `json:"health,omitempty"`
+}
+
+func loadState(path string) (State, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{Phase: phaseStopped}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	if err := json.Unmarshal(b, &s); err != nil {
+		return State{}, fmt.Errorf("read %s: %w; removing it loses nothing but the choice of ports", path, err)
+	}
+	return s, nil
+}
+
+// stateFile is the state of the running dev. A write that fails is kept for
+// close to return: the dev does its work without it.
+type stateFile struct {
+	path string
+	mu   sync.Mutex
+	now  State
+	err  error
+}
+
+func (f *stateFile) update(change func(*State)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.now)
+	b, err := json.MarshalIndent(f.now, "", "  ")
+	if err == nil {
+		err = atomicfile.Write(f.path, append(b, '\n'), 0o600)
+	}
+	if err != nil && f.err == nil {
+		f.err = fmt.Errorf("write %s: %w", f.path, err)
+	}
+}
+
+// process changes the entry of one child, which is added when it is new.
+func (f *stateFile) process(name string, change func(*ProcessState)) {
+	f.update(func(s *State) {
+		i := slices.IndexFunc(s.Processes, func(p ProcessState) bool { return p.Name == name })
+		if i < 0 {
+			s.Processes = append(s.Processes, ProcessState{Name: name})
+			i = len(s.Processes) - 1
+		}
+		change(&s.Processes[i])
+	})
+}
+
+// snapshot is the state as it is now.
+func (f *stateFile) snapshot() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now
+	now.Processes = slices.Clone(now.Processes)
+	return now
+}
+
+func (f *stateFile) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// credentials are kept so that a key given out stays good from run to run.
+type credentials struct {
+	APIKey      string `json:"apiKey"`
+	OperatorKey string `json:"operatorKey"`
+}
+
+func loadCredentials(path string) (credentials, error) {
+	var c credentials
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, fmt.Errorf("read %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c credentials) save(path string) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, b, 0o600)
+}

@@ -1,0 +1,109 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+func stopCommand(cfg Config, opts *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the Windlass of this machine",
+		Long: `Stop the Windlass that runs on the data directory, or what is left of one that
+was killed. Apps and history stay, and the next start brings them back.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := opts.completeDataDir(cfg); err != nil {
+				return err
+			}
+			cmd.SilenceUsage = true
+			return stopDev(cmd.Context(), cfg, layout{opts.dataDir}, cmd.OutOrStdout())
+		},
+	}
+}
+
+// stopDev asks the running dev, kills it when it does not listen, and then clears
+// away whatever is left.
+func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
+	say := func(text string) { _, _ = fmt.Fprintln(out, text) }
+	runs, err := l.running()
+	if err != nil {
+		return err
+	}
+	if runs {
+		if err := askToStop(ctx, l, say); err != nil {
+			return err
+		}
+	} else if left, err := l.left(); err != nil {
+		return err
+	} else if len(left) == 0 && !l.exists() {
+		say("windlass dev does not run on " + shortPath(l.root))
+		return nil
+	}
+	lock, err := flock.Try(l.lock())
+	if errors.Is(err, flock.ErrHeld) {
+		return fmt.Errorf("another windlass dev was started on %s meanwhile", shortPath(l.root))
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+	ctx, cancel := context.WithTimeout(ctx, stopDeadline)
+	defer cancel()
+	s := sweeper{layout: l, programs: cfg.Programs, note: say}
+	// Agents end first, or they would start the instances again.
+	if err := errors.Join(s.agents(ctx), s.instances(ctx), s.processes(ctx)); err != nil {
+		return err
+	}
+	if runs {
+		say("stopped")
+	} else {
+		say("nothing of windlass dev runs on " + shortPath(l.root))
+	}
+	return nil
+}
+
+// askToStop returns once the dev has ended.
+func askToStop(ctx context.Context, l layout, say func(string)) error {
+	state, err := loadState(l.state())
+	if err != nil {
+		return err
+	}
+	if !proc.Alive(state.PID, state.Birth) {
+		// It holds the lock, but has not written its state yet.
+		return fmt.Errorf("windlass dev is just starting on %s; try again in a moment", shortPath(l.root))
+	}
+	say(fmt.Sprintf("stopping windlass dev (pid %d)", state.PID))
+	if err := syscall.Kill(state.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("stop windlass dev (pid %d): %w", state.PID, err)
+	}
+	// It keeps to stopDeadline itself; a little more, then it hangs.
+	wait, cancel := context.WithTimeout(ctx, stopDeadline+10*time.Second)
+	defer cancel()
+	lock, err := flock.Acquire(wait, l.lock(), nil)
+	switch {
+	case err == nil:
+		return lock.Unlock()
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	say("it does not stop; killing it")
+	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill windlass dev (pid %d): %w", state.PID, err)
+	}
+	wait, cancel = context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if lock, err = flock.Acquire(wait, l.lock(), nil); err != nil {
+		return err
+	}
+	return lock.Unlock()
+}

@@ -1,0 +1,129 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+)
+
+// agents stops those that a killed dev left running.
+func (s sweeper) agents(ctx context.Context) error {
+	regions, err := s.layout.everyRegion()
+	for _, region := range regions {
+		_, stopErr := proc.StopStray(ctx, recordFile(s.layout.agent(region)), programGrace)
+		err = errors.Join(err, stopErr)
+	}
+	return err
+}
+
+// processes stops the children that a killed dev left running, in the order of a
+// stop. Instances run on: the next agent takes them over.
+func (s sweeper) processes(ctx context.Context) error {
+	regions, err := s.layout.everyRegion()
+	if err != nil {
+		return err
+	}
+	var stopped []string
+	stray := func(title string, stop func() (int, error)) {
+		pid, stopErr := stop()
+		if stopErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s of an earlier run: %w", title, stopErr))
+		}
+		if pid != 0 {
+			stopped = append(stopped, fmt.Sprintf("%s (pid %d)", title, pid))
+		}
+	}
+	for _, region := range regions {
+		stray("agent "+region, func() (int, error) {
+			return proc.StopStray(ctx, recordFile(s.layout.agent(region)), programGrace)
+		})
+	}
+	stray("control plane", func() (int, error) {
+		return proc.StopStray(ctx, recordFile(s.layout.controlplane()), programGrace)
+	})
+	clusters, clustersErr := s.layout.everyCluster()
+	err = errors.Join(err, clustersErr)
+	for _, region := range clusters {
+		stray("Kubernetes "+region, func() (int, error) { return kubelab.StopStray(ctx, s.layout.kubelab(region)) })
+	}
+	stray("Restate", func() (int, error) { return restate.StopStray(ctx, s.layout.restate()) })
+	stray("MariaDB", func() (int, error) { return mariadb.StopStray(ctx, s.layout.mariadb()) })
+	if len(stopped) > 0 {
+		s.note("stopped what an earlier run left behind: " + strings.Join(stopped, ", "))
+	}
+	return err
+}
+
+// exists reports whether a dev ever ran here.
+func (l layout) exists() bool {
+	_, err := os.Stat(l.state())
+	return err == nil
+}
+
+// left lists the children that run though no dev does.
+func (l layout) left() ([]string, error) {
+	regions, err := l.everyRegion()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{
+		"MariaDB": mariadb.RecordFile(l.mariadb()), "Restate": restate.RecordFile(l.restate()),
+		"control plane": recordFile(l.controlplane()),
+	}
+	order := []string{"MariaDB", "Restate", "control plane"}
+	for _, region := range regions {
+		files["agent "+region] = recordFile(l.agent(region))
+		order = append(order, "agent "+region)
+	}
+	clusters, err := l.everyCluster()
+	if err != nil {
+		return nil, err
+	}
+	for _, region := range clusters {
+		files["Kubernetes "+region] = kubelab.RecordFile(l.kubelab(region))
+		order = append(order, "Kubernetes "+region)
+	}
+	var out []string
+	for _, title := range order {
+		rec, ok, err := proc.Find(files[title])
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, fmt.Sprintf("%s (pid %d)", title, rec.PID))
+		}
+	}
+	return out, nil
+}
+
+// running reports whether a dev holds the data directory.
+func (l layout) running() (bool, error) {
+	if _, err := os.Stat(l.root); errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	lock, err := flock.Try(l.lock())
+	if errors.Is(err, flock.ErrHeld) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, lock.Unlock()
+}
+
+func (l layout) alreadyRuns() error {
+	where := ""
+	if s, err := loadState(l.state()); err == nil && s.PID != 0 {
+		where = fmt.Sprintf(" (pid %d, %s)", s.PID, localURL(s.Ports[portAPI]))
+	}
+	return fmt.Errorf("windlass dev already runs on %s%s; see `windlass dev status`, or end it with `windlass dev stop`",
+		shortPath(l.root), where)
+}

@@ -1,0 +1,180 @@
+package dev
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// event is one thing that a dev tells its user. A detached dev sends its events
+// through a pipe to the command that started it.
+type event struct {
+	Kind    eventKind     `json:"kind"`
+	Name    string        `json:"name,omitempty"`
+	Text    string        `json:"text,omitempty"`
+	Elapsed time.Duration `json:"elapsed,omitempty"`
+}
+
+type eventKind string
+
+const (
+	eventBegin  eventKind = "begin"  // a step that takes a while
+	eventDone   eventKind = "done"   // the step of that name is done; Text is where
+	eventNote   eventKind = "note"   // something worth knowing
+	eventWarn   eventKind = "warn"   // something that went wrong, and what follows
+	eventReady  eventKind = "ready"  // everything runs; Text says how to go on
+	eventFailed eventKind = "failed" // the end; Text is the error
+)
+
+type reporter func(event)
+
+// terminal shows events to a person: with a line that moves on a terminal, and
+// without anything of the kind elsewhere.
+type terminal struct {
+	w     io.Writer
+	live  bool
+	color bool
+
+	mu    sync.Mutex
+	steps []string
+	since time.Time
+	shown bool
+	stop  chan struct{}
+}
+
+const spin = 100 * time.Millisecond
+
+// newTerminal writes to w; close it to end the line that moves.
+func newTerminal(w io.Writer, getenv func(string) string) *terminal {
+	t := &terminal{w: w, stop: make(chan struct{})}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && getenv("TERM") != "dumb" {
+		t.live = true
+		t.color = getenv("NO_COLOR") == ""
+		go t.spin()
+	}
+	return t
+}
+
+func (t *terminal) close() {
+	close(t.stop)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clear()
+	t.live = false
+}
+
+func (t *terminal) report(e event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clear()
+	switch e.Kind {
+	case eventBegin:
+		if len(t.steps) == 0 {
+			t.since = time.Now()
+		}
+		t.steps = append(t.steps, e.Name)
+	case eventDone:
+		t.steps = slices.DeleteFunc(t.steps, func(s string) bool { return s == e.Name })
+		elapsed := fmt.Sprintf("%.1f s", e.Elapsed.Seconds())
+		if t.live {
+			t.print(fmt.Sprintf("  %s %-20s %-24s %s", t.paint("32", "✓"), e.Name, e.Text, t.paint("2", elapsed)))
+		} else {
+			at := ""
+			if e.Text != "" {
+				at = " at " + e.Text
+			}
+			t.print("ready: " + e.Name + at + " (" + elapsed + ")")
+		}
+	case eventNote:
+		if t.live {
+			t.print("    " + t.paint("2", e.Text))
+		} else {
+			t.print(e.Text)
+		}
+	case eventWarn:
+		if t.live {
+			t.print("  " + t.paint("33", "! "+e.Text))
+		} else {
+			t.print("warning: " + e.Text)
+		}
+	case eventReady:
+		t.steps = nil
+		t.print("\n" + e.Text)
+	case eventFailed:
+		t.steps = nil
+	}
+}
+
+func (t *terminal) print(line string) { _, _ = fmt.Fprintln(t.w, strings.TrimRight(line, " ")) }
+
+func (t *terminal) paint(code, s string) string {
+	if !t.color {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// clear removes the line that moves; t.mu is held.
+func (t *terminal) clear() {
+	if t.shown {
+		_, _ = io.WriteString(t.w, "\r\x1b[K")
+		t.shown = false
+	}
+}
+
+func (t *terminal) spin() {
+	frames := []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+	tick := time.NewTicker(spin)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-t.stop:
+			return
+		case <-tick.C:
+		}
+		t.mu.Lock()
+		if t.live && len(t.steps) > 0 {
+			t.clear()
+			_, _ = fmt.Fprintf(t.w, "  %c %s", frames[i%len(frames)],
+				t.paint("2", fmt.Sprintf("%s (%.0f s)", strings.Join(t.steps, ", "), time.Since(t.since).Seconds())))
+			t.shown = true
+		}
+		t.mu.Unlock()
+	}
+}
+
+// pipe sends events on as lines of JSON. The other end may be gone: then there
+// is nobody to tell.
+func pipe(w io.Writer) reporter {
+	var mu sync.Mutex
+	enc := json.NewEncoder(w)
+	return func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = enc.Encode(e)
+	}
+}
+
+func both(a, b reporter) reporter {
+	return func(e event) {
+		a(e)
+		b(e)
+	}
+}
+
+// shortPath writes a path as a person would.
+func shortPath(path string) string {
+	if home, err := os.UserHomeDir(); err == nil && home != "/" {
+		if rest, ok := strings.CutPrefix(path, home+"/"); ok {
+			return "~/" + rest
+		}
+	}
+	return path
+}

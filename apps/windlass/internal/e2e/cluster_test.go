@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+)
+
+func partCluster(region string) string { return "kubelab-" + region }
+
+func (s *stack) clusterDir(region string) string { return filepath.Join(s.dir, partCluster(region)) }
+
+// buildPatience is for a machine that never built kubelab, and does much else.
+const buildPatience = 40 * time.Minute
+
+// addClusters adds a Kubernetes for every region.
+func (s *stack) addClusters() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), buildPatience)
+	defer cancel()
+	_, err := kubelab.Ensure(ctx, func(line string) { s.t.Log(line) })
+	require.NoError(s.t, err)
+	for _, region := range s.cfg.regions {
+		dir := s.clusterDir(region)
+		cfg := kubelab.Config{
+			DataDir: dir, CIDR: freeNetwork(s.t), Groups: s.cfg.groups, DieWithParent: true,
+			// Short, so that what takes minutes elsewhere can be waited for.
+			NodeGrace: 4 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond,
+		}
+		s.add(partCluster(region), filepath.Join(dir, "kubelab.log"), func(ctx context.Context) (server, error) {
+			lab, err := kubelab.Start(ctx, cfg)
+			if err != nil {
+				return nil, err
+			}
+			return lab, nil
+		})
+	}
+}
+
+// runtimeArgs of an agent.
+func (s *stack) runtimeArgs(region string) []string {
+	if s.cfg.runtime != "kubernetes" {
+		return []string{"--gpus=none"}
+	}
+	var pools strings.Builder
+	pools.WriteString("pools:\n")
+	for _, g := range s.cfg.groups {
+		name, _, _ := strings.Cut(strings.TrimPrefix(g, "name="), ",")
+		if strings.Contains(g, ",gpu=") {
+			fmt.Fprintf(&pools, "- {name: %s, nodeSelector: {kubelab.windlass.run/group: %s}}\n", name, name)
+		}
+	}
+	path := filepath.Join(s.agentDir(region), "pools.yaml")
+	require.NoError(s.t, os.WriteFile(path, []byte(pools.String()), 0o600))
+	return []string{"--kubeconfig=" + filepath.Join(s.clusterDir(region), "kubeconfig"), "--pools-file=" + path}
+}
+
+// freeNetwork is a part of 127.0.0.0/8 that no other stack of this user has, as
+// `windlass dev` claims them, for as long as this process lives.
+func freeNetwork(t *testing.T) string {
+	t.Helper()
+	// From the end, so that a dev that runs beside keeps its first choice.
+	for n := 126; n >= 64; n-- {
+		if _, err := flock.Try(filepath.Join(ports.Claims, "127."+strconv.Itoa(n))); err == nil {
+			return fmt.Sprintf("127.%d.0.0/16", n)
+		}
+	}
+	require.Fail(t, "no free network")
+	return ""
+}
+
+// cluster is a region's Kubernetes as its administrator sees it: what really is
+// there, whatever the product says.
+type cluster struct {
+	server, token string
+	http          *http.Client
+}
+
+func openCluster(kubeconfig string) (*cluster, error) {
+	data, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	var cfg struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+				CA     []byte `json:"certificate-authority-data"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Users []struct {
+			User struct {
+				Token string `json:"token"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.Unmarshal(data, &cfg); err != nil {
+		return nil, err
+	}
+	if len(cfg.Clusters) == 0 || len(cfg.Users) == 0 {
+		return nil, fmt.Errorf("%s names no cluster", kubeconfig)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cfg.Clusters[0].Cluster.CA)
+	return &cluster{
+		server: cfg.Clusters[0].Cluster.Server, token: cfg.Users[0].User.Token,
+		http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		}},
+	}, nil
+}
+
+func (s *stack) cluster(t *testing.T, region string) *cluster {
+	t.Helper()
+	c, err := openCluster(filepath.Join(s.clusterDir(region), "kubeconfig"))
+	require.NoError(t, err)
+	return c
+}
+
+func (c *cluster) call(ctx context.Context, method, path string, body, into any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	req.Header.Set("Content-Type", "application/merge-patch+json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
+	}
+	if err != nil || into == nil {
+		return err
+	}
+	return json.Unmarshal(answer, into)
+}
+
+// object is what the tests look at of anything.
+type object struct {
+	Metadata struct {
+		Name, Namespace, UID string
+		Labels               map[string]string
+		DeletionTimestamp    string
+	}
+	Type string
+	Data map[string]string
+	Spec struct {
+		NodeName   string
+		Containers []struct {
+			Resources struct{ Limits map[string]string }
+		}
+		ImagePullSecrets []struct{ Name string }
+	}
+	Status struct{ Phase string }
+}
+
+func (o object) String() string {
+	return fmt.Sprintf("%s/%s %s", o.Metadata.Namespace, o.Metadata.Name, o.Metadata.Labels["windlass.run/deployment"])
+}
+
+// list the objects of a kind ("api/v1/pods") with the labels, of all namespaces.
+func (c *cluster) list(ctx context.Context, kind, selector string) ([]object, error) {
+	var out struct{ Items []object }
+	err := c.call(ctx, http.MethodGet, "/"+kind+"?labelSelector="+url.QueryEscape(selector), nil, &out)
+	return out.Items, err
+}
+
+// kinds of what is made for a deployment.
+var kinds = []string{
+	"apis/apps/v1/deployments", "apis/apps/v1/replicasets", "api/v1/pods", "api/v1/services", "api/v1/secrets", "api/v1/serviceaccounts",
+	"api/v1/persistentvolumeclaims", "apis/policy/v1/poddisruptionbudgets", "apis/networking.k8s.io/v1/networkpolicies",
+}
+
+// leftIn lists what there is with the labels, of every kind.
+func (c *cluster) leftIn(ctx context.Context, selector string) ([]string, error) {
+	var left []string
+	for _, kind := range kinds {
+		items, err := c.list(ctx, kind, selector)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range items {
+			left = append(left, kind+" "+o.String())
+		}
+	}
+	return left, nil
+}
+
+// podsOf an app that are to stay, by UID, over all regions. One that was evicted is
+// over, and its object stays as a memory.
+func (s *stack) podsOf(t *testing.T, app string) map[string]object {
+	t.Helper()
+	out := map[string]object{}
+	for _, region := range s.cfg.regions {
+		pods, err := s.cluster(t, region).list(t.Context(), "api/v1/pods", "app.kubernetes.io/name="+app)
+		require.NoError(t, err)
+		for _, p := range pods {
+			if p.Metadata.DeletionTimestamp == "" && p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
+				out[p.Metadata.UID] = p
+			}
+		}
+	}
+	return out
+}
+
+func uids(pods map[string]object) []string { return slices.Sorted(maps.Keys(pods)) }
+
+// waitNothingInClusters waits until no cluster has anything with the labels.
+func (s *stack) waitNothingInClusters(t *testing.T, selector string) {
+	t.Helper()
+	s.eventually(t, "nothing left with "+selector, func(ctx context.Context) error {
+		var all []string
+		for _, region := range s.cfg.regions {
+			left, err := s.cluster(t, region).leftIn(ctx, selector)
+			if err != nil {
+				return err
+			}
+			all = append(all, left...)
+		}
+		if len(all) > 0 {
+			return errors.New(strings.Join(all, "\n"))
+		}
+		return nil
+	})
+}

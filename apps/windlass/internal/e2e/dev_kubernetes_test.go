@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+)
+
+// TestDevOnKubernetes is a newcomer's day with `windlass dev --runtime kubernetes`
+// and the files of the README.
+func TestDevOnKubernetes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
+	defer cancel()
+	program, err := kubelab.Ensure(ctx, func(line string) { t.Log(line) })
+	require.NoError(t, err)
+	d := newDevHouse(t)
+	// The folder of the test's programs need not be in a checkout.
+	d.env = append(d.env, kubelab.EnvProgram+"="+program)
+
+	up := d.up("--runtime", "kubernetes", "--regions", us+","+eu)
+	require.Contains(t, up.stdout, "deploy -f")
+	for _, region := range []string{us, eu} {
+		require.Contains(t, up.stdout, "kubelab/"+region+"/kubeconfig kubectl get pods -A")
+	}
+	s, code := d.status()
+	require.Zero(t, code, "%+v", s)
+	require.Len(t, s.Processes, 7)
+
+	require.Contains(t, d.ok("deploy", "-f", example(t, "echo-kubernetes.yaml")), "echo v1 is ready: 4 of 4")
+	first := d.pods("echo", 4)
+	require.Regexp(t, `(?m)^h100 +NVIDIA-H100-80GB-HBM3 +nvidia.com/gpu +\S+ GiB +2 +16 +2 +14 `, d.ok("region", "show", us))
+	d.ok("deploy", "-f", example(t, "echo-kubernetes-v2.yaml"))
+	second := d.pods("echo", 4)
+	require.NotSubset(t, first, second)
+	for file, says := range map[string][]string{
+		"echo-kubernetes-image.yaml":        {"failed: ImagePullError", "cannot pull registry.example/modelserver@sha256:"},
+		"echo-kubernetes-crash.yaml":        {"failed: CrashLoop", "exit code 1", "last output:", "engine core failed to start"},
+		"echo-kubernetes-oom.yaml":          {"failed: OOMKilled", "over its memory limit of 2048 MiB"},
+		"echo-kubernetes-unknown-pool.yaml": {"failed: UnknownPool", `has no pool "b300"`},
+		"echo-kubernetes-too-large.yaml":    {"failed: Unschedulable", "nvidia.com/gpu"},
+	} {
+		d.fails(1, []string{"deploy", "-f", example(t, file)}, append(says, "v2 is still live")...)
+	}
+	require.Equal(t, second, d.pods("echo", 4), "a bad version touched the good one")
+
+	// Stopped, nothing runs; started again, the clusters hold what they held.
+	stopped := d.dev("stop")
+	require.Zero(t, stopped.code, stopped.stderr)
+	d.requireNothingRuns()
+	d.up()
+	require.Equal(t, second, d.pods("echo", 4))
+	d.settled("echo")
+
+	// A cluster that dies is started again, and so is all of it.
+	require.NoError(t, syscall.Kill(d.pidOf("kubelab/"+us), syscall.SIGKILL))
+	d.eventually("the cluster is back", func() error {
+		s, code := d.status()
+		for _, p := range s.Processes {
+			if p.Name == "kubelab/"+us && p.Restarts == 0 {
+				return fmt.Errorf("%+v", p)
+			}
+		}
+		if code != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	d.settled("echo")
+	s, _ = d.status()
+	require.NoError(t, syscall.Kill(s.PID, syscall.SIGKILL))
+	d.eventually("dev is gone", func() error {
+		if s, _ := d.status(); s.Running {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	d.up()
+	require.Equal(t, second, d.pods("echo", 4))
+	d.settled("echo")
+
+	d.ok("delete", "echo", "--yes")
+	d.pods("echo", 0)
+	stopped = d.dev("stop")
+	require.Zero(t, stopped.code, stopped.stderr)
+	d.requireNothingRuns()
+}
+
+// pods waits until the clusters hold so many of the app that are to stay, and
+// returns their UIDs.
+func (d *devHouse) pods(app string, n int) []string {
+	d.t.Helper()
+	var got []string
+	d.eventually(fmt.Sprintf("%d pods of %s", n, app), func() error {
+		got = nil
+		configs, err := filepath.Glob(filepath.Join(d.data(), "kubelab", "*", "kubeconfig"))
+		if err != nil || len(configs) == 0 {
+			return errors.Join(err, os.ErrNotExist)
+		}
+		for _, path := range configs {
+			c, err := openCluster(path)
+			if err != nil {
+				return err
+			}
+			pods, err := c.list(d.t.Context(), "api/v1/pods", "app.kubernetes.io/name="+app)
+			if err != nil {
+				return err
+			}
+			for _, p := range pods {
+				got = append(got, p.Metadata.UID)
+				if p.Metadata.DeletionTimestamp != "" {
+					return fmt.Errorf("%s is on its way out", p)
+				}
+			}
+		}
+		if len(got) != n {
+			return fmt.Errorf("%d pods", len(got))
+		}
+		return nil
+	})
+	slices.Sort(got)
+	return got
+}
+
+// settled waits until the app is ready, and every address of it answers.
+func (d *devHouse) settled(app string) {
+	d.t.Helper()
+	d.eventually(app+" serves", func() error {
+		var s struct {
+			App struct {
+				Status string
+				URLs   []string
+			}
+		}
+		r := d.run("", "status", app, "-o", "json")
+		if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
+			return err
+		}
+		if s.App.Status != "APP_STATUS_READY" || len(s.App.URLs) != 4 {
+			return fmt.Errorf("it is %+v", s)
+		}
+		for _, address := range s.App.URLs {
+			if status, _, err := get(d.t.Context(), address+"/health"); err != nil || status != 200 {
+				return fmt.Errorf("%s answers %d: %w", address, status, err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// TestLoseRestate removes Restate's data directory while a rollout is under way.
+// Truth is in the database: the rollout arrives.
+func TestLoseRestate(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, stackConfig{})
+	s.deployReady(t, "steady", spec(replicas(2)))
+	s.deployReady(t, "moving", spec(label("v1")))
+	steady := s.runningOf("steady")
+
+	d := s.deploy(t, "moving", spec(label("v2"), args("--load-time", "3s")))
+	s.kill9(partRestate)
+	require.NoError(t, os.RemoveAll(s.restateConfig.Dir))
+	s.start(partRestate)
+	s.waitLive(t, "moving", d.Version)
+	s.waitAgree(t)
+	requireSame(t, steady, s.runningOf("steady"), "losing Restate touched a healthy instance")
+
+	// And the workflows go on from there.
+	s.deployReady(t, "moving", spec(label("v3")))
+	s.deployReady(t, "fresh", spec())
+	s.waitAgree(t)
+}
+
+// TestRestoreDatabase sets the database back to an earlier copy, once while the
+// control plane runs and once while it does not.
+func TestRestoreDatabase(t *testing.T) {
+	t.Parallel()
+	for name, running := range map[string]bool{"under a running control plane": true, "under a stopped control plane": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testRestore(t, running)
+		})
+	}
+}
+
+func testRestore(t *testing.T, running bool) {
+	s := newStack(t, stackConfig{})
+	s.deployReady(t, "steady", spec(replicas(2)))
+	s.deployReady(t, "moved", spec(label("v1")))
+	deleted := s.deployReady(t, "deleted", spec())
+	steady := s.runningOf("steady")
+	backup := filepath.Join(s.dir, "backup")
+	s.backup(t, backup)
+	epochs := s.epochs(t)
+
+	// An hour's work that the copy does not know of.
+	v2 := s.deployReady(t, "moved", spec(label("v2")))
+	s.waitAgree(t)
+	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("deleted")})
+	s.waitGoneApp(t, named("deleted"), "deleted")
+	late := s.deployReady(t, "late", spec(regions(us)))
+	s.waitAgree(t)
+	unknown := s.instances(func(p process) bool { return p.deployment() == v2.DeploymentId || p.deployment() == late.DeploymentId })
+	require.Len(t, unknown, 3)
+
+	if !running {
+		s.stop(partControlPlane)
+	}
+	s.stop(partMariaDB)
+	require.NoError(t, os.RemoveAll(s.mariadbConfig.Dir))
+	require.NoError(t, os.CopyFS(s.mariadbConfig.Dir, os.DirFS(backup)))
+	s.start(partMariaDB)
+	if !running {
+		s.start(partControlPlane)
+	}
+
+	// The agents notice, and everything that the copy knows of comes to be so.
+	s.eventually(t, "the regions are in a new epoch", func(ctx context.Context) error {
+		for region, epoch := range s.epochs(t) {
+			if epoch <= epochs[region] {
+				return fmt.Errorf("%s is in epoch %d, as before", region, epoch)
+			}
+		}
+		return nil
+	})
+	s.waitLive(t, "steady", 1)
+	s.waitLive(t, "moved", 1)
+	s.waitLive(t, "deleted", 1)
+	require.Len(t, s.instances(func(p process) bool { return p.deployment() == deleted.DeploymentId }), 2)
+	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was stopped")
+
+	// What it does not know of runs on, and is told, until a person releases it.
+	s.waitQuarantined(t, us, v2.DeploymentId, late.DeploymentId)
+	s.waitQuarantined(t, eu, v2.DeploymentId)
+	for _, p := range unknown {
+		require.True(t, p.alive(), "it was stopped unasked: %s", p)
+	}
+	s.deployReady(t, "moved", spec(label("again")))
+	require.True(t, slices.ContainsFunc(unknown, process.alive))
+
+	approved := must(t, s.owner.regions.ApprovePrune, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: us, Keys: []string{v2.DeploymentId}})
+	require.Equal(t, int32(1), approved.Approved)
+	s.waitQuarantined(t, us, late.DeploymentId)
+	s.eventually(t, "exactly that one is gone", func(context.Context) error {
+		for _, p := range unknown {
+			if approved := p.deployment() == v2.DeploymentId && p.region() == us; p.alive() == approved {
+				return fmt.Errorf("alive %v: %s", p.alive(), p)
+			}
+		}
+		return nil
+	})
+	must(t, s.owner.regions.ApprovePrune, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: us, Keys: []string{late.DeploymentId}})
+	must(t, s.owner.regions.ApprovePrune, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: eu, Keys: []string{v2.DeploymentId}})
+	s.waitQuarantined(t, us)
+	s.waitQuarantined(t, eu)
+	s.waitAgree(t)
+	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was stopped")
+}
+
+// backup copies the database's files, as of a moment when it is stopped.
+func (s *stack) backup(t *testing.T, dir string) {
+	t.Helper()
+	s.stop(partMariaDB)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(s.mariadbConfig.Dir)))
+	s.start(partMariaDB)
+}
+
+// epochs of the regions, by id.
+func (s *stack) epochs(t *testing.T) map[string]int64 {
+	t.Helper()
+	db, err := s.database.Open("windlass")
+	require.NoError(t, err)
+	defer func() { _ = db.Close() }()
+	rows, err := db.QueryContext(t.Context(), "SELECT region, epoch FROM region_heads")
+	require.NoError(t, err)
+	defer func() { _ = rows.Close() }()
+	out := map[string]int64{}
+	for rows.Next() {
+		var region string
+		var epoch int64
+		require.NoError(t, rows.Scan(&region, &epoch))
+		out[region] = epoch
+	}
+	require.NoError(t, rows.Err())
+	return out
+}
+
+// waitQuarantined waits until these and no others are what the region runs and
+// nobody asked for.
+func (s *stack) waitQuarantined(t *testing.T, region string, deployments ...string) {
+	t.Helper()
+	slices.Sort(deployments)
+	s.eventually(t, fmt.Sprintf("%s quarantines %v", region, deployments), func(ctx context.Context) error {
+		resp, err := s.owner.regions.ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Region: region})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, w := range resp.Workloads {
+			got = append(got, w.Key)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, deployments) {
+			return fmt.Errorf("it does %v", got)
+		}
+		return nil
+	})
+}

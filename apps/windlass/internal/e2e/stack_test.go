@@ -1,0 +1,452 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+)
+
+// Names of the parts of a stack.
+const (
+	partMariaDB      = "mariadb"
+	partRestate      = "restate"
+	partControlPlane = "controlplane"
+)
+
+func partAgent(region string) string { return "agent-" + region }
+
+// The two regions that a stack has unless it says otherwise.
+const us, eu = "us-east-1", "eu-west-1"
+
+type stackConfig struct {
+	regions []string // us and eu by default
+	// runtime of the agents; "process" by default. With "kubernetes" every region is
+	// a cluster of its own, with these groups of nodes.
+	runtime string
+	groups  []string
+	// replicas of the control plane, 1 or 2; 1 by default.
+	replicas int
+}
+
+// stack is one installation.
+type stack struct {
+	t       *testing.T
+	cfg     stackConfig
+	dir     string
+	bin     string // the PATH of agents and instances
+	url     string
+	metrics map[string]string // part -> URL of /metrics, /healthz, /readyz
+	traces  string            // every span of every part, a line each
+	keys    credentials
+	owner   *client
+	parts   map[string]*part
+	// patience of conditions; patience unless a test has more.
+	patience time.Duration
+	order    []string // of the start; stopped in reverse
+
+	// balancer is before the control plane when that has replicas; else nil.
+	balancer *balancer
+
+	mariadbConfig mariadb.Config
+	restateConfig restate.Config
+	database      *mariadb.Server
+}
+
+// credentials are what `controlplane bootstrap` prints.
+type credentials struct {
+	WorkspaceID string            `json:"workspace_id"`
+	APIKey      string            `json:"api_key"`
+	OperatorKey string            `json:"operator_key"`
+	JoinTokens  map[string]string `json:"join_tokens"`
+}
+
+// server is a running process of a part.
+type server interface {
+	PID() int
+	Done() <-chan struct{}
+	Stop(ctx context.Context) error
+}
+
+// part is one that can be killed and started again on what it left behind.
+type part struct {
+	name  string
+	log   string
+	start func(ctx context.Context) (server, error)
+	// up answers once the process serves; empty: it does when start returns.
+	up string
+
+	mu  sync.Mutex
+	now server
+}
+
+// program is a process that knows how to be stopped within a grace.
+type program struct {
+	*proc.Process
+	grace time.Duration
+}
+
+func (p program) Stop(ctx context.Context) error { return p.Process.Stop(ctx, p.grace) }
+
+// patience bounds the start of anything: the tests of other packages may run on
+// the same two cores.
+const patience = 2 * time.Minute
+
+// newStack starts an installation. Its end deletes every app, stops every part,
+// and asserts that nothing is left.
+func newStack(t *testing.T, cfg stackConfig) *stack {
+	t.Helper()
+	built, err := programs()
+	require.NoError(t, err)
+	if cfg.regions == nil {
+		cfg.regions = []string{us, eu}
+	}
+	if cfg.runtime == "" {
+		cfg.runtime = "process"
+	}
+	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
+	require.NoError(t, err)
+	s := &stack{
+		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"),
+		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, parts: map[string]*part{}, patience: patience,
+		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
+		restateConfig: restate.Config{
+			Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true,
+			IngressPort: freePort(t), AdminPort: freePort(t), NodePort: freePort(t),
+		},
+	}
+	t.Cleanup(s.close)
+	for _, d := range []string{s.bin, filepath.Join(dir, "tmp")} {
+		require.NoError(t, os.MkdirAll(d, 0o700))
+	}
+	require.NoError(t, os.Symlink(filepath.Join(built, "modelserver"), filepath.Join(s.bin, "modelserver")))
+
+	s.add(partMariaDB, filepath.Join(s.mariadbConfig.Dir, "mariadbd.log"), func(ctx context.Context) (server, error) {
+		db, err := mariadb.Start(ctx, s.mariadbConfig)
+		if err != nil {
+			return nil, err
+		}
+		s.database = db
+		return db, db.CreateDatabase(ctx, "windlass")
+	})
+	s.add(partRestate, filepath.Join(s.restateConfig.Dir, "restate.log"), func(ctx context.Context) (server, error) {
+		r, err := restate.Start(ctx, s.restateConfig)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	})
+	if cfg.runtime == "kubernetes" {
+		s.addClusters()
+	}
+	var starting sync.WaitGroup
+	for _, name := range slices.Clone(s.order) {
+		starting.Go(func() { s.start(name) })
+	}
+	starting.Wait()
+	require.False(t, t.Failed(), "the servers did not start")
+	s.bootstrap(built)
+	s.addControlPlane(built, partControlPlane)
+	s.start(partControlPlane)
+	if cfg.replicas == 2 {
+		s.balance(built)
+		s.start(second)
+	}
+	require.False(t, t.Failed(), "the control plane did not start")
+	s.owner = newClient(s.url, s.keys.APIKey)
+	for _, region := range cfg.regions {
+		s.addAgent(built, region)
+		s.start(partAgent(region))
+	}
+	s.waitConnected(cfg.regions...)
+	return s
+}
+
+// ports of all stacks of this process, and of others that run beside it.
+var (
+	ports      = localstack.Ports{Claims: filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))}
+	portsMutex sync.Mutex
+)
+
+// freePort is below the range that the kernel gives to clients, so that nobody
+// has taken it when a killed part comes back for it.
+func freePort(t *testing.T) int {
+	t.Helper()
+	portsMutex.Lock()
+	defer portsMutex.Unlock()
+	for range 100 {
+		port, taken, err := ports.Take(10_000 + rand.IntN(20_000))
+		require.NoError(t, err)
+		if !taken {
+			return port
+		}
+	}
+	t.Fatal("no free port below 30000")
+	return 0
+}
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+func (s *stack) add(name, log string, start func(context.Context) (server, error)) {
+	s.parts[name] = &part{name: name, log: log, start: start}
+	s.order = append(s.order, name)
+}
+
+// environ of the control plane and the agents: not the developer's.
+func (s *stack) environ(more ...string) []string {
+	return append([]string{
+		"PATH=" + s.bin + ":/usr/local/bin:/usr/bin:/bin",
+		"HOME=" + s.dir,
+		"TMPDIR=" + filepath.Join(s.dir, "tmp"),
+	}, more...)
+}
+
+func (s *stack) dsn() string { return "WINDLASS_MYSQL_DSN=" + s.database.DSN("windlass") }
+
+func (s *stack) bootstrap(built string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	args := []string{"bootstrap"}
+	for _, region := range s.cfg.regions {
+		args = append(args, "--region="+region)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(built, "controlplane"), args...)
+	cmd.Env = s.environ(s.dsn())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(s.t, err, "controlplane bootstrap")
+	require.NoError(s.t, json.Unmarshal(out, &s.keys))
+}
+
+func (s *stack) addControlPlane(built, name string) {
+	dir := filepath.Join(s.dir, name)
+	api, metrics, workflows := freePort(s.t), freePort(s.t), freePort(s.t)
+	s.url = "http://" + address(api)
+	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), []string{
+		"--log-format=json", "serve",
+		"--listen=" + address(api),
+		"--restate-ingress=http://" + address(s.restateConfig.IngressPort),
+		"--restate-admin=http://" + address(s.restateConfig.AdminPort),
+		"--restate-listen=" + address(workflows),
+		"--key-file=" + s.keyFile(),
+	})
+}
+
+func (s *stack) agentDir(region string) string { return filepath.Join(s.dir, partAgent(region)) }
+
+func (s *stack) addAgent(built, region string) {
+	dir := s.agentDir(region)
+	token := filepath.Join(dir, "token")
+	require.NoError(s.t, os.MkdirAll(dir, 0o700))
+	require.NoError(s.t, os.WriteFile(token, []byte(s.keys.JoinTokens[region]), 0o600))
+	s.addProgram(partAgent(region), filepath.Join(built, "agent"), dir, freePort(s.t), s.environ(), append([]string{
+		"--log-format=json",
+		"--server=" + s.url,
+		"--data-dir=" + filepath.Join(dir, "data"),
+		"--join-token-file=" + token,
+		"--runtime=" + s.cfg.runtime,
+	}, s.runtimeArgs(region)...))
+}
+
+func (s *stack) addProgram(name, path, dir string, metrics int, env, args []string) {
+	s.metrics[name] = "http://" + address(metrics)
+	log := filepath.Join(dir, name+".log")
+	args = append(args, "--metrics-listen="+address(metrics), "--trace-file="+s.traces)
+	s.add(name, log, func(context.Context) (server, error) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		p, err := proc.Start(proc.Spec{
+			Name: name, Path: path, Args: args, Env: env, Dir: dir,
+			RecordFile: filepath.Join(dir, "process.json"), LogFile: log, DieWithParent: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return program{p, 25 * time.Second}, nil
+	})
+	// Up, which is not yet ready: that is what others are needed for.
+	s.parts[name].up = s.metrics[name] + "/healthz"
+}
+
+func waitServing(ctx context.Context, p server, url string) error {
+	for {
+		if status, _, err := get(ctx, url); err == nil && status == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return errors.New("it ended at once")
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", url, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// start a part that does not run, and wait until it serves.
+func (s *stack) start(name string) {
+	s.t.Helper()
+	s.launch(name)
+	p := s.parts[name]
+	if p.up == "" || s.t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+	defer cancel()
+	if err := waitServing(ctx, p.now, p.up); err != nil {
+		s.t.Errorf("start %s: %v\n%s", name, err, tail(p.log, 30))
+	}
+}
+
+// launch starts a part that does not run, whatever of the others runs.
+func (s *stack) launch(name string) {
+	s.t.Helper()
+	p := s.parts[name]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+	defer cancel()
+	running, err := p.start(ctx)
+	if running != nil {
+		p.now = running
+	}
+	if err != nil {
+		s.t.Errorf("start %s: %v\n%s", name, err, tail(p.log, 30))
+	}
+}
+
+// kill9 kills a part, and it alone, and returns once it has ended.
+func (s *stack) kill9(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		require.NoError(s.t, syscall.Kill(s.pid(name), syscall.SIGKILL), "kill %s", name)
+	}
+	for _, name := range names {
+		s.waitEnded(name)
+	}
+}
+
+// stop a part as an operator does.
+func (s *stack) stop(name string) {
+	s.t.Helper()
+	p := s.parts[name]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+	defer cancel()
+	require.NoError(s.t, p.now.Stop(ctx), "stop %s", name)
+}
+
+// restart kills a part and starts it again at once.
+func (s *stack) restart(name string) {
+	s.t.Helper()
+	s.kill9(name)
+	s.start(name)
+}
+
+func (s *stack) pid(name string) int {
+	p := s.parts[name]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.PID()
+}
+
+func (s *stack) waitEnded(name string) {
+	s.t.Helper()
+	p := s.parts[name]
+	select {
+	case <-p.now.Done():
+	case <-time.After(patience):
+		s.t.Fatalf("%s still runs after it was killed", name)
+	}
+}
+
+// close is the end of every test of the stack.
+func (s *stack) close() {
+	if !s.t.Failed() && s.owner != nil {
+		s.deleteAllApps()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, name := range slices.Backward(s.order) {
+		p := s.parts[name]
+		if p.now == nil {
+			continue
+		}
+		if err := p.now.Stop(ctx); err != nil {
+			s.t.Errorf("stop %s: %v", name, err)
+		}
+	}
+	if s.balancer != nil {
+		s.balancer.close()
+	}
+	if left := processesOf(s.dir); len(left) > 0 && !s.t.Failed() {
+		s.t.Errorf("everything was deleted and stopped, and this still runs:\n%s", describe(left))
+	}
+	if left := killAll(s.dir); len(left) > 0 {
+		s.t.Errorf("cannot kill:\n%s", describe(left))
+	}
+	if s.t.Failed() {
+		s.t.Logf("%s", s.tails(60))
+	}
+	if os.Getenv("WINDLASS_E2E_KEEP") == "" {
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+// tails of every part's log, for a failure.
+func (s *stack) tails(lines int) string {
+	var b strings.Builder
+	for _, name := range s.order {
+		fmt.Fprintf(&b, "\n--- %s\n%s", name, tail(s.parts[name].log, lines))
+	}
+	return b.String()
+}
+
+// tail of a file, its last lines.
+func tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	all := strings.SplitAfter(string(b), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
+
+var plainHTTP = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+func get(ctx context.Context, url string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := plainHTTP.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, body, err
+}

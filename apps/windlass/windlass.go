@@ -1,0 +1,71 @@
+// Package windlass is the command line program. Beside the commands that speak
+// to a control plane it holds the control plane and the agent themselves, so that
+// `windlass dev` needs no other file to run the whole system on one machine.
+package windlass
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
+	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
+)
+
+// Version of the build, set by the linker.
+var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+
+// Main runs the program and returns its exit code.
+func Main(ctx context.Context, args []string) int {
+	if agent.IsShim(args) {
+		return agent.ShimMain(args)
+	}
+	root := commands() //nolint:contextcheck // ExecuteContext hands it to each of them
+	root.SetArgs(args[1:])
+	err := root.ExecuteContext(ctx)
+	var said dev.ExitCode
+	var exit *cli.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &said):
+		return int(said)
+	case errors.As(err, &exit):
+		if exit.Message != "" {
+			fmt.Fprintln(os.Stderr, exit.Message)
+		}
+		return exit.Code
+	}
+	fmt.Fprintln(os.Stderr, "windlass:", cli.Explain(err))
+	return 1
+}
+
+func commands() *cobra.Command {
+	return cli.New(cli.Config{
+		Version: Version,
+		Stdin:   os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Getenv: os.Getenv,
+		Extra:  []*cobra.Command{dev.Command(dev.Config{Programs: programs(), Getenv: os.Getenv})},
+	})
+}
+
+// programs are what `windlass dev` runs.
+func programs() dev.Programs {
+	return dev.Programs{
+		ControlPlane: controlplane.Main,
+		Agent:        agent.Main,
+		Bootstrap: func(ctx context.Context, cfg dev.Bootstrap) (dev.Bootstrapped, error) {
+			made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
+				MySQLDSN: cfg.MySQLDSN, Workspace: cfg.Workspace, Regions: cfg.Regions,
+				APIKey: cfg.APIKey, OperatorKey: cfg.OperatorKey,
+			})
+			return dev.Bootstrapped{APIKey: made.APIKey, OperatorKey: made.OperatorKey, JoinTokens: made.JoinTokens}, err
+		},
+		StopInstances: agent.StopInstances,
+	}
+}
