@@ -1,0 +1,161 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/result"
+)
+
+// all runs what the project's benchmark table lists.
+type all struct {
+	Small bool     `help:"Small sizes: minutes, and figures that only tell whether something broke."`
+	Out   string   `help:"File for the results; empty: one in .cache/bench, by time and commit." type:"path"`
+	Only  []string `help:"Run only those whose name begins so."`
+	Skip  []string `help:"Leave out those whose name begins so."`
+}
+
+// entry is one line of the table: flags for a small run and for the real one. An
+// entry without small flags is left out of small runs.
+type entry struct {
+	name        string
+	small, full string
+}
+
+var table = []entry{
+	{"baselines", "--window=2s", ""},
+	{"latency", "--regions=100 --apps=20 --changes=200", ""},
+	{"latency-2", "--regions=100 --apps=20 --changes=200 --control-planes=2", "--control-planes=2"},
+	{"burst", "--changes=500", ""},
+	{"snapshot", "--items=250 --repeat=3", ""},
+	{"ingest", "--instances=10000 --window=3s", "--instances=100000"},
+	{"ingest-bare", "--instances=10000 --window=3s --bare", "--instances=100000 --bare"},
+	{"idle", "--agents=0,100 --window=5s --settle=2s", ""},
+	{"converge-1000", "", ""},
+	{"converge-5000", "", "--instances=5000 --deployments=5 --rounds=2"},
+	{"converge-slow-start", "--instances=500 --deployments=5 --start-p50=200ms --start-p99=2s --fail=0.02", "--instances=20000 --deployments=20 --start-p50=5s --start-p99=30s --fail=0.02"},
+	{"converge-2000000", "", "--instances=2000000 --deployments=2000"},
+	{"deploys", "--apps=50 --concurrency=1,16", ""},
+	{"reconnect", "--agents=100 --apps=10 --cuts=1", ""},
+	{"slow", "--agents=20 --changes=60 --rounds=1", ""},
+	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
+}
+
+// runs tells whether the entry is in a run, and with which flags.
+func (e entry) runs(small bool) (flags []string, ok bool) {
+	switch {
+	case !small:
+		return strings.Fields(e.full), true
+	case e.small == "" && e.name == "converge-1000":
+		return nil, true // its size is small already
+	}
+	return strings.Fields(e.small), e.small != ""
+}
+
+func (a *all) wants(name string) bool {
+	for _, skip := range a.Skip {
+		if strings.HasPrefix(name, skip) {
+			return false
+		}
+	}
+	for _, only := range a.Only {
+		if strings.HasPrefix(name, only) {
+			return true
+		}
+	}
+	return len(a.Only) == 0
+}
+
+// report is the file of results.
+type report struct {
+	Scenario string           `json:"scenario"` // "all"
+	OK       bool             `json:"ok"`
+	Small    bool             `json:"small"`
+	Commit   string           `json:"commit"`
+	Started  time.Time        `json:"started"`
+	Machine  measure.Machine  `json:"machine"`
+	File     string           `json:"file"`
+	Results  []*result.Result `json:"results"`
+}
+
+func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) error {
+	out := report{Scenario: "all", OK: true, Small: a.Small, Commit: measure.Commit(), Started: time.Now().UTC(), Machine: measure.ThisMachine()}
+	if out.File = a.Out; out.File == "" {
+		out.File = filepath.Join(".cache", "bench", out.Started.Format("20060102T150405Z")+"-"+strings.TrimSuffix(out.Commit, "+")+"-scenarios.json")
+	}
+	var failed []string
+	for _, e := range table {
+		more, ok := e.runs(a.Small)
+		if !ok || !a.wants(e.name) {
+			continue
+		}
+		r, err := a.one(ctx, e.name, more, flags, stderr)
+		if err != nil {
+			return err
+		}
+		out.Results = append(out.Results, r)
+		if r.Error != "" {
+			out.OK = false
+			failed = append(failed, e.name)
+		}
+		if !flags.JSON {
+			if err := r.Table(stdout); err != nil {
+				return err
+			}
+		}
+		// After each, so that what was measured is there whatever comes.
+		if err := out.write(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if flags.JSON {
+		if err := json.NewEncoder(stdout).Encode(out); err != nil {
+			return fmt.Errorf("write the results: %w", err)
+		}
+	} else {
+		fmt.Fprintln(stdout, "results:", out.File) //nolint:errcheck // nobody to tell
+	}
+	if len(failed) > 0 {
+		return errors.New("failed: " + strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// one runs an entry as its command line would.
+func (a *all) one(ctx context.Context, name string, more []string, flags common, stderr io.Writer) (*result.Result, error) {
+	command, _, _ := strings.Cut(name, "-")
+	parsed, _, chosen, err := parse(append([]string{command, "--seed=" + strconv.FormatUint(flags.Seed, 10)}, more...), io.Discard, io.Discard)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	planes := parsed.ControlPlanes
+	parsed.common = flags
+	parsed.ControlPlanes = max(planes, flags.ControlPlanes)
+	return parsed.run(ctx, name, chosen, stderr)
+}
+
+func (r *report) write() error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(r.File), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(r.File, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return nil
+}

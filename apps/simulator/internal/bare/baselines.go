@@ -1,0 +1,88 @@
+package bare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// Upserts is how many rows of instances a second the database takes alone, in
+// guarded multi-row upserts of batch rows: what storing reports comes down to. The
+// rows exist already, and each time the guard is newer.
+func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch int) (float64, error) {
+	columns := []string{
+		"id", "region", "guard_no", "workspace_id", "app_id", "deployment_id", "role", "group_no", "slot_no", "status", "reason", "message",
+		"address", "runtime_name", "restarts", "gpus", "started_at", "ready_at", "updated_at", "terminated_at",
+	}
+	var tail strings.Builder
+	for _, c := range columns[3:] {
+		tail.WriteString(c + " = IF(region = VALUES(region) AND VALUES(guard_no) > guard_no, VALUES(" + c + "), " + c + "), ")
+	}
+	// The guard last: assignments see the ones before them.
+	query := "INSERT INTO instances (" + strings.Join(columns, ", ") + ") VALUES " + values(batch, len(columns)) +
+		" ON DUPLICATE KEY UPDATE " + tail.String() + "guard_no = IF(VALUES(guard_no) > guard_no, VALUES(guard_no), guard_no)"
+
+	ids := make([][]string, writers)
+	for w := range ids {
+		for range batch {
+			ids[w] = append(ids[w], ident.New("ins"))
+		}
+	}
+	var guard atomic.Int64
+	put := func(ctx context.Context, w int) error {
+		g := guard.Add(1)
+		args := make([]any, 0, batch*len(columns))
+		for i, id := range ids[w] {
+			args = append(args, id, fmt.Sprintf("reg_%d", w), g, "ws_bare", "app_bare", "dep_bare", "main", i, 0, 4, "", "",
+				"10.0.0.1:8000", "pod-1", g, "[]", g, g, g, 0)
+		}
+		if _, err := db.ExecContext(ctx, query, args...); err != nil {
+			return fmt.Errorf("upsert %d instances: %w", batch, err)
+		}
+		return nil
+	}
+	for w := range writers {
+		if err := put(ctx, w); err != nil {
+			return 0, err
+		}
+	}
+	free := make(chan int, writers)
+	for w := range writers {
+		free <- w
+	}
+	perSecond, err := rate(ctx, window, writers, func(ctx context.Context, _ int64) error {
+		w := <-free
+		defer func() { free <- w }()
+		return put(ctx, w)
+	})
+	if err == nil {
+		_, err = db.ExecContext(ctx, "DELETE FROM instances WHERE workspace_id = 'ws_bare'")
+	}
+	return perSecond * float64(batch), err
+}
+
+// FeedTransactions is how many transactions of the feed a second the database takes
+// alone, each a change in all of the given regions, by id.
+func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writers int, regions []string) (float64, error) {
+	const deployments = 64
+	regions = slices.Sorted(slices.Values(regions))
+	w, run := NewFeedWriter(db), nonce()
+	id := func(i int64) string { return fmt.Sprintf("dep_bare_%s_%02d", run, i%deployments) }
+	for i := range int64(deployments) {
+		if err := w.SeedTopology(ctx, id(i), regions); err != nil {
+			return 0, err
+		}
+	}
+	perSecond, err := rate(ctx, window, writers, func(ctx context.Context, i int64) error {
+		return w.Commit(ctx, id(i), regions, int(i%10))
+	})
+	if err == nil {
+		_, err = db.ExecContext(ctx, "DELETE FROM deployment_topology WHERE workspace_id = 'ws_bare'")
+	}
+	return perSecond, err
+}

@@ -1,0 +1,156 @@
+package bare
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// FeedWriter commits changes of topology to the feed by SQL alone, in the one
+// transaction that every writer of the feed uses: rows first, heads locked last and
+// held to the commit. To a control plane it is another replica that nobody hears
+// of but through the database.
+type FeedWriter struct{ db *DB }
+
+// NewFeedWriter writes to a database that was migrated.
+func NewFeedWriter(db *DB) *FeedWriter { return &FeedWriter{db} }
+
+// maxTries of a transaction that the database rolls back for another's sake.
+const maxTries = 100
+
+// Commit sets the replicas of a deployment in some regions, whose ids are sorted.
+func (w *FeedWriter) Commit(ctx context.Context, deploymentID string, regions []string, replicas int) error {
+	var err error
+	for range maxTries {
+		if err = w.commit(ctx, deploymentID, regions, replicas); err == nil || !again(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("commit a change of %s: %w", deploymentID, err)
+	}
+	return nil
+}
+
+// again: lock wait timeout, deadlock, and a record that changed since it was read.
+func again(err error) bool {
+	var refused *mysql.MySQLError
+	return errors.As(err, &refused) && (refused.Number == 1205 || refused.Number == 1213 || refused.Number == 1020)
+}
+
+func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []string, replicas int) (err error) {
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = tx.Rollback() // the server has often done so itself
+		}
+	}()
+	now := time.Now().UnixMilli()
+	in := "(?" + strings.Repeat(", ?", len(regions)-1) + ")"
+	ids := make([]any, len(regions))
+	for i, r := range regions {
+		ids[i] = r
+	}
+	update := "UPDATE deployment_topology SET replicas = ?, generation = generation + 1, updated_at = ? WHERE deployment_id = ? AND region IN " + in
+	if _, err := tx.ExecContext(ctx, update, append([]any{replicas, now, deploymentID}, ids...)...); err != nil {
+		return err
+	}
+	generations := map[string]int64{}
+	if err := each(ctx, tx, "SELECT region, generation FROM deployment_topology WHERE deployment_id = ? AND region IN "+in,
+		append([]any{deploymentID}, ids...), func(rows *sql.Rows) error {
+			var region string
+			var generation int64
+			err := rows.Scan(&region, &generation)
+			generations[region] = generation
+			return err
+		}); err != nil {
+		return err
+	}
+	var heads, changes []any
+	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+in+" ORDER BY region FOR UPDATE", ids,
+		func(rows *sql.Rows) error {
+			var region string
+			var epoch, revision, baseRevision int64
+			var chain, baseChain []byte
+			if err := rows.Scan(&region, &epoch, &revision, &chain, &baseRevision, &baseChain); err != nil {
+				return err
+			}
+			id := ident.New("chg")
+			// Part of the protocol: SHA-256(previous chain || change id).
+			link := sha256.Sum256(append(chain, id...))
+			revision++
+			heads = append(heads, region, epoch, revision, link[:], baseRevision, baseChain)
+			changes = append(changes, region, revision, KindDeployment, deploymentID, generations[region], id, link[:])
+			return nil
+		}); err != nil {
+		return err
+	}
+	if len(changes) != 7*len(regions) {
+		return fmt.Errorf("%d of %d regions have a feed", len(changes)/7, len(regions))
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
+		values(len(regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO region_changes (region, revision, kind, change_key, generation, id, chain) VALUES "+
+		values(len(regions), 7), changes...)
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// values are placeholders for rows.
+func values(rows, columns int) string {
+	row := "(?" + strings.Repeat(", ?", columns-1) + ")"
+	return row + strings.Repeat(", "+row, rows-1)
+}
+
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// each calls fn for every row.
+func each(ctx context.Context, q querier, query string, args []any, fn func(*sql.Rows) error) (err error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return fmt.Errorf("query: %w", err)
+		}
+	}
+	return rows.Err()
+}
+
+// SeedTopology gives a deployment that no app has a row in each of the regions.
+func (w *FeedWriter) SeedTopology(ctx context.Context, deploymentID string, regions []string) error {
+	var rows []any
+	for _, r := range regions {
+		rows = append(rows, "ws_bare", deploymentID, r, 1, 2, 0, 0, "app_bare", 1, 0, "", "")
+	}
+	_, err := w.db.ExecContext(ctx, "INSERT INTO deployment_topology (workspace_id, deployment_id, region, replicas, status, created_at, updated_at, "+
+		"app_id, generation, weight, reason, traceparent) VALUES "+values(len(regions), 12), rows...)
+	if err != nil {
+		return fmt.Errorf("seed topology of %s: %w", deploymentID, err)
+	}
+	return nil
+}
+
+// nonce sets what a run makes apart from what another one made.
+func nonce() string { return rand.Text()[:8] }

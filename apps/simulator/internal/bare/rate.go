@@ -1,0 +1,38 @@
+package bare
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// rate calls do from so many goroutines for a while and returns the calls per
+// second. i counts calls, over all goroutines.
+func rate(ctx context.Context, window time.Duration, goroutines int, do func(ctx context.Context, i int64) error) (float64, error) {
+	var next atomic.Int64
+	var done atomic.Int64
+	var mu sync.Mutex
+	var failed error
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for time.Since(begin) < window && ctx.Err() == nil {
+				if err := do(ctx, next.Add(1)-1); err != nil {
+					mu.Lock()
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if failed == nil {
+		failed = context.Cause(ctx)
+	}
+	return float64(done.Load()) / time.Since(begin).Seconds(), failed
+}

@@ -1,0 +1,98 @@
+package bare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+)
+
+// Frames is how many empty frames a second a Connect server of this process sends
+// over so many streams to clients of this process, and Streams how many streams a
+// second it begins and ends: what dispatch comes down to.
+func Frames(ctx context.Context, window time.Duration, streams int) (frames, opened float64, err error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, 0, fmt.Errorf("bare Connect: %w", err)
+	}
+	_, handler := agentv1connect.NewAgentServiceHandler(emptyFrames{})
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		// Streams that are left at the end are cut, which is what is wanted.
+		_ = rpc.Serve(serving, rpc.NewServer(rpc.ServerConfig{Handler: handler}), listener, time.Second)
+	}()
+	defer func() {
+		stop()
+		<-served
+	}()
+
+	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	defer client.CloseIdleConnections()
+	agents := agentv1connect.NewAgentServiceClient(client, "http://"+listener.Addr().String())
+	var received atomic.Int64
+	limited, cancel := context.WithTimeout(ctx, window)
+	defer cancel()
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for range streams {
+		wg.Go(func() {
+			stream, err := agents.Watch(limited, &agentv1.WatchRequest{})
+			if err != nil {
+				return
+			}
+			for stream.Receive() {
+				received.Add(1)
+			}
+			_ = stream.Close() // it ended with the window
+		})
+	}
+	wg.Wait()
+	frames = float64(received.Load()) / time.Since(begin).Seconds()
+
+	opened, err = rate(ctx, window, streams, func(ctx context.Context, _ int64) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := agents.Watch(ctx, &agentv1.WatchRequest{SessionId: onlyOne})
+		if err != nil {
+			return fmt.Errorf("bare Connect: %w", err)
+		}
+		if !stream.Receive() {
+			return fmt.Errorf("bare Connect: a stream without a frame: %w", stream.Err())
+		}
+		cancel()
+		_ = stream.Close() // cancelled just now
+		return nil
+	})
+	return frames, opened, err
+}
+
+const onlyOne = "one frame"
+
+// emptyFrames answers Watch with frames that hold nothing, for as long as somebody
+// reads them.
+type emptyFrames struct {
+	agentv1connect.UnimplementedAgentServiceHandler
+}
+
+func (emptyFrames) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
+	for ctx.Err() == nil {
+		if err := out.Send(&agentv1.WatchResponse{}); err != nil {
+			return err
+		}
+		if req.SessionId == onlyOne {
+			<-ctx.Done()
+		}
+	}
+	return errors.New("the reader left")
+}

@@ -1,0 +1,169 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// disagreement is why things are not yet, or never will be, as they should.
+type disagreement struct {
+	kind, app string
+	place     place
+	text      string
+}
+
+func (d *disagreement) String() string {
+	if d.place == (place{}) {
+		return d.kind + ": " + d.text
+	}
+	return fmt.Sprintf("%s: %s: %s", d.kind, d.place, d.text)
+}
+
+// agree holds the database against what runs: nil when all is settled and the same.
+// Nothing is broken while it is asked.
+func (c *checker) agree(ctx context.Context) (*disagreement, error) {
+	for _, p := range c.w.Stack.Planes() {
+		if !c.w.Stack.Runs(p.Name) {
+			return &disagreement{kind: "not healed", text: p.Name + " does not run"}, nil
+		}
+	}
+	for _, m := range c.w.Fleet.Members() {
+		if !m.Connected() {
+			return &disagreement{kind: "an agent stays away", place: place{region: m.Region}, text: "no stream"}, nil
+		}
+	}
+	b, err := readBooks(ctx, c.w.DB)
+	if err != nil {
+		return nil, err
+	}
+	if len(b.holes) > 0 {
+		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}, nil
+	}
+	// A place that is behind says more than the rollout that waits for it.
+	if d := c.agreeRows(b); d != nil {
+		return d, nil
+	}
+	if len(b.moving) > 0 {
+		slices.Sort(b.moving)
+		return &disagreement{kind: "a rollout is stuck", text: b.moving[0]}, nil
+	}
+	if d := c.agreeInstances(b); d != nil {
+		return d, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, app := range c.acknowledged {
+		if !b.deployments[id] {
+			return &disagreement{kind: "an acknowledged deployment is lost", app: app, place: place{deployment: id}, text: "no such row"}, nil
+		}
+	}
+	return nil, nil
+}
+
+// agreeRows holds every place that the database has against its region.
+func (c *checker) agreeRows(b books) *disagreement {
+	running := map[string]map[string]int{}
+	ready := map[string]map[string][]string{}
+	for _, m := range c.w.Fleet.Members() {
+		running[m.Region], ready[m.Region] = m.Runtime.Running(), m.Runtime.Ready()
+	}
+	known := map[place]bool{}
+	for _, r := range b.rows {
+		known[r.place] = true
+		wants := 0
+		switch r.status {
+		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
+			wants = r.replicas
+		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		default:
+			return &disagreement{"a rollout is stuck", r.app, r.place, r.status.String() + ", " + r.says}
+		}
+		switch n := running[r.region][r.deployment]; {
+		case n > wants && wants == 0 && b.quarantined[r.place]:
+		case n > wants && wants == 0:
+			return &disagreement{"an orphan runs", r.app, r.place, fmt.Sprintf("%d instances, and it is stopped", n)}
+		case n > wants:
+			return &disagreement{"instances run twice", r.app, r.place, fmt.Sprintf("%d run, wanted are %d", n, wants)}
+		case n < wants || len(ready[r.region][r.deployment]) < wants:
+			return &disagreement{"a change was missed", r.app, r.place, fmt.Sprintf("%d run and %d are ready, wanted are %d", n, len(ready[r.region][r.deployment]), wants)}
+		}
+		if r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+			continue
+		}
+		c.mu.Lock()
+		at := c.applied[r.place].generation
+		c.mu.Unlock()
+		switch {
+		case at != r.generation:
+			return &disagreement{"a change was missed", r.app, r.place, fmt.Sprintf("the agent applied generation %d, the newest is %d", at, r.generation)}
+		case r.appliedGeneration != r.generation || r.readyReplicas != wants || r.count != wants:
+			return &disagreement{"a report was missed", r.app, r.place, fmt.Sprintf(
+				"applied is %d of %d, ready %d of %d, counted %d", r.appliedGeneration, r.generation, r.readyReplicas, wants, r.count)}
+		}
+	}
+	for region, deployments := range running {
+		for id, n := range deployments {
+			if p := (place{region, id}); !known[p] && !b.quarantined[p] && n > 0 {
+				return &disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of what the database does not know", n)}
+			}
+		}
+	}
+	return nil
+}
+
+// agreeInstances holds the rows of instances against those that run, one by one.
+func (c *checker) agreeInstances(b books) *disagreement {
+	runs := map[string]place{}
+	for _, m := range c.w.Fleet.Members() {
+		for id, instances := range m.Runtime.Ready() {
+			for _, i := range instances {
+				p := place{m.Region, id}
+				if other, ok := runs[i]; ok {
+					return &disagreement{"instances run twice", "", p, i + " runs in " + other.region + " too"}
+				}
+				runs[i] = p
+			}
+		}
+	}
+	for _, i := range b.instances {
+		if p, ok := runs[i.id]; !ok || p != i.place {
+			return &disagreement{"a report was missed", "", i.place, "instance " + i.id + " lives in the database and does not run"}
+		}
+		delete(runs, i.id)
+	}
+	for id, p := range runs {
+		if !b.quarantined[p] {
+			return &disagreement{"a report was missed", "", p, "instance " + id + " runs and the database does not know it"}
+		}
+	}
+	return nil
+}
+
+// prune has what a restored database no longer knows stopped, as its operator would
+// after looking at it.
+func (c *checker) prune(ctx context.Context) error {
+	for _, m := range c.w.Fleet.Members() {
+		if err := c.pruneRegion(ctx, m); err != nil {
+			return fmt.Errorf("prune region %s: %w", m.Region, err)
+		}
+	}
+	return nil
+}
+
+func (c *checker) pruneRegion(ctx context.Context, m *fleet.Member) error {
+	list, err := c.w.API.Regions.ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Region: m.Region, Page: &windlassv1.PageRequest{Size: 500}})
+	if err != nil || len(list.Workloads) == 0 {
+		return err
+	}
+	req := &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: m.Region}
+	for _, q := range list.Workloads {
+		req.Keys = append(req.Keys, q.Key)
+	}
+	_, err = c.w.API.Regions.ApprovePrune(ctx, req)
+	c.history.add(event{region: m.Region, part: "operator", text: fmt.Sprintf("approves the removal of %d quarantined workloads: %v", len(req.Keys), err)})
+	return err
+}

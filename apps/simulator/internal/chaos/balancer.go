@@ -1,0 +1,106 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// balancer is a TCP load balancer before the replicas of the control plane: each
+// new connection goes to the next one that takes it.
+type balancer struct {
+	listener net.Listener
+	backends []string
+	next     atomic.Uint32
+	open     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	done  bool
+}
+
+// dialTimeout of a backend: one that is down refuses at once.
+const dialTimeout = time.Second
+
+func newBalancer(ctx context.Context, backends []string) (*balancer, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("balancer: %w", err)
+	}
+	b := &balancer{listener: listener, backends: backends, conns: map[net.Conn]struct{}{}}
+	b.open.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				b.open.Go(func() { b.join(client) })
+			}
+		}
+	})
+	return b, nil
+}
+
+func (b *balancer) address() string { return b.listener.Addr().String() }
+
+func (b *balancer) join(client net.Conn) {
+	if !b.track(client) {
+		return
+	}
+	defer b.forget(client)
+	for range b.backends {
+		backend, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "tcp", b.backends[int(b.next.Add(1))%len(b.backends)])
+		if err != nil {
+			continue
+		}
+		if !b.track(backend) {
+			return
+		}
+		defer b.forget(backend) //nolint:revive,gocritic // the loop ends with the first that answers
+		var ways sync.WaitGroup
+		pipe := func(to, from net.Conn) {
+			_, _ = io.Copy(to, from)
+			_, _ = to.Close(), from.Close()
+		}
+		ways.Go(func() { pipe(backend, client) })
+		ways.Go(func() { pipe(client, backend) })
+		ways.Wait()
+		return
+	}
+}
+
+func (b *balancer) track(c net.Conn) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done {
+		_ = c.Close()
+		return false
+	}
+	b.conns[c] = struct{}{}
+	return true
+}
+
+func (b *balancer) forget(c net.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.conns, c)
+	_ = c.Close()
+}
+
+// close ends every connection.
+func (b *balancer) close() {
+	_ = b.listener.Close()
+	b.mu.Lock()
+	b.done = true
+	for c := range b.conns {
+		_ = c.Close()
+	}
+	b.mu.Unlock()
+	b.open.Wait()
+}

@@ -1,0 +1,203 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// blow is something bad that happens. It returns how to mend it, and after how
+// long; nil when there is nothing to mend.
+type blow struct {
+	name   string
+	weight int
+	// target is what it hits: two blows on one target do not overlap.
+	target func(rnd *rand.Rand) string
+	hit    func(ctx context.Context, rnd *rand.Rand, target string) (mend func(context.Context) error, after time.Duration, err error)
+}
+
+// storm knows what can be broken, and how.
+type storm struct {
+	w         *world.World
+	net       *network
+	history   *history
+	checker   *checker
+	mischiefs map[string]*mischief
+	disks     *disks
+	backup    *backup
+}
+
+// span draws a duration.
+func span(rnd *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(rnd.Float64()*float64(high-low))
+}
+
+// linkToControlPlane is the name of an agent's link, linkToDatabase that of a
+// replica's.
+func linkToControlPlane(region string) string { return region + "/controlplane" }
+func linkToDatabase(replica string) string    { return replica + "/" + stack.MariaDB }
+
+func (s *storm) blows() []blow {
+	plane := func(rnd *rand.Rand) string { return stack.ControlPlane(1 + rnd.IntN(len(s.w.Stack.Planes()))) }
+	region := func(rnd *rand.Rand) string { return s.w.Regions[rnd.IntN(len(s.w.Regions))] }
+	link := func(rnd *rand.Rand) string { return linkToControlPlane(region(rnd)) }
+	database := func(rnd *rand.Rand) string { return linkToDatabase(plane(rnd)) }
+	named := func(name string) func(*rand.Rand) string { return func(*rand.Rand) string { return name } }
+	out := []blow{
+		{"kill", 8, plane, s.kill(0, 5*time.Second)},
+		{"kill", 3, named(stack.MariaDB), s.kill(0, 4*time.Second)},
+		{"kill", 3, named(stack.Restate), s.kill(0, 6*time.Second)},
+		{"lose the data of", 1, named(stack.Restate), s.loseData},
+		{"freeze", 4, plane, s.freeze(500*time.Millisecond, 20*time.Second)},
+		{"freeze", 2, named(stack.MariaDB), s.freeze(200*time.Millisecond, 4*time.Second)},
+		{"freeze", 2, named(stack.Restate), s.freeze(200*time.Millisecond, 4*time.Second)},
+		{"stop in order", 4, plane, s.terminate},
+		{"kill the agent of", 8, region, s.killAgent(false)},
+		{"lose the inbox of", 3, region, s.killAgent(true)},
+		{"crash an instance of", 4, region, s.crash},
+		{"lose, double and delay reports of", 6, region, s.misreport},
+		{"cut", 6, link, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
+		{"take down", 5, link, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, time.Second, 20*time.Second)},
+		{"delay", 4, link, s.onLink(func(l *wire, rnd *rand.Rand) error {
+			return l.delay(span(rnd, 10*time.Millisecond, 1500*time.Millisecond), span(rnd, 0, 500*time.Millisecond))
+		}, 2*time.Second, 20*time.Second)},
+		{"slow down", 2, link, s.onLink(func(l *wire, rnd *rand.Rand) error { return l.trickle(1 + rnd.IntN(8)) }, 2*time.Second, 15*time.Second)},
+		{"half-open", 5, link, s.onLink(func(l *wire, rnd *rand.Rand) error {
+			return l.halfOpen([][]string{{"upstream"}, {"downstream"}, {"upstream", "downstream"}}[rnd.IntN(3)]...)
+		}, 2*time.Second, 40*time.Second)},
+		{"cut", 3, database, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
+		{"take down", 2, database, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
+		{"delay", 3, database, s.onLink(func(l *wire, rnd *rand.Rand) error {
+			return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
+		}, time.Second, 10*time.Second)},
+		{"half-open", 2, database, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
+	}
+	if s.disks.usable() {
+		out = append(out, blow{"fill the disk of", 4, region, s.fillDisk})
+	}
+	if clocksCanJump {
+		out = append(out, blow{"jump the clock of", 4, plane, s.jumpClock})
+	}
+	if s.backup != nil {
+		out = append(out, blow{"restore a backup of", 2, named(stack.MariaDB), s.restore})
+	}
+	return out
+}
+
+// wire is a link, under a name that the function above does not shadow.
+type wire = link
+
+// kill -9 a part, and start it again after a while.
+func (s *storm) kill(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+		return s.start(part), span(rnd, low, high), s.w.Stack.Kill(part)
+	}
+}
+
+func (s *storm) start(part string) func(context.Context) error {
+	return func(ctx context.Context) error { return s.w.Stack.Launch(ctx, part) }
+}
+
+func (s *storm) terminate(ctx context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+	return s.start(part), span(rnd, 0, 3*time.Second), s.w.Stack.Terminate(ctx, part)
+}
+
+// loseData has Restate come back with nothing of what it had.
+func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+	if err := s.w.Stack.Kill(part); err != nil {
+		return nil, 0, err
+	}
+	return s.start(part), span(rnd, 0, 3*time.Second), os.RemoveAll(s.w.Stack.Folder(part))
+}
+
+// freeze is worse than a kill: what stood still goes on where it was, and does not
+// know that the world went on.
+func (s *storm) freeze(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+		return func(context.Context) error { return s.w.Stack.Thaw(part) }, span(rnd, low, high), s.w.Stack.Freeze(part)
+	}
+}
+
+func (s *storm) killAgent(loseInbox bool) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+	return func(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+		m := s.w.Fleet.Member(region)
+		m.Kill()
+		if loseInbox {
+			if err := m.Lose(); err != nil {
+				return nil, 0, err
+			}
+		}
+		return s.startAgent(m), span(rnd, 0, 5*time.Second), nil
+	}
+}
+
+func (s *storm) startAgent(m *fleet.Member) func(context.Context) error {
+	return func(ctx context.Context) error { return m.Start(ctx) }
+}
+
+func (s *storm) crash(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+	m := s.w.Fleet.Member(region)
+	for id, n := range m.Runtime.Running() {
+		if n == 0 || rnd.IntN(2) == 0 {
+			continue
+		}
+		if m.Runtime.Crash(id) == nil {
+			s.history.add(event{region: region, deployment: id, part: "executor", text: "an instance crashes and another one starts"})
+		}
+		break
+	}
+	return nil, 0, nil
+}
+
+func (s *storm) misreport(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+	m := s.mischiefs[region]
+	m.on.Store(true)
+	return func(context.Context) error { m.on.Store(false); return nil }, span(rnd, 2*time.Second, 15*time.Second), nil
+}
+
+func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+	return func(_ context.Context, rnd *rand.Rand, name string) (func(context.Context) error, time.Duration, error) {
+		l := s.net.link(name)
+		if err := do(l, rnd); err != nil || high == 0 {
+			return nil, 0, err
+		}
+		return l.up, span(rnd, low, high), nil
+	}
+}
+
+func (s *storm) fillDisk(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+	folder := s.w.Fleet.Member(region).Folder()
+	return func(context.Context) error { return s.disks.free(folder) }, span(rnd, time.Second, 15*time.Second), s.disks.fill(folder)
+}
+
+func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func(context.Context) error, time.Duration, error) {
+	by := span(rnd, -time.Minute, time.Minute)
+	pid := s.w.Stack.PIDs()[plane]
+	if pid == 0 {
+		return nil, 0, nil
+	}
+	s.history.add(event{part: plane, text: fmt.Sprintf("its clock jumps by %s", by.Round(time.Second))})
+	// A process that was started meanwhile has a clock that is right.
+	mend := func(context.Context) error {
+		if s.w.Stack.PIDs()[plane] != pid {
+			return nil
+		}
+		return setClock(pid, 0)
+	}
+	return mend, span(rnd, time.Second, 15*time.Second), setClock(pid, by)
+}
+
+// restore kills the database and brings it back as it was at the last backup.
+func (s *storm) restore(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+	if err := s.w.Stack.Kill(part); err != nil {
+		return nil, 0, err
+	}
+	s.checker.restored()
+	return s.start(part), span(rnd, 0, 2*time.Second), s.backup.restore()
+}

@@ -1,0 +1,299 @@
+// Package chaos breaks a running installation at random, and checks that nothing of
+// what was promised breaks with it.
+//
+//	users ----------------> balancer ---> controlplane-1 --.-- link --> MariaDB
+//	agents -- link, ------->   |    `---> controlplane-2 --'       \
+//	          mischief         |                                    Restate
+//	                           blows: kill -9, freeze, cut, delay, half-open, double
+//	                           and late reports, full disks, clocks, backups
+//
+// It goes in rounds. In each, users change apps while blows fall; then everything
+// is mended, the users rest, and within some seconds all has to be settled and the
+// same everywhere: see checker. A seed decides what happens and when, though not
+// how the parts take it: a run of the same seed tells much the same story.
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Chaos is the scenario.
+type Chaos struct {
+	Minutes  float64       `help:"How long to go on; a round that has begun is ended." default:"5"`
+	Regions  int           `help:"Regions, each with an agent." default:"8"`
+	Users    int           `help:"Users who change apps all the time." default:"3"`
+	Storm    time.Duration `help:"How long things break in a round." default:"30s"`
+	Rest     time.Duration `help:"Longest rest between two blows." default:"2s"`
+	Converge time.Duration `help:"How long everything may take to settle once all was mended." default:"10s"`
+	Patience time.Duration `help:"How long it is waited for all the same, to tell slow from stuck." default:"2m"`
+	Restores bool          `help:"Restore the database from backups." default:"true" negatable:""`
+}
+
+// Deadline implements scenario.Scenario.
+func (s *Chaos) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(2*s.Minutes*float64(time.Minute)) + s.Storm + s.Patience
+}
+
+// run is one run of it.
+type run struct {
+	*Chaos
+	w       *world.World
+	net     *network
+	disks   *disks
+	storm   *storm
+	checker *checker
+	history *history
+	rnd     *rand.Rand
+
+	mu    sync.Mutex
+	calls map[string]int
+	blows map[string]int
+}
+
+// Run implements scenario.Scenario.
+func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
+	if s.Minutes <= 0 || s.Regions < 2 || s.Users < 1 || s.Storm <= 0 || s.Converge <= 0 {
+		return errors.New("--minutes, --users, --storm and --converge have to be above 0, --regions above 1")
+	}
+	env.ControlPlanes = max(env.ControlPlanes, 2)
+	env.Result.Sizes = map[string]any{
+		"minutes": s.Minutes, "regions": s.Regions, "users": s.Users, "storm": s.Storm.String(), "control_planes": env.ControlPlanes,
+	}
+	h := newHistory()
+	r := &run{
+		Chaos: s, net: newNetwork(), disks: &disks{}, history: h, checker: newChecker(h),
+		rnd: rand.New(rand.NewPCG(env.Seed, 7)), calls: map[string]int{}, blows: map[string]int{},
+	}
+	for i := range fixedApps {
+		r.checker.fixed[appName(i)] = fixedReplicas
+	}
+	ctx, w, balancer, err := r.start(ctx, env)
+	if balancer != nil {
+		defer balancer.close()
+	}
+	defer r.net.close()
+	if err != nil {
+		return errors.Join(err, r.disks.close())
+	}
+	r.w, r.checker.w, r.storm.w = w, w, w
+	defer func() { err = errors.Join(err, r.disks.close(), w.Stop()) }()
+	if s.Restores {
+		r.storm.backup = &backup{data: filepath.Join(w.Stack.Folder(stack.MariaDB), "data"), copied: filepath.Join(w.Stack.Dir(), "backup")}
+	}
+	rounds, slowest, err := r.rounds(ctx)
+	violations := r.checker.broken()
+	r.tell(env, rounds, slowest, violations)
+	if err != nil {
+		return err
+	}
+	if len(violations) > 0 {
+		return fmt.Errorf("%d promise(s) broken with --seed=%d; first: %s: %s", len(violations), env.Seed, violations[0].Kind, violations[0].Text)
+	}
+	return nil
+}
+
+// start the world with everything that can be broken in between.
+func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *world.World, *balancer, error) {
+	var balancer *balancer
+	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
+	ctx, w, err := world.Start(ctx, world.Config{
+		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
+		Route: func(replica, part, address string) (string, error) {
+			if part != stack.MariaDB {
+				return address, nil
+			}
+			return r.net.add(linkToDatabase(replica), address)
+		},
+		Prepare: func(s *stack.Stack) (err error) {
+			var backends []string
+			for _, p := range s.Planes() {
+				backends = append(backends, p.URL[len("http://"):])
+			}
+			balancer, err = newBalancer(ctx, backends)
+			for n := range r.Regions {
+				if err == nil {
+					_, err = r.net.add(linkToControlPlane(world.RegionName(n)), balancer.address())
+				}
+			}
+			return err
+		},
+		URL: func(_ *stack.Stack, n int) string {
+			if n < 0 {
+				return "http://" + balancer.address()
+			}
+			return "http://" + r.net.link(linkToControlPlane(world.RegionName(n))).proxy.Listen
+		},
+		Folder: r.disks.make,
+		Transport: func(region string, next http.RoundTripper) http.RoundTripper {
+			m := &mischief{next: next, rnd: rand.New(rand.NewPCG(env.Seed, uint64(len(r.storm.mischiefs))))}
+			r.storm.mischiefs[region] = m
+			return m
+		},
+		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.runtime(world.RegionName(n), rnd) },
+		Applied: r.checker.onApplied,
+	})
+	return ctx, w, balancer, err
+}
+
+// runtime of a region: instances take up to a second to start and half a second to
+// stop, and some starts fail.
+func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
+	var mu sync.Mutex
+	float := func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return rnd.Float64()
+	}
+	return agent.SimulatedConfig{
+		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second)) },
+		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
+		Crashes: func(label string) bool { return label == crashes },
+		Failures: func() int {
+			if float() < 0.05 {
+				return 1
+			}
+			return 0
+		},
+		Removed: func(deployment string) { r.checker.onRemoved(region, deployment) },
+		Ready:   func(deployment, instance string) { r.checker.onReady(region, deployment, instance) },
+	}
+}
+
+// rounds of breaking and mending, until the time is over or a promise is broken.
+func (r *run) rounds(ctx context.Context) (n int, slowest time.Duration, err error) {
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { r.checker.watch(watching) })
+	defer func() { stop(); wg.Wait() }()
+	begin := time.Now()
+	for time.Since(begin).Minutes() < r.Minutes && len(r.checker.broken()) == 0 {
+		n++
+		if err := r.backUp(ctx); err != nil {
+			return n, slowest, err
+		}
+		r.w.Progressf("round %d: breaking things for %s", n, r.Storm)
+		if err := r.breakThings(ctx, uint64(n)); err != nil {
+			return n, slowest, fmt.Errorf("round %d: %w", n, err)
+		}
+		took, err := r.settle(ctx)
+		if err != nil {
+			return n, slowest, fmt.Errorf("round %d: %w", n, err)
+		}
+		slowest = max(slowest, took)
+		r.w.Progressf("round %d: settled after %s", n, took.Round(10*time.Millisecond))
+	}
+	return n, slowest, nil
+}
+
+// backUp takes a backup now and then, while all is in order.
+func (r *run) backUp(ctx context.Context) error {
+	if r.storm.backup == nil {
+		return nil
+	}
+	r.history.add(event{part: stack.MariaDB, text: "a backup is taken"})
+	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.storm.backup.take(), r.w.Stack.Launch(ctx, stack.MariaDB))
+}
+
+func (r *run) breakThings(ctx context.Context, round uint64) error {
+	users, rest := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for i := range r.Users {
+		u := &user{
+			api:     world.NewClient(r.w.URL(), r.w.Stack.APIKey()),
+			checker: r.checker, history: r.history, regions: r.w.Regions,
+			rnd: rand.New(rand.NewPCG(r.rnd.Uint64(), round<<8+uint64(i))), mu: &r.mu, calls: r.calls,
+		}
+		wg.Go(func() {
+			u.run(users, 2*time.Second)
+			u.api.Close()
+		})
+	}
+	counts, err := r.storm.rage(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Storm, r.Rest)
+	rest()
+	wg.Wait()
+	for name, n := range counts {
+		r.blows[name] += n
+	}
+	return err
+}
+
+// settle waits until all is in order and says how long that took. What does not
+// settle in time is a violation, and one of another kind when it never does.
+func (r *run) settle(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	var why, last *disagreement
+	slow := false
+	for {
+		last = why
+		bounded, cancel := context.WithTimeout(ctx, r.Converge)
+		// What a restored database does not know runs on until its operator has
+		// looked at it.
+		err := r.checker.prune(bounded)
+		if err == nil {
+			why, err = r.checker.agree(bounded)
+		}
+		cancel()
+		took := time.Since(begin)
+		switch {
+		case ctx.Err() != nil:
+			return took, context.Cause(ctx)
+		case err != nil:
+			why = &disagreement{kind: "not healed", text: err.Error()}
+		case why == nil:
+			if err := r.checker.look(ctx); err != nil {
+				return took, err
+			}
+			if len(r.checker.broken()) == 0 {
+				r.history.settled()
+			}
+			if last != nil {
+				r.w.Progressf("waited last for: %s", last)
+			}
+			return took, nil
+		}
+		if took > r.Converge && !slow {
+			slow = true
+			r.w.Progressf("not settled after %s: %s", r.Converge, why)
+			r.checker.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", r.Converge, why)
+		}
+		if took > r.Patience {
+			r.checker.violatef(why.kind, why.app, why.place, "%s after everything was mended: %s", r.Patience, why)
+			return took, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// tell the result.
+func (r *run) tell(env scenario.Env, rounds int, slowest time.Duration, violations []Violation) {
+	blows := 0
+	for _, n := range r.blows {
+		blows += n
+	}
+	env.Result.Figure("violations", float64(len(violations)), "promises broken")
+	env.Result.Figure("rounds", float64(rounds), "times that everything was mended")
+	env.Result.Figure("blows", float64(blows), "things broken")
+	env.Result.Figure("calls", float64(r.calls["done"]), "changes that users made")
+	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
+	env.Result.Figure("events", float64(r.history.total), "events in the history")
+	env.Result.Details = map[string]any{"blows": r.blows, "calls": r.calls, "violations": violations}
+	if r.disks.failed != nil {
+		env.Result.Details["left_out"] = "full disks: " + r.disks.failed.Error()
+	}
+}

@@ -1,0 +1,209 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Violation is a promise that was broken.
+type Violation struct {
+	Kind       string   `json:"kind"`
+	At         float64  `json:"at_s"`
+	App        string   `json:"app,omitempty"`
+	Region     string   `json:"region,omitempty"`
+	Deployment string   `json:"deployment,omitempty"`
+	Text       string   `json:"text"`
+	History    []string `json:"history"`
+}
+
+// checker holds what happens against what is promised, for each (deployment,
+// region). It hears what the executors do, which nothing else knows, and reads the
+// database, which everything else believes.
+//
+//	while things break                     when everything was mended
+//	  no generation goes back                every rollout has ended
+//	  no revision goes back                  what runs is what is wanted: no more,
+//	  nothing is said to be ready              no less, nothing twice
+//	    that was not                         the database knows exactly those
+//	                                         every place has the newest generation
+//	                                         feeds have no hole
+//	                                         what was acknowledged is there
+//
+// A database that was restored is another history: generations and revisions may
+// be lower after it, and what was acknowledged in between may be gone.
+type checker struct {
+	w       *world.World
+	history *history
+	// fixed are the replicas of apps that nobody scales.
+	fixed map[string]int
+
+	mu      sync.Mutex
+	applied map[place]applied
+	// lower are applies whose generation was below the one before: whether that is
+	// a new epoch's is looked up outside of the agent's call.
+	lower []lowered
+	ready map[string]place // instances that were ever ready, by id
+	count map[place]int    // of them
+	// epochs and heads by region, as last read.
+	epochs, heads map[string]int64
+	claimed       map[string]bool // deployments whose claim to be ready was checked
+	told          map[string]bool // instances likewise
+	acknowledged  map[string]string
+	violations    []Violation
+}
+
+type applied struct{ generation, epoch int64 }
+
+type lowered struct {
+	place
+	before     applied
+	generation int64
+}
+
+func newChecker(h *history) *checker {
+	return &checker{
+		history: h, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[string]place{}, count: map[place]int{},
+		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{},
+	}
+}
+
+// onApplied is told by every agent of what it hands to its runtime.
+func (c *checker) onApplied(region, deployment string, generation int64) {
+	p := place{region, deployment}
+	c.history.add(event{region: region, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d", generation)})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, ok := c.applied[p]
+	if ok && generation < before.generation {
+		c.lower = append(c.lower, lowered{p, before, generation})
+	}
+	c.applied[p] = applied{generation, c.epochs[region]}
+}
+
+func (c *checker) onRemoved(region, deployment string) {
+	c.history.add(event{region: region, deployment: deployment, text: "the agent removes it"})
+}
+
+func (c *checker) onReady(region, deployment, instance string) {
+	p := place{region, deployment}
+	c.history.add(event{region: region, deployment: deployment, text: "instance " + instance + " is ready"})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ready[instance] = p
+	c.count[p]++
+}
+
+// acknowledge notes a deployment that a user was told of.
+func (c *checker) acknowledge(app, deployment string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acknowledged[deployment] = app
+}
+
+// restored is called while the database is away, before it comes back as it was
+// some time ago.
+func (c *checker) restored() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.acknowledged)
+	clear(c.heads)
+}
+
+// violatef notes a violation, the first of each kind.
+func (c *checker) violatef(kind, app string, p place, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	lines := c.history.about(app, p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range c.violations {
+		if v.Kind == kind {
+			return
+		}
+	}
+	c.violations = append(c.violations, Violation{
+		Kind: kind, At: time.Since(c.history.begin).Seconds(), App: app, Region: p.region, Deployment: p.deployment,
+		Text: text, History: lines,
+	})
+}
+
+func (c *checker) broken() []Violation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Violation(nil), c.violations...)
+}
+
+// watchEvery is how often the database is asked while things break.
+const watchEvery = 200 * time.Millisecond
+
+// watch until ctx ends. A database that is away is asked again.
+func (c *checker) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_ = c.look(bounded) // the next look is as good
+		cancel()
+	}
+}
+
+// look holds what the database says right now against what happened.
+func (c *checker) look(ctx context.Context) error {
+	s, err := readClaims(ctx, c.w.DB)
+	if err != nil {
+		return err
+	}
+	type found struct {
+		kind, app string
+		place     place
+		text      string
+	}
+	var bad []found
+	c.mu.Lock()
+	for _, h := range s.heads {
+		if before, ok := c.heads[h.region]; ok && h.revision < before && h.epoch == c.epochs[h.region] {
+			bad = append(bad, found{"revision went back", "", place{region: h.region}, fmt.Sprintf("from %d to %d in epoch %d", before, h.revision, h.epoch)})
+		}
+		c.heads[h.region], c.epochs[h.region] = h.revision, h.epoch
+	}
+	for _, l := range c.lower {
+		if c.epochs[l.region] <= l.before.epoch {
+			bad = append(bad, found{"generation went back", "", l.place, fmt.Sprintf("from %d to %d in epoch %d", l.before.generation, l.generation, l.before.epoch)})
+		}
+	}
+	c.lower = nil
+	for _, i := range s.ready {
+		if c.told[i.id] {
+			continue
+		}
+		c.told[i.id] = true
+		if p, ok := c.ready[i.id]; !ok || p != i.place {
+			bad = append(bad, found{"an instance is said to be ready and never was", "", i.place, "instance " + i.id})
+		}
+	}
+	for _, d := range s.claims {
+		if c.claimed[d.deployment] {
+			continue
+		}
+		c.claimed[d.deployment] = true
+		for _, region := range d.regions {
+			p := place{region, d.deployment}
+			if want := c.fixed[d.app]; c.count[p] < want {
+				bad = append(bad, found{"a deployment is said to be ready and was not", d.app, p, fmt.Sprintf("%d of %d instances ever were", c.count[p], want)})
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, b := range bad {
+		c.violatef(b.kind, b.app, b.place, "%s", b.text)
+	}
+	return nil
+}

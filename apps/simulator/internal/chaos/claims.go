@@ -1,0 +1,151 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// claims is what the database says at one moment that must never be untrue.
+type claims struct {
+	heads  []head
+	ready  []instance
+	claims []claim
+}
+
+type head struct {
+	region          string
+	epoch, revision int64
+}
+
+type instance struct {
+	id    string
+	place place
+}
+
+// claim is a deployment that was ready, with its regions.
+type claim struct {
+	app, deployment string
+	regions         []string
+}
+
+func readClaims(ctx context.Context, db *bare.DB) (c claims, err error) {
+	rows, err := db.Rows(ctx, "SELECT r.name, h.epoch, h.revision FROM region_heads h JOIN regions r ON r.id = h.region")
+	if err != nil {
+		return c, err
+	}
+	for _, r := range rows {
+		c.heads = append(c.heads, head{r.Text(0), r.Int(1), r.Int(2)})
+	}
+	rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id FROM instances i JOIN regions r ON r.id = i.region WHERE i.status = ?",
+		int32(windlassv1.InstanceStatus_INSTANCE_STATUS_READY))
+	if err != nil {
+		return c, err
+	}
+	for _, r := range rows {
+		c.ready = append(c.ready, instance{r.Text(0), place{r.Text(1), r.Text(2)}})
+	}
+	rows, err = db.Rows(ctx, "SELECT a.name, d.id, GROUP_CONCAT(r.name) FROM deployments d JOIN apps a ON a.id = d.app_id "+
+		"JOIN deployment_topology t ON t.deployment_id = d.id JOIN regions r ON r.id = t.region WHERE d.ready_at > 0 GROUP BY a.name, d.id")
+	for _, r := range rows {
+		c.claims = append(c.claims, claim{r.Text(0), r.Text(1), strings.Split(r.Text(2), ",")})
+	}
+	return c, err
+}
+
+// row is a place as the database has it.
+type row struct {
+	place
+	app                  string
+	status               windlassv1.TopologyStatus
+	replicas             int
+	generation           int64
+	appliedGeneration    int64
+	countsGeneration     int64
+	readyReplicas, count int
+	// says is what the region's agent gave as the reason for what is not done, and
+	// what became of the region.
+	says string
+}
+
+// books is everything in the database that has to agree with what runs.
+type books struct {
+	rows        []row
+	instances   []instance // that live
+	quarantined map[place]bool
+	// moving is what is not yet as it should be, in words.
+	moving []string
+	// holes are regions whose feed lacks a revision.
+	holes       []string
+	deployments map[string]bool
+}
+
+func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
+	b.quarantined, b.deployments = map[place]bool{}, map[string]bool{}
+	rows, err := db.Rows(ctx, `SELECT r.name, t.deployment_id, a.name, t.status, t.replicas, t.generation,
+		COALESCE(o.applied_generation, 0), COALESCE(o.counts_generation, 0), COALESCE(o.ready_replicas, 0),
+		COALESCE(o.pending + o.running + o.ready + o.draining + o.failed, 0),
+		CONCAT_WS(' ', 'region', ELT(r.status, 'pending', 'connected', 'unreachable', 'unknown'), 'deployment', o.code, o.message, 'routes', u.generation, 'of', g.generation, u.code, u.message)
+		FROM deployment_topology t JOIN regions r ON r.id = t.region JOIN apps a ON a.id = t.app_id
+		LEFT JOIN deployment_observed o ON o.deployment_id = t.deployment_id AND o.region = t.region
+		LEFT JOIN app_routes g ON g.app_id = t.app_id AND g.region = t.region
+		LEFT JOIN route_observed u ON u.app_id = t.app_id AND u.region = t.region`)
+	if err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.rows = append(b.rows, row{
+			place: place{r.Text(0), r.Text(1)}, app: r.Text(2), status: windlassv1.TopologyStatus(r.Int(3)), replicas: int(r.Int(4)),
+			generation: r.Int(5), appliedGeneration: r.Int(6), countsGeneration: r.Int(7), readyReplicas: int(r.Int(8)), count: int(r.Int(9)), says: r.Text(10),
+		})
+	}
+	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.instances = append(b.instances, instance{r.Text(0), place{r.Text(1), r.Text(2)}})
+	}
+	if rows, err = db.Rows(ctx, "SELECT r.name, q.workload_key FROM region_quarantine q JOIN regions r ON r.id = q.region"); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.quarantined[place{r.Text(0), r.Text(1)}] = true
+	}
+	if rows, err = db.Rows(ctx, "SELECT id, status FROM deployments"); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.deployments[r.Text(0)] = true
+		if s := windlassv1.DeploymentStatus(r.Int(1)); s < windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY {
+			b.moving = append(b.moving, fmt.Sprintf("deployment %s is %s", r.Text(0), s))
+		}
+	}
+	if rows, err = db.Rows(ctx, "SELECT o.id, a.name FROM rollouts o JOIN apps a ON a.id = o.app_id WHERE o.status = ?",
+		int32(windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING)); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.moving = append(b.moving, fmt.Sprintf("rollout %s of %s is under way", r.Text(0), r.Text(1)))
+	}
+	if rows, err = db.Rows(ctx, "SELECT name, status, message FROM apps WHERE deleted_at = 0"); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		switch s := windlassv1.AppStatus(r.Int(1)); s {
+		case windlassv1.AppStatus_APP_STATUS_READY, windlassv1.AppStatus_APP_STATUS_IDLE, windlassv1.AppStatus_APP_STATUS_FAILED:
+		default:
+			b.moving = append(b.moving, fmt.Sprintf("app %s is %s: %s", r.Text(0), s, r.Text(2)))
+		}
+	}
+	if rows, err = db.Rows(ctx, "SELECT r.name FROM region_changes c JOIN regions r ON r.id = c.region JOIN region_heads h ON h.region = c.region "+
+		"GROUP BY r.name, h.revision HAVING MAX(c.revision) - MIN(c.revision) + 1 <> COUNT(*) OR MAX(c.revision) <> h.revision"); err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		b.holes = append(b.holes, r.Text(0))
+	}
+	return b, nil
+}

@@ -1,0 +1,88 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// disks are small file systems of the agents' own, so that one can be full. They
+// need the right to mount, which root has; without it no disk is ever full, and the
+// result says so.
+type disks struct {
+	mu      sync.Mutex
+	mounted []string
+	failed  error
+}
+
+// diskBytes hold an inbox and its growth.
+const diskBytes = 16 << 20
+
+// make is a fleet's Folder.
+func (d *disks) make(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed != nil {
+		// Without disks of their own, agents have a folder.
+		return nil
+	}
+	if d.failed = mountDisk(path, diskBytes); d.failed == nil {
+		d.mounted = append(d.mounted, path)
+	}
+	return nil
+}
+
+func (d *disks) usable() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed == nil && len(d.mounted) > 0
+}
+
+const filler = "filler"
+
+// fill what is left of a disk.
+func (d *disks) fill(folder string) error {
+	f, err := os.Create(filepath.Join(folder, filler))
+	if err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			return nil
+		}
+		return fmt.Errorf("fill the disk: %w", err)
+	}
+	// In ever smaller pieces, so that not even a page is left.
+	for size := 1 << 20; size > 0; size /= 2 {
+		for err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			return fmt.Errorf("fill the disk: %w", errors.Join(err, f.Close()))
+		}
+		err = nil
+	}
+	return f.Close()
+}
+
+func (d *disks) free(folder string) error {
+	if err := os.Remove(filepath.Join(folder, filler)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("free the disk: %w", err)
+	}
+	return nil
+}
+
+// close takes the disks away. What is open on them stays until it is closed.
+func (d *disks) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	for _, path := range d.mounted {
+		err = errors.Join(err, unmountDisk(path))
+	}
+	d.mounted = nil
+	return err
+}

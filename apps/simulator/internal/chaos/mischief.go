@@ -1,0 +1,104 @@
+package chaos
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// mischief is an agent's way to the control plane on which reports get lost, come
+// twice, and come late: after others that were sent later. What the agent is told
+// of a lost one is that the connection broke.
+type mischief struct {
+	next http.RoundTripper
+	on   atomic.Bool
+
+	mu  sync.Mutex
+	rnd *rand.Rand
+	// late are copies on their way.
+	late sync.WaitGroup
+	// Counts for the result.
+	doubled, delayed, lost atomic.Int64
+}
+
+var errLost = errors.New("the answer was lost")
+
+// latest is how late a copy may come: past the agent's next reports, and past its
+// next session.
+const latest = 4 * time.Second
+
+// maxCopy bounds the reports that are copied.
+const maxCopy = 4 << 20
+
+// RoundTrip implements http.RoundTripper.
+func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !m.on.Load() || !strings.HasSuffix(req.URL.Path, "/Report") || req.Body == nil {
+		return m.next.RoundTrip(req)
+	}
+	body, err := io.ReadAll(io.LimitReader(req.Body, maxCopy))
+	if err != nil {
+		return nil, err
+	}
+	_ = req.Body.Close() // it was read
+	first := req.Clone(req.Context())
+	first.Body, first.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	m.mu.Lock()
+	what, after := m.rnd.IntN(6), time.Duration(m.rnd.Float64()*float64(latest))
+	m.mu.Unlock()
+	switch what {
+	case 0:
+		// Twice, at once and some time later.
+		m.doubled.Add(1)
+		m.again(req, body, after)
+		return m.next.RoundTrip(first)
+	case 1:
+		// It comes late, and the agent believes it lost: it sends it again, under the
+		// same sequence, and perhaps others before it arrives.
+		m.delayed.Add(1)
+		m.again(req, body, after)
+		return nil, errLost
+	case 2:
+		// It arrives, and its answer does not.
+		m.lost.Add(1)
+		resp, err := m.next.RoundTrip(first)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+		return nil, errLost
+	}
+	return m.next.RoundTrip(first)
+}
+
+// again sends a copy later; nobody hears of its answer.
+func (m *mischief) again(req *http.Request, body []byte, after time.Duration) {
+	m.late.Add(1)
+	header := req.Header.Clone()
+	time.AfterFunc(after, func() {
+		defer m.late.Done()
+		copied, err := http.NewRequest(req.Method, req.URL.String(), bytes.NewReader(body)) //nolint:noctx // it outlives the call that it copies; the transport bounds it
+		if err != nil {
+			return
+		}
+		copied.Header = header
+		resp, err := m.next.RoundTrip(copied)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	})
+}
+
+// CloseIdleConnections is found by http.Client's method of that name.
+func (m *mischief) CloseIdleConnections() {
+	if c, ok := m.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}

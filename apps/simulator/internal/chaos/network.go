@@ -1,0 +1,136 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// network is every connection that can be broken: one Toxiproxy for each agent and
+// for each replica's way to the database.
+type network struct {
+	server *toxiproxy.ApiServer
+
+	mu    sync.Mutex
+	links map[string]*link
+}
+
+// link is one way, such as an agent's to the control plane.
+type link struct {
+	name  string
+	proxy *toxiproxy.Proxy
+
+	mu     sync.Mutex
+	toxics []string
+}
+
+func newNetwork() *network {
+	// Its toxics log to the library's own global logger.
+	zerolog.SetGlobalLevel(zerolog.Disabled)
+	return &network{
+		server: toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop()),
+		links:  map[string]*link{},
+	}
+}
+
+// add a link to an upstream; it is listened on at the address that is returned.
+func (n *network) add(name, upstream string) (string, error) {
+	proxy := toxiproxy.NewProxy(n.server, name, "127.0.0.1:0", upstream)
+	if err := proxy.Start(); err != nil {
+		return "", fmt.Errorf("link %s: %w", name, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.links[name] = &link{name: name, proxy: proxy}
+	return proxy.Listen, nil
+}
+
+func (n *network) link(name string) *link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.links[name]
+}
+
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.links {
+		l.proxy.Stop()
+	}
+}
+
+// cut breaks every connection; new ones are taken.
+func (l *link) cut() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.proxy.Stop()
+	return l.start()
+}
+
+// down breaks every connection and refuses new ones, until up.
+func (l *link) down() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.proxy.Stop()
+}
+
+func (l *link) start() error {
+	if err := l.proxy.Start(); err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
+		return fmt.Errorf("link %s: %w", l.name, err)
+	}
+	return nil
+}
+
+// delay everything that passes, both ways, by so much and up to jitter more.
+func (l *link) delay(latency, jitter time.Duration) error {
+	attributes := fmt.Sprintf(`{"latency": %d, "jitter": %d}`, latency.Milliseconds(), jitter.Milliseconds())
+	return l.poison("latency", attributes, "upstream", "downstream")
+}
+
+// halfOpen has what is sent in the directions vanish while connections stay open.
+func (l *link) halfOpen(streams ...string) error {
+	return l.poison("timeout", `{"timeout": 0}`, streams...)
+}
+
+// trickle lets so many KiB a second pass to the agent.
+func (l *link) trickle(rate int) error {
+	return l.poison("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
+}
+
+func (l *link) poison(kind, attributes string, streams ...string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, stream := range streams {
+		name := kind + "_" + stream
+		toxic := fmt.Sprintf(`{"name": %q, "type": %q, "stream": %q, "attributes": %s}`, name, kind, stream, attributes)
+		if _, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
+			return fmt.Errorf("link %s: %s: %w", l.name, kind, err)
+		}
+		l.toxics = append(l.toxics, name)
+	}
+	return nil
+}
+
+// up undoes everything. Connections that were poisoned are broken: bytes that went
+// missing in them cannot come back.
+func (l *link) up(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.toxics) > 0 {
+		l.proxy.Stop()
+	}
+	for _, name := range l.toxics {
+		if err := l.proxy.Toxics.RemoveToxic(ctx, name); err != nil {
+			return fmt.Errorf("link %s: remove %s: %w", l.name, name, err)
+		}
+	}
+	l.toxics = nil
+	return l.start()
+}

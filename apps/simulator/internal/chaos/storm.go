@@ -1,0 +1,108 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// mend undoes a blow.
+type mend struct {
+	name string
+	at   time.Time
+	do   func(context.Context) error
+}
+
+// mendTimeout holds a start of a database that has to recover.
+const mendTimeout = 2 * time.Minute
+
+// rage breaks things at random for a while, mending each in its time, and then
+// mends all that is left. It returns how often it did what.
+func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
+	blows := s.blows()
+	total := 0
+	for _, b := range blows {
+		total += b.weight
+	}
+	counts := map[string]int{}
+	mends := map[string]mend{} // by target
+	var failed error
+	deadline := time.Now().Add(duration)
+	for time.Now().Before(deadline) && ctx.Err() == nil && failed == nil {
+		failed = s.mendDue(ctx, mends, time.Now())
+		pick, wait := rnd.IntN(total), time.Duration(rnd.Float64()*float64(rest))
+		i := 0
+		for ; pick >= blows[i].weight; i++ {
+			pick -= blows[i].weight
+		}
+		b := blows[i]
+		target := b.target(rnd)
+		if _, ok := mends[target]; !ok && failed == nil {
+			failed = s.strike(ctx, rnd, b, target, counts, mends)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	// What was begun is undone, whatever ended the storm.
+	healing, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTimeout)
+	defer cancel()
+	return counts, errors.Join(failed, s.mendDue(healing, mends, time.Now().Add(time.Hour)))
+}
+
+func (s *storm) strike(ctx context.Context, rnd *rand.Rand, b blow, target string, counts map[string]int, mends map[string]mend) error {
+	name := b.name + " " + target
+	s.history.add(event{part: "blow", text: name})
+	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
+	defer cancel()
+	undo, after, err := b.hit(ctx, rnd, target)
+	if undo != nil {
+		mends[target] = mend{name, time.Now().Add(after), undo}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	counts[b.name+" "+kindOf(target)]++
+	return nil
+}
+
+// mendDue undoes what is due by a time, in the order of its times: a database
+// before those who were broken after it.
+func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time) error {
+	targets := slices.SortedFunc(maps.Keys(mends), func(a, b string) int { return mends[a].at.Compare(mends[b].at) })
+	var err error
+	for _, target := range targets {
+		m := mends[target]
+		if m.at.After(by) {
+			continue
+		}
+		delete(mends, target)
+		bounded, cancel := context.WithTimeout(ctx, mendTimeout)
+		failed := m.do(bounded)
+		cancel()
+		if failed != nil && ctx.Err() == nil {
+			err = errors.Join(err, fmt.Errorf("mend after: %s: %w", m.name, failed))
+		}
+		s.history.add(event{part: "mended", text: m.name})
+	}
+	return err
+}
+
+// kindOf a target: what all of its like are counted as.
+func kindOf(target string) string {
+	for i := range len(target) {
+		if target[i] >= '0' && target[i] <= '9' {
+			j := i
+			for j < len(target) && target[j] >= '0' && target[j] <= '9' {
+				j++
+			}
+			return target[:i] + "N" + target[j:]
+		}
+	}
+	return target
+}

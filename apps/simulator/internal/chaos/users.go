@@ -1,0 +1,161 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func mutation() *windlassv1.Mutation { return world.Mutation() }
+
+// user changes apps at random. Its connection goes through the balancer, to either
+// replica.
+type user struct {
+	api     *world.Client
+	checker *checker
+	history *history
+	regions []string
+	rnd     *rand.Rand
+
+	mu    *sync.Mutex
+	calls map[string]int
+}
+
+// Apps: the first few have a fixed number of replicas, so that what ready means for
+// them is known; the others are changed in every way.
+const (
+	fixedApps     = 2
+	fixedReplicas = 2
+	looseApps     = 5
+)
+
+func appName(i int) string {
+	if i < fixedApps {
+		return "fixed-" + strconv.Itoa(i)
+	}
+	return "loose-" + strconv.Itoa(i-fixedApps)
+}
+
+// callTimeout is short enough to go on when a replica stands still.
+const callTimeout = 5 * time.Second
+
+// run until ctx ends, resting up to rest between two calls.
+func (u *user) run(ctx context.Context, rest time.Duration) {
+	for ctx.Err() == nil {
+		u.act(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(u.rnd.Float64() * float64(rest))):
+		}
+	}
+}
+
+func (u *user) act(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	i := u.rnd.IntN(fixedApps + looseApps)
+	app := appName(i)
+	what := u.rnd.IntN(10)
+	if i < fixedApps {
+		// What changes neither replicas nor whether there are any.
+		what = []int{0, 1, 2, 6, 7, 8}[u.rnd.IntN(6)]
+	}
+	path := world.Path(app)
+	var did string
+	var err error
+	switch what {
+	case 0, 1, 2, 3:
+		did, err = u.deploy(ctx, i, app, "good")
+	case 4:
+		did, err = u.deploy(ctx, i, app, crashes)
+	case 5:
+		n := u.rnd.Int32N(4)
+		did = fmt.Sprintf("scale to %d", n)
+		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: mutation(), App: path, Replicas: n})
+	case 6:
+		n := u.rnd.IntN(1000)
+		did = fmt.Sprintf("set N=%d", n)
+		var resp *windlassv1.SetEnvironmentResponse
+		resp, err = u.api.Apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: path, Set: map[string]string{"N": strconv.Itoa(n)}})
+		u.acknowledge(app, resp.GetDeploymentId())
+	case 7:
+		did = "roll back"
+		var resp *windlassv1.RollbackResponse
+		resp, err = u.api.Apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: path})
+		u.acknowledge(app, resp.GetDeploymentId())
+	case 8:
+		did = "cancel"
+		_, err = u.api.Apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: mutation(), App: path})
+	case 9:
+		did = "delete"
+		_, err = u.api.Apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: path})
+	}
+	u.note(app, did, err)
+}
+
+// crashes is the label of versions whose instances never become ready.
+const crashes = "crashes"
+
+func (u *user) deploy(ctx context.Context, i int, app, label string) (string, error) {
+	spec := world.App{Name: app, Version: strconv.Itoa(u.rnd.IntN(1_000_000)), Regions: u.placesOf(i), Replicas: fixedReplicas}.Spec()
+	spec.VersionLabel = label
+	if i >= fixedApps {
+		n := 1 + u.rnd.Int32N(3)
+		spec.Replicas = &n
+	}
+	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, *spec.Replicas, spec.Regions)
+	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: world.Path(app), Spec: spec})
+	u.acknowledge(app, resp.GetDeploymentId())
+	return did, err
+}
+
+// placesOf an app: fixed ones stay where they are.
+func (u *user) placesOf(i int) []string {
+	n := len(u.regions)
+	if i < fixedApps {
+		return []string{u.regions[i%n], u.regions[(i+n/2)%n]}[:min(n, 2)]
+	}
+	var out []string
+	for _, k := range u.rnd.Perm(n)[:1+u.rnd.IntN(min(n, 4))] {
+		out = append(out, u.regions[k])
+	}
+	return out
+}
+
+func (u *user) acknowledge(app, deployment string) {
+	if deployment != "" {
+		u.checker.acknowledge(app, deployment)
+	}
+}
+
+// note counts a call; an answer that makes no sense is a violation.
+func (u *user) note(app, did string, err error) {
+	code := connect.CodeOf(err)
+	said := "done"
+	if err != nil {
+		said = err.Error()
+	}
+	u.history.add(event{part: "user", app: app, text: did + ": " + said})
+	u.mu.Lock()
+	switch {
+	case err == nil:
+		u.calls["done"]++
+	case world.Unavailable(err) || code == connect.CodeCanceled || code == connect.CodeUnknown:
+		u.calls["unavailable"]++
+	default:
+		u.calls[rpc.ReasonOf(err).String()]++
+	}
+	u.mu.Unlock()
+	if err != nil && (code == connect.CodeInternal || code == connect.CodeInvalidArgument || code == connect.CodeUnauthenticated) {
+		u.checker.violatef("the API fails", app, place{}, "%s: %v", did, err)
+	}
+}

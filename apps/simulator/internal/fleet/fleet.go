@@ -1,0 +1,274 @@
+// Package fleet runs thousands of shipped agents in one process, each with a TCP
+// connection of its own to the control plane, its own inbox on disk, and a
+// simulated runtime. Everything but the runtime is what runs in a region.
+//
+//	control plane <--TCP--> wire (may be cut, stalled) <--> agent --> simulated
+//	                                                          ^ killed and started
+//	                                                            again on its inbox
+//
+// A member's runtime outlives its agent, as pods and processes do. Inboxes are
+// not flushed to the disk and, where the system has one, lie in memory: they stand
+// for as many disks as there are regions.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/pkg/service"
+)
+
+// Config of a Fleet.
+type Config struct {
+	// Dir for inboxes and credentials.
+	Dir string
+	// URL of the control plane for a member, by its number.
+	URL func(n int) string
+	// Token to join a region with.
+	Token func(region string) string
+	// Seed of every agent's jitter and every runtime's draws.
+	Seed uint64
+	// Runtime of a region; its Region is filled in.
+	Runtime func(n int, rnd *rand.Rand) agent.SimulatedConfig
+	// Applied is told of every assignment that an agent hands to its runtime; nil:
+	// nobody is.
+	Applied func(region, deploymentID string, generation int64)
+	// Snapshot is told of every snapshot that an agent has stored; nil: nobody is.
+	Snapshot func(region string, items int, took time.Duration)
+	// Connected is told of every stream that begins; nil: nobody is.
+	Connected func(region string, resumed bool)
+	// Folder makes the folder of a member; nil: os.MkdirAll.
+	Folder func(path string) error
+	// Transport wraps the way of a member's calls; nil: they go as they are.
+	Transport func(region string, next http.RoundTripper) http.RoundTripper
+	// Log gets what agents say at level warn and above; nil: nobody.
+	Log slog.Handler
+}
+
+// Fleet is a set of members. Make it with New, stop it with Stop.
+type Fleet struct {
+	cfg     Config
+	tracer  *sdktrace.TracerProvider
+	members []*Member
+	byName  map[string]*Member
+}
+
+// New makes a member for each region; none runs yet.
+func New(cfg Config, regions []string) (*Fleet, error) {
+	if cfg.Dir == "" || cfg.URL == nil || cfg.Token == nil {
+		return nil, errors.New("fleet: Dir, URL and Token are required")
+	}
+	f := &Fleet{
+		cfg: cfg, byName: map[string]*Member{},
+		tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())),
+	}
+	for n, region := range regions {
+		m, err := f.newMember(n, region)
+		if err != nil {
+			return nil, err
+		}
+		f.members = append(f.members, m)
+		f.byName[region] = m
+	}
+	return f, nil
+}
+
+// joins is how many agents join at once: a join is a transaction and a file that
+// is flushed to the disk.
+const joins = 32
+
+// Start every member and return once each has joined, or ctx ended.
+func (f *Fleet) Start(ctx context.Context) error { return f.StartFirst(ctx, len(f.members)) }
+
+// StartFirst is Start for the first n members.
+func (f *Fleet) StartFirst(ctx context.Context, n int) error {
+	slots := make(chan struct{}, joins)
+	errs := make(chan error, n)
+	for _, m := range f.members[:n] {
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			errs <- m.Start(ctx)
+		}()
+	}
+	var err error
+	for range n {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+// Members in the order of their regions.
+func (f *Fleet) Members() []*Member { return f.members }
+
+// Member of a region; nil if there is none.
+func (f *Fleet) Member(region string) *Member { return f.byName[region] }
+
+// Connected is how many members have a stream.
+func (f *Fleet) Connected() int {
+	n := 0
+	for _, m := range f.members {
+		if m.Connected() {
+			n++
+		}
+	}
+	return n
+}
+
+// Stop every member.
+func (f *Fleet) Stop() {
+	var wg sync.WaitGroup
+	for _, m := range f.members {
+		wg.Go(m.Kill)
+	}
+	wg.Wait()
+	for _, m := range f.members {
+		m.client.CloseIdleConnections()
+	}
+}
+
+// Member is one region: its agent comes and goes, its runtime and disk stay.
+type Member struct {
+	Region  string
+	Runtime *agent.Simulated
+
+	fleet  *Fleet
+	number int
+	dir    string
+	wire   *wire
+	client *http.Client
+	log    *slog.Logger
+
+	rndMu sync.Mutex
+	rnd   *rand.Rand
+
+	mu     sync.Mutex
+	agent  *agent.Agent
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func (f *Fleet) newMember(n int, region string) (*Member, error) {
+	m := &Member{
+		Region: region, fleet: f, number: n, dir: filepath.Join(f.cfg.Dir, region), wire: newWire(),
+		rnd: rand.New(rand.NewPCG(f.cfg.Seed, uint64(n)+1)),
+	}
+	m.client = m.wire.client()
+	if f.cfg.Transport != nil {
+		m.client.Transport = f.cfg.Transport(region, m.client.Transport)
+	}
+	m.log = slog.New(&events{region: region, snapshot: f.cfg.Snapshot, began: f.cfg.Connected, next: f.cfg.Log})
+	var cfg agent.SimulatedConfig
+	if f.cfg.Runtime != nil {
+		cfg = f.cfg.Runtime(n, rand.New(rand.NewPCG(f.cfg.Seed, ^uint64(n))))
+	}
+	cfg.Region = region
+	if f.cfg.Applied != nil {
+		cfg.Applied = func(deployment string, generation int64) { f.cfg.Applied(region, deployment, generation) }
+	}
+	m.Runtime = agent.NewSimulated(cfg)
+	makeFolder := func(path string) error { return os.MkdirAll(path, 0o700) }
+	if f.cfg.Folder != nil {
+		makeFolder = f.cfg.Folder
+	}
+	if err := makeFolder(m.dir); err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	if err := os.WriteFile(m.token(), []byte(f.cfg.Token(region)), 0o600); err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	return m, nil
+}
+
+func (m *Member) token() string { return filepath.Join(m.dir, "token") }
+
+// float is the agent's randomness.
+func (m *Member) float() float64 {
+	m.rndMu.Lock()
+	defer m.rndMu.Unlock()
+	return m.rnd.Float64()
+}
+
+// stopGrace is what an agent's parts have to end in.
+const stopGrace = 20 * time.Second
+
+// Start the member's agent on what the one before it left; it returns once the
+// agent has joined its region. An agent that runs is left alone. The agent ends
+// with Kill, not with ctx.
+func (m *Member) Start(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cancel != nil {
+		return nil
+	}
+	a, err := agent.New(ctx, agent.Config{
+		Server: m.fleet.cfg.URL(m.number), HTTPClient: m.client,
+		DataDir: m.dir, TokenFile: m.token(),
+		NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.Runtime, nil },
+		RuntimeName: "simulated", Version: agent.Version, NoSync: true,
+		Log: m.log, Registerer: prometheus.NewRegistry(), Tracer: m.fleet.tracer, Rand: m.float,
+	})
+	if err != nil {
+		return fmt.Errorf("start the agent of region %s: %w", m.Region, err)
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.agent, m.cancel, m.done = a, cancel, make(chan error, 1)
+	go func() {
+		err := service.Run(running, m.log, stopGrace, a.Components()...)
+		m.done <- errors.Join(err, a.Close())
+	}()
+	return nil
+}
+
+// Kill ends the agent as kill -9 would: connections break, and nothing is said.
+// Instances stay as they are.
+func (m *Member) Kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cancel == nil {
+		return
+	}
+	m.wire.cut()
+	m.cancel()
+	if err := <-m.done; err != nil {
+		m.log.Error("the agent did not end in order", "region", m.Region, "error", err)
+	}
+	m.agent, m.cancel, m.done = nil, nil, nil
+}
+
+// Connected tells whether the agent has a stream.
+func (m *Member) Connected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.agent != nil && m.agent.Connected()
+}
+
+// Cut breaks every connection of the member; its agent opens new ones.
+func (m *Member) Cut() { m.wire.cut() }
+
+// Stall has nothing of what the control plane sends arrive any more, while
+// connections stay open; false lets it go on.
+func (m *Member) Stall(on bool) { m.wire.stall(on) }
+
+// Folder of what the agent keeps.
+func (m *Member) Folder() string { return m.dir }
+
+// Lose deletes the inbox of an agent that does not run.
+func (m *Member) Lose() error {
+	if err := os.Remove(filepath.Join(m.dir, "inbox.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("delete the inbox of region %s: %w", m.Region, err)
+	}
+	return nil
+}

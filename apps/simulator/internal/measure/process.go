@@ -1,0 +1,65 @@
+package measure
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticksPerSecond of the kernel's processor accounting: USER_HZ, 100 on every
+// architecture that Linux runs Go on.
+const ticksPerSecond = 100
+
+// Usage of one process since its start.
+type Usage struct {
+	CPU time.Duration
+	// RSS now and at its highest, in bytes.
+	RSS, PeakRSS int64
+}
+
+// ReadUsage of a process that runs.
+func ReadUsage(pid int) (Usage, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
+	}
+	// The name in parentheses may hold anything: fields are counted from its end.
+	_, rest, ok := bytes.Cut(stat, []byte(") "))
+	for ok && bytes.Contains(rest, []byte(") ")) {
+		_, rest, _ = bytes.Cut(rest, []byte(") "))
+	}
+	fields := strings.Fields(string(rest))
+	if len(fields) < 13 {
+		return Usage{}, fmt.Errorf("read usage of process %d: unreadable stat", pid)
+	}
+	user, err1 := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
+	}
+	u := Usage{CPU: time.Duration(user+system) * (time.Second / ticksPerSecond)}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "VmRSS" && name != "VmHWM" {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			return Usage{}, fmt.Errorf("read usage of process %d: %s: %w", pid, name, err)
+		}
+		if name == "VmRSS" {
+			u.RSS = kib << 10
+		} else {
+			u.PeakRSS = kib << 10
+		}
+	}
+	return u, nil
+}

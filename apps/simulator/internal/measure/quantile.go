@@ -1,0 +1,37 @@
+package measure
+
+import (
+	"slices"
+	"time"
+)
+
+// Durations summarises what was measured. Add is for one goroutine at a time.
+type Durations struct {
+	values []time.Duration
+	sorted bool
+}
+
+// Add one measurement.
+func (d *Durations) Add(v time.Duration) {
+	d.values, d.sorted = append(d.values, v), false
+}
+
+// Len is how many there are.
+func (d *Durations) Len() int { return len(d.values) }
+
+// Quantile returns the smallest measurement that at least the share q of all does
+// not exceed; 0 when there is none.
+func (d *Durations) Quantile(q float64) time.Duration {
+	if len(d.values) == 0 {
+		return 0
+	}
+	if !d.sorted {
+		slices.Sort(d.values)
+		d.sorted = true
+	}
+	i := int(q*float64(len(d.values))+0.999999) - 1
+	return d.values[min(max(i, 0), len(d.values)-1)]
+}
+
+// Millis is a duration as results show it.
+func Millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

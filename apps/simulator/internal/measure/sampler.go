@@ -1,0 +1,157 @@
+package measure
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// sampleEvery is short enough to see a peak that lasts as long as people notice,
+// and costs a few file reads.
+const sampleEvery = 100 * time.Millisecond
+
+// Sampler follows the processes of a run. Make it with NewSampler.
+type Sampler struct {
+	// pids tells what runs now, by part. A part that is restarted has another pid
+	// and goes on.
+	pids func() map[string]int
+	// limit of all parts' memory together, in bytes, and what to do above it.
+	limit    int64
+	exceeded func(error)
+
+	mu    sync.Mutex
+	parts map[string]*sampled
+}
+
+type sampled struct {
+	pid  int
+	last Usage
+	at   time.Time
+	// before is the processor time of the part's earlier processes.
+	before time.Duration
+	// Of the window.
+	peakCPU      float64
+	rss, peakRSS int64
+	cpuAtBegin   time.Duration
+	rssAtBegin   int64
+	begun        bool
+}
+
+// Part is what one part of a run cost in a window.
+type Part struct {
+	CPUSeconds float64 `json:"cpu_s"`
+	// CPUPercent of one processor, on average and at its highest.
+	CPUPercent     float64 `json:"cpu_percent"`
+	PeakCPUPercent float64 `json:"peak_cpu_percent"`
+	// RSS at the begin, at the end, and at its highest.
+	RSSBeginMiB float64 `json:"rss_begin_mib"`
+	RSSMiB      float64 `json:"rss_mib"`
+	PeakRSSMiB  float64 `json:"peak_rss_mib"`
+}
+
+// NewSampler follows the processes that pids names; exceeded is called, once, when
+// their memory is above limit bytes together (0: no limit).
+func NewSampler(pids func() map[string]int, limit int64, exceeded func(error)) *Sampler {
+	return &Sampler{pids: pids, limit: limit, exceeded: exceeded, parts: map[string]*sampled{}}
+}
+
+// Run samples until ctx ends.
+func (s *Sampler) Run(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		s.sample()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Sampler) sample() {
+	pids := s.pids()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := int64(0)
+	for name, pid := range pids {
+		usage, err := ReadUsage(pid)
+		if err != nil {
+			continue // it ends or begins just now
+		}
+		now := time.Now()
+		p := s.parts[name]
+		if p == nil {
+			p = &sampled{pid: pid, last: usage, at: now}
+			s.parts[name] = p
+		}
+		if p.pid != pid {
+			p.before += p.last.CPU
+			p.pid, p.last, p.at = pid, Usage{}, now
+		}
+		if since := now.Sub(p.at); since > sampleEvery/2 {
+			p.peakCPU = max(p.peakCPU, 100*float64(usage.CPU-p.last.CPU)/float64(since))
+			p.last, p.at = usage, now
+		}
+		p.rss, p.peakRSS = usage.RSS, max(p.peakRSS, usage.RSS)
+		total += usage.RSS
+	}
+	if s.limit > 0 && total > s.limit && s.exceeded != nil {
+		s.exceeded(fmt.Errorf("all parts together use %d MiB of memory, above the limit of %d MiB: %s", total>>20, s.limit>>20, s.largest()))
+		s.exceeded = nil
+	}
+}
+
+// largest says who uses the memory.
+func (s *Sampler) largest() string {
+	var out []string
+	for name, p := range s.parts {
+		out = append(out, fmt.Sprintf("%s %d MiB", name, p.rss>>20))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// Window measures from now to the call of the function that it returns.
+func (s *Sampler) Window() func() map[string]Part {
+	s.sample()
+	begin := time.Now()
+	s.mu.Lock()
+	for _, p := range s.parts {
+		p.begun, p.peakCPU, p.peakRSS = true, 0, p.rss
+		p.cpuAtBegin, p.rssAtBegin = p.cpu(), p.rss
+	}
+	s.mu.Unlock()
+	return func() map[string]Part {
+		s.sample()
+		elapsed := time.Since(begin).Seconds()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		out := map[string]Part{}
+		for name, p := range s.parts {
+			cpu := p.cpu() - p.cpuAtBegin
+			if !p.begun {
+				cpu = p.cpu()
+			}
+			percent := 100 * cpu.Seconds() / elapsed
+			out[name] = Part{
+				CPUSeconds: cpu.Seconds(), CPUPercent: percent, PeakCPUPercent: max(p.peakCPU, percent),
+				RSSBeginMiB: mib(p.rssAtBegin), RSSMiB: mib(p.rss), PeakRSSMiB: mib(p.peakRSS),
+			}
+		}
+		return out
+	}
+}
+
+// cpu is all the part ever used, as of the moment.
+func (p *sampled) cpu() time.Duration {
+	if usage, err := ReadUsage(p.pid); err == nil {
+		return p.before + usage.CPU
+	}
+	return p.before + p.last.CPU
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -1,0 +1,90 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// setupConcurrency is how many calls prepare a world at once.
+const setupConcurrency = 16
+
+// spread deploys apps, each in so many of the regions and all regions in turn, and
+// waits until they are ready.
+func spread(ctx context.Context, w *world.World, count, regionsEach int) ([]world.App, error) {
+	regions := w.Regions[:len(w.Fleet.Members())]
+	if regionsEach > len(regions) {
+		return nil, fmt.Errorf("%d regions for each app, and there are %d", regionsEach, len(regions))
+	}
+	apps := make([]world.App, count)
+	for i := range apps {
+		a := world.App{Name: world.AppName(i), Replicas: 1, Version: "v1"}
+		for r := range regionsEach {
+			// Steps of the whole fleet divided by the apps, so that few apps do not
+			// crowd into the first regions.
+			a.Regions = append(a.Regions, regions[(i*max(len(regions)/count, 1)+r*max(len(regions)/regionsEach, 1))%len(regions)])
+		}
+		apps[i] = a
+	}
+	w.Progressf("deploying %d apps to %d region(s) each", count, regionsEach)
+	begin := time.Now()
+	if _, err := w.DeployAll(ctx, apps, setupConcurrency); err != nil {
+		return nil, err
+	}
+	if err := w.WaitReady(ctx, 1, count); err != nil {
+		return nil, err
+	}
+	w.Progressf("all ready after %s", time.Since(begin).Round(time.Millisecond))
+	return apps, nil
+}
+
+// scaler changes apps one way and back.
+type scaler struct {
+	w  *world.World
+	mu sync.Mutex
+	at map[string]int
+}
+
+func newScaler(w *world.World) *scaler { return &scaler{w: w, at: map[string]int{}} }
+
+// flip is one change in each region of the app: from one replica to two, and back
+// the next time.
+func (s *scaler) flip(ctx context.Context, app world.App) error {
+	s.mu.Lock()
+	s.at[app.Name]++
+	replicas := 1 + s.at[app.Name]%2
+	s.mu.Unlock()
+	return s.w.Scale(ctx, app.Name, "", replicas)
+}
+
+// maxInFlight bounds the calls of a trickle: when so many are unanswered, the
+// control plane is slower than the rate that was asked for.
+const maxInFlight = 64
+
+// trickle makes changes at random times, so many a second on average, one app after
+// the other; it returns once all calls were answered.
+func trickle(ctx context.Context, w *world.World, apps []world.App, changes int, rate float64) error {
+	order := w.Rand.Perm(len(apps))
+	flips := newScaler(w)
+	begin := time.Now()
+	due := time.Duration(0)
+	times := rand.New(rand.NewPCG(w.Rand.Uint64(), 0))
+	var mu sync.Mutex
+	// InParallel starts them in order: each waits for its time.
+	return world.InParallel(changes, maxInFlight, func(i int) error {
+		mu.Lock()
+		due += time.Duration(times.ExpFloat64() / rate * float64(time.Second))
+		wait := due - time.Since(begin)
+		mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
+		return flips.flip(ctx, apps[order[i%len(apps)]])
+	})
+}

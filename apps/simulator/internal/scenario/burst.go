@@ -1,0 +1,105 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Burst makes many changes as fast as they can be made, and measures how many a
+// second arrive, from the first commit to the last arrival.
+//
+// It does so twice: by calls of the API, where each is authorised, audited and made
+// safe to repeat; and by SQL alone, as another replica commits them, which leaves
+// what the feed and its streams can do.
+type Burst struct {
+	Changes     int `help:"Changes to make." default:"2000"`
+	Regions     int `help:"Regions; a call makes a change in each." default:"10"`
+	Concurrency int `help:"Calls in flight." default:"16"`
+}
+
+// Deadline implements Scenario.
+func (s *Burst) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(s.Changes)*50*time.Millisecond
+}
+
+// Run implements Scenario.
+func (s *Burst) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--changes", s.Changes, "--regions", s.Regions, "--concurrency", s.Concurrency); err != nil {
+		return err
+	}
+	if s.Regions > 32 {
+		return errors.New("--regions: an app has at most 32")
+	}
+	count := max(s.Changes/s.Regions, 1)
+	env.sizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency)
+	seen := newDeliveries()
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	apps, err := spread(ctx, w, count, s.Regions)
+	if err != nil {
+		return err
+	}
+
+	flips := newScaler(w)
+	byAPI, parts, err := s.burst(ctx, w, seen, "the API", func(i int) error { return flips.flip(ctx, apps[i]) }, count)
+	if err != nil {
+		return err
+	}
+	env.Result.Parts = parts
+	committed, arrived := span(byAPI)
+	late := latencies(byAPI)
+	env.Result.Figure("events_per_s", float64(len(byAPI))/arrived.Seconds(), "changes delivered, made by the API")
+	env.Result.Figure("committed_per_s", float64(len(byAPI))/committed.Seconds(), "changes committed by the API")
+	env.Result.Figure("p50_ms", measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
+	env.Result.Figure("p99_ms", measure.Millis(late.Quantile(0.99)), "ms")
+
+	writer := bare.NewFeedWriter(w.DB)
+	deployments, err := w.DB.Strings(ctx, "SELECT id FROM deployments ORDER BY id")
+	if err != nil {
+		return err
+	}
+	regions, err := w.DB.Strings(ctx, "SELECT id FROM regions ORDER BY id")
+	if err != nil {
+		return err
+	}
+	bySQL, _, err := s.burst(ctx, w, seen, "SQL", func(i int) error {
+		return writer.Commit(ctx, deployments[i], regions, 3)
+	}, len(deployments))
+	if err != nil {
+		return err
+	}
+	committed, arrived = span(bySQL)
+	late = latencies(bySQL)
+	env.Result.Figure("feed_events_per_s", float64(len(bySQL))/arrived.Seconds(), "changes delivered, made by SQL")
+	env.Result.Figure("feed_committed_per_s", float64(len(bySQL))/committed.Seconds(), "changes committed by SQL")
+	env.Result.Figure("feed_p99_ms", measure.Millis(late.Quantile(0.99)), "ms from commit to agent")
+	return nil
+}
+
+func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, by string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
+	// What the workflows still do about the changes before is not of this burst.
+	if err := pause(ctx, time.Second); err != nil {
+		return nil, nil, err
+	}
+	feed, err := watchFeed(ctx, w, seen)
+	if err != nil {
+		return nil, nil, err
+	}
+	w.Progressf("making %d changes by %s", count*s.Regions, by)
+	_, parts, err = measured(ctx, w, func() error {
+		if err := world.InParallel(count, s.Concurrency, change); err != nil {
+			return err
+		}
+		arrivals, err = feed.wait(ctx)
+		return err
+	})
+	return arrivals, parts, err
+}

@@ -1,0 +1,155 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Converge deploys a number of instances at once and measures the time from the
+// first call until every deployment is ready and the database holds every instance
+// as ready. Further rounds deploy another version of the same apps.
+type Converge struct {
+	Instances   int  `help:"Instances in all." default:"1000"`
+	Regions     int  `help:"Regions; each deployment runs in all of them." default:"10"`
+	Deployments int  `help:"Apps to deploy at once." default:"1"`
+	Concurrency int  `help:"Calls in flight." default:"16"`
+	Rounds      int  `help:"Versions to deploy, one after the other." default:"1"`
+	BufferPool  int  `name:"buffer-pool-mib" help:"Memory of MariaDB in MiB; 0: by the number of instances." default:"0"`
+	Strict      bool `help:"Fail when a later round is slower than the first by more than a tenth."`
+	Executors
+}
+
+// Deadline implements Scenario: 6,100 real hosts took 22 minutes for 2,000,000.
+func (s *Converge) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(s.Rounds*s.Instances)*2*time.Millisecond
+}
+
+// Run implements Scenario.
+func (s *Converge) Run(ctx context.Context, env Env) (err error) {
+	each, err := s.check()
+	if err != nil {
+		return err
+	}
+	instances := each * s.Regions * s.Deployments
+	env.sizes("instances", instances, "regions", s.Regions, "deployments", s.Deployments, "replicas", each, "rounds", s.Rounds,
+		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
+	pool := s.BufferPool
+	if pool == 0 {
+		// An instance takes some 700 bytes with its indexes, twice while versions
+		// overlap.
+		pool = 512 + instances/1000
+	}
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Runtime: s.runtime, BufferPoolMiB: min(pool, 4096)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+
+	apps := make([]world.App, s.Deployments)
+	for i := range apps {
+		apps[i] = world.App{Name: world.AppName(i), Regions: w.Regions, Replicas: each}
+	}
+	first := 0.0
+	for round := 1; round <= s.Rounds; round++ {
+		for i := range apps {
+			apps[i].Version = fmt.Sprintf("v%d", round)
+		}
+		w.Progressf("round %d: deploying %d app(s), %d instances", round, len(apps), instances)
+		var accepted time.Duration
+		took, parts, err := measured(ctx, w, func() error {
+			begin := time.Now()
+			if _, err := w.DeployAll(ctx, apps, s.Concurrency); err != nil {
+				return err
+			}
+			accepted = time.Since(begin)
+			if err := w.WaitReady(ctx, round, len(apps)); err != nil {
+				return err
+			}
+			return allInstancesReady(ctx, w, round, instances)
+		})
+		if err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		w.Progressf("round %d: %d instances ready after %s", round, instances, took.Round(time.Millisecond))
+		begin := time.Now()
+		if err := settled(ctx, w, len(apps)*s.Regions, instances); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		env.Result.Parts = parts
+		peak := 0.0
+		for _, p := range parts {
+			peak += p.PeakRSSMiB
+		}
+		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+			"round": round, "seconds": took.Seconds(), "cpu_s": cpuSeconds(parts), "accepted_s": accepted.Seconds(),
+			"settled_s": time.Since(begin).Seconds(), "peak_rss_mib": peak,
+		})
+		if round == 1 {
+			first = took.Seconds()
+		}
+		env.Result.Figure("seconds", took.Seconds(), "s from the first call to all ready, last round")
+		env.Result.Figure("cpu_s", cpuSeconds(parts), "s of processor time, all parts")
+		env.Result.Figure("peak_rss_mib", peak, "MiB, all parts")
+		env.Result.Figure("instances_per_s", float64(instances)/took.Seconds(), "made ready")
+		env.Result.Figure("slower", took.Seconds()/first, "times the first round")
+		if s.Strict && took.Seconds() > 1.1*first {
+			return fmt.Errorf("round %d took %.2f s, the first %.2f s", round, took.Seconds(), first)
+		}
+	}
+	return nil
+}
+
+func (s *Converge) check() (each int, err error) {
+	if err := positive("--instances", s.Instances, "--regions", s.Regions, "--deployments", s.Deployments, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
+		return 0, err
+	}
+	each = s.Instances / (s.Regions * s.Deployments)
+	switch {
+	case s.Regions > 32:
+		return 0, errors.New("--regions: a deployment runs in at most 32")
+	case each < 1 || each > 10_000:
+		return 0, fmt.Errorf("--instances: %d are %d for each deployment and region, and it has to be 1 to 10000", s.Instances, each)
+	}
+	return each, s.Executors.check()
+}
+
+// allInstancesReady waits until the rows of a version's instances say so.
+func allInstancesReady(ctx context.Context, w *world.World, version, want int) error {
+	var ready int64
+	return world.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
+		begin := time.Now()
+		ready, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM instances WHERE status = ? AND deployment_id IN (SELECT id FROM deployments WHERE version = ?)",
+			int32(windlassv1.InstanceStatus_INSTANCE_STATUS_READY), version)
+		if err != nil || ready >= int64(want) {
+			return err == nil, err
+		}
+		// Counting millions must not be what the database is busy with.
+		return false, pause(ctx, 2*time.Since(begin))
+	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
+}
+
+// settled waits until so many rows of topology are started and nothing else is on
+// its way, and exactly so many instances live.
+func settled(ctx context.Context, w *world.World, rows, instances int) error {
+	var started, moving, alive int64
+	return world.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+		err := w.DB.QueryRowContext(ctx, "SELECT COALESCE(SUM(status = ?), 0), COALESCE(SUM(status IN (?, ?)), 0) FROM deployment_topology",
+			int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED), int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING),
+			int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING)).Scan(&started, &moving)
+		if err != nil || started != int64(rows) || moving > 0 {
+			return false, err
+		}
+		begin := time.Now()
+		if alive, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM instances WHERE terminated_at = 0"); err != nil || alive == int64(instances) {
+			return err == nil, err
+		}
+		return false, pause(ctx, 2*time.Since(begin))
+	}, func() string {
+		return fmt.Sprintf("%d of %d places run, %d are on their way, %d of %d instances live", started, rows, moving, alive, instances)
+	})
+}

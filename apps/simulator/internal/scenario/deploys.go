@@ -1,0 +1,187 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Deploys measures whole deployments a second: from the call to ready, each of a new
+// app in one region, with so many users who each wait for theirs before the next.
+//
+// All have to complete. The bare invocation rate of Restate is measured in the same
+// run: a deployment is two invocations at least.
+type Deploys struct {
+	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
+	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`
+}
+
+// wedged is how long one deployment may take before it counts as stuck.
+const wedged = time.Minute
+
+// Deadline implements Scenario.
+func (s *Deploys) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(s.Apps*len(s.Concurrency))*time.Second/2
+}
+
+// Run implements Scenario.
+func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--apps", s.Apps); err != nil {
+		return err
+	}
+	for _, c := range s.Concurrency {
+		if err := positive("--concurrency", c); err != nil {
+			return err
+		}
+	}
+	env.sizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
+	ctx, w, err := env.start(ctx, world.Config{Regions: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	w.Progressf("measuring bare invocations")
+	ingress, admin := w.Stack.RestateURLs()
+	invocations, err := bare.Invocations(ctx, ingress, admin, 3*time.Second, 16, 64)
+	if err != nil {
+		return err
+	}
+	best := 0.0
+	for _, concurrency := range s.Concurrency {
+		w.Progressf("deploying %d apps, %d at a time", s.Apps, concurrency)
+		var times measure.Durations
+		took, parts, err := measured(ctx, w, func() error { return s.round(ctx, w, concurrency, &times) })
+		if err != nil {
+			return fmt.Errorf("at concurrency %d: %w", concurrency, err)
+		}
+		perSecond := float64(times.Len()) / took.Seconds()
+		best = max(best, perSecond)
+		env.Result.Parts = parts
+		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+			"concurrency": concurrency, "deploys_per_s": perSecond, "complete": times.Len(),
+			"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
+			"cpu_ms_per_deploy": 1000 * cpuSeconds(parts) / float64(times.Len()),
+		})
+	}
+	last := env.Result.Rounds[len(env.Result.Rounds)-1]
+	env.Result.Figure("deploys_per_s", best, "deployments, at the best concurrency")
+	env.Result.Figure("p50_ms", last["p50_ms"].(float64), "ms at the highest")
+	env.Result.Figure("p99_ms", last["p99_ms"].(float64), "ms at the highest")
+	env.Result.Figure("invocations_per_s", invocations, "bare, by Restate alone")
+	env.Result.Figure("ratio", best/(invocations/2), "of half of them")
+	return nil
+}
+
+func (s *Deploys) round(ctx context.Context, w *world.World, concurrency int, times *measure.Durations) error {
+	watch := newReadiness(w.DB)
+	watching, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watch.run(watching)
+	}()
+	defer func() { stop(); <-done }()
+	var mu sync.Mutex
+	return world.InParallel(s.Apps, concurrency, func(i int) error {
+		begin := time.Now()
+		app := world.App{Name: fmt.Sprintf("c%d-%05d", concurrency, i), Regions: w.Regions, Replicas: 1, Version: "v1"}
+		id, err := w.Deploy(ctx, app)
+		if err != nil {
+			return err
+		}
+		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app.Name, wedged))
+		defer cancel()
+		if err := watch.wait(bounded, id); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		times.Add(time.Since(begin))
+		return nil
+	})
+}
+
+// readiness asks the database, in one query for all who wait, whether deployments
+// have become ready.
+type readiness struct {
+	db *bare.DB
+
+	mu      sync.Mutex
+	waiting map[string]chan error
+}
+
+// askEvery is a small part of what a deployment takes, at 200 queries a second.
+const askEvery = 5 * time.Millisecond
+
+func newReadiness(db *bare.DB) *readiness {
+	return &readiness{db: db, waiting: map[string]chan error{}}
+}
+
+func (r *readiness) wait(ctx context.Context, id string) error {
+	done := make(chan error, 1)
+	r.mu.Lock()
+	r.waiting[id] = done
+	r.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *readiness) run(ctx context.Context) {
+	for pause(ctx, askEvery) == nil {
+		r.mu.Lock()
+		ids := slices.Sorted(maps.Keys(r.waiting))
+		r.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		statuses, err := r.ask(ctx, ids)
+		r.mu.Lock()
+		for _, id := range ids {
+			status := statuses[id]
+			switch {
+			case err != nil:
+				r.waiting[id] <- err
+			case status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY:
+				r.waiting[id] <- nil
+			case status > windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY:
+				r.waiting[id] <- fmt.Errorf("deployment %s is %s", id, status)
+			default:
+				continue
+			}
+			delete(r.waiting, id)
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *readiness) ask(ctx context.Context, ids []string) (map[string]windlassv1.DeploymentStatus, error) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	found, err := r.db.Strings(ctx, "SELECT CONCAT(status, ' ', id) FROM deployments WHERE id IN (?"+strings.Repeat(", ?", len(ids)-1)+")", args...)
+	out := map[string]windlassv1.DeploymentStatus{}
+	for _, line := range found {
+		var status int32
+		var id string
+		if _, err := fmt.Sscan(line, &status, &id); err != nil {
+			return nil, err
+		}
+		out[id] = windlassv1.DeploymentStatus(status)
+	}
+	return out, err
+}

@@ -1,0 +1,93 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Idle measures what agents cost while nothing happens: statements of the database,
+// processor time and memory of the control plane, by the number of agents.
+type Idle struct {
+	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
+	Window time.Duration `help:"How long each is measured." default:"30s"`
+	Settle time.Duration `help:"Rest before each measurement." default:"5s"`
+}
+
+// Deadline implements Scenario.
+func (s *Idle) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(len(s.Agents))*(s.Window+s.Settle)
+}
+
+// Run implements Scenario.
+func (s *Idle) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--agents", len(s.Agents), "--window", s.Window); err != nil {
+		return err
+	}
+	if !slices.IsSorted(s.Agents) || s.Agents[0] < 0 {
+		return errors.New("--agents: ascending numbers from 0 on")
+	}
+	most := slices.Max(s.Agents)
+	env.sizes("agents", s.Agents, "window", s.Window.String())
+	ctx, w, err := env.start(ctx, world.Config{Regions: max(most, 1), Idle: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	plane := stack.ControlPlane(1)
+	var base map[string]any
+	for _, agents := range s.Agents {
+		w.Progressf("%d agents", agents)
+		if err := w.Fleet.StartFirst(ctx, agents); err != nil {
+			return err
+		}
+		if err := w.WaitConnected(ctx, agents); err != nil {
+			return err
+		}
+		if err := pause(ctx, s.Settle); err != nil {
+			return err
+		}
+		var before, after int64
+		took, parts, err := measured(ctx, w, func() (err error) {
+			if before, err = w.DB.Questions(ctx); err != nil {
+				return err
+			}
+			if err = pause(ctx, s.Window); err != nil {
+				return err
+			}
+			after, err = w.DB.Questions(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if connected := w.Fleet.Connected(); connected != agents {
+			return fmt.Errorf("%d of %d agents are connected at the end", connected, agents)
+		}
+		// One of them is our own second question.
+		qps := float64(after-before-1) / took.Seconds()
+		round := map[string]any{
+			"agents": agents, "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,
+			"mariadb_cpu_percent": parts[stack.MariaDB].CPUPercent, "restate_cpu_percent": parts[stack.Restate].CPUPercent,
+			"simulator_rss_mib": parts[world.Simulator].RSSMiB,
+		}
+		if base == nil {
+			base = round
+		}
+		env.Result.Rounds = append(env.Result.Rounds, round)
+		env.Result.Parts = parts
+		env.Result.Figure("qps", qps, "statements a second, with the most agents")
+		env.Result.Figure("cpu_percent", parts[plane].CPUPercent, "of a core, control plane")
+		if more := agents - base["agents"].(int); more > 0 {
+			env.Result.Figure("qps_per_agent", (qps-base["qps"].(float64))/float64(more), "more for each agent")
+			env.Result.Figure("rss_per_agent_kib", 1024*(parts[plane].RSSMiB-base["rss_mib"].(float64))/float64(more), "KiB of the control plane")
+			env.Result.Figure("simulator_rss_per_agent_kib", 1024*(parts[world.Simulator].RSSMiB-base["simulator_rss_mib"].(float64))/float64(more), "KiB of an agent")
+		}
+	}
+	return nil
+}

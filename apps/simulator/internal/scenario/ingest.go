@@ -1,0 +1,185 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Ingest measures how many states of instances a second become durable while every
+// instance of every region changes all the time. A state counts when the control
+// plane has stored it; at the end the database has to hold the last state of each
+// instance.
+//
+// The agents that report share the machine. With --bare the reports come ready made
+// from a client that speaks the protocol and does nothing else, which shows what
+// the control plane and the database can do.
+type Ingest struct {
+	Instances int           `help:"Instances in all." default:"20000"`
+	Regions   int           `help:"Regions." default:"10"`
+	Window    time.Duration `help:"How long it is measured." default:"10s"`
+	Bare      bool          `help:"Send reports that are ready made, without agents."`
+}
+
+// Deadline implements Scenario.
+func (s *Ingest) Deadline() time.Duration {
+	return 10*time.Minute + s.Window + time.Duration(s.Instances)*2*time.Millisecond
+}
+
+// replicasEach is how many instances a deployment has in a region: as many as a
+// report holds.
+const replicasEach = 1000
+
+// Run implements Scenario.
+func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--instances", s.Instances, "--regions", s.Regions, "--window", s.Window); err != nil {
+		return err
+	}
+	each := s.Instances / s.Regions
+	deployments := max(1, each/replicasEach)
+	replicas := each / deployments
+	if replicas < 1 || s.Regions > 32 {
+		return errors.New("--instances and --regions: at least one instance in each region, and at most 32 regions")
+	}
+	total := replicas * deployments * s.Regions
+	env.sizes("instances", total, "regions", s.Regions, "deployments", deployments, "replicas", replicas, "window", s.Window.String(), "bare", s.Bare)
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Idle: s.Bare, BufferPoolMiB: min(512+total/500, 4096)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	apps := make([]world.App, deployments)
+	for i := range apps {
+		apps[i] = world.App{Name: world.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
+	}
+	w.Progressf("deploying %d apps of %d instances in %d regions", deployments, replicas, s.Regions)
+	ids, err := w.DeployAll(ctx, apps, setupConcurrency)
+	if err != nil {
+		return err
+	}
+	churn := s.churn
+	if s.Bare {
+		churn, err = s.reporters(ctx, w, ids, replicas)
+	} else if err = w.WaitReady(ctx, 1, deployments); err == nil {
+		err = allInstancesReady(ctx, w, 1, total)
+	}
+	if err != nil {
+		return err
+	}
+
+	w.Progressf("reporting for %s", s.Window)
+	var rows, reports float64
+	took, parts, err := measured(ctx, w, func() error {
+		before, err := w.Metrics(ctx)
+		if err != nil {
+			return err
+		}
+		if err := churn(ctx, w); err != nil {
+			return err
+		}
+		after, err := w.Metrics(ctx)
+		if err != nil {
+			return err
+		}
+		delta := func(name string) float64 { return after.Sum(name, "") - before.Sum(name, "") }
+		rows, reports = delta("windlass_report_instances_total"), delta("windlass_report_batch_size_sum")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	env.Result.Parts = parts
+	env.Result.Figure("rows_per_s", rows/took.Seconds(), "states of instances made durable")
+	env.Result.Figure("reports_per_s", reports/took.Seconds(), "reports that they came in")
+	env.Result.Figure("cpu_us_per_row", 1e6*cpuSeconds(parts)/rows, "us of processor time, all parts")
+	w.Progressf("measuring bare upserts")
+	alone, err := w.DB.Upserts(ctx, 3*time.Second, 4, 1000)
+	if err != nil {
+		return err
+	}
+	env.Result.Figure("upserts_per_s", alone, "by the database alone")
+	env.Result.Figure("ratio", rows/took.Seconds()/alone, "of them")
+	return nil
+}
+
+// churnEvery is shorter than an agent takes to report a region, so that there is
+// always something new when it has.
+const churnEvery = 100 * time.Millisecond
+
+// churn has every instance change until the window ends, and then waits for the
+// last states.
+func (s *Ingest) churn(ctx context.Context, w *world.World) error {
+	begin := time.Now()
+	restarts := int64(0)
+	for time.Since(begin) < s.Window {
+		for _, m := range w.Fleet.Members() {
+			restarts += int64(m.Runtime.Churn())
+		}
+		if err := pause(ctx, churnEvery); err != nil {
+			return err
+		}
+	}
+	return waitRestarts(ctx, w, restarts)
+}
+
+// waitRestarts waits until the instances' counters add up to n: the last state of
+// each is stored.
+func waitRestarts(ctx context.Context, w *world.World, n int64) error {
+	var stored int64
+	return world.Until(ctx, 20*time.Millisecond, func() (_ bool, err error) {
+		begin := time.Now()
+		stored, err = w.DB.Count(ctx, "SELECT COALESCE(SUM(restarts), 0) FROM instances WHERE terminated_at = 0")
+		if err != nil || stored == n {
+			return err == nil, err
+		}
+		return false, pause(ctx, 2*time.Since(begin))
+	}, func() string { return fmt.Sprintf("the stored states add up to %d, and it has to be %d", stored, n) })
+}
+
+// reporters joins each region with a client that reports ready made states, and
+// returns what has all of them report until the window ends.
+func (s *Ingest) reporters(ctx context.Context, w *world.World, deployments []string, replicas int) (func(context.Context, *world.World) error, error) {
+	// What a region says of a deployment counts once it is assigned there.
+	places := len(deployments) * len(w.Regions)
+	var assigned int64
+	err := world.Until(ctx, 10*time.Millisecond, func() (_ bool, err error) {
+		assigned, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM deployment_topology")
+		return assigned == int64(places), err
+	}, func() string { return fmt.Sprintf("%d of %d places are assigned", assigned, places) })
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*bare.Reporter, 0, len(w.Regions))
+	for n, region := range w.Regions {
+		planes := w.Stack.Planes()
+		r, err := bare.NewReporter(ctx, planes[n%len(planes)].URL, w.Stack.JoinToken(region), deployments, replicas)
+		if err != nil {
+			return nil, fmt.Errorf("region %s: %w", region, err)
+		}
+		all = append(all, r)
+	}
+	return func(ctx context.Context, w *world.World) error {
+		begin := time.Now()
+		var wg sync.WaitGroup
+		failed := make([]error, len(all))
+		for i, r := range all {
+			wg.Go(func() {
+				for time.Since(begin) < s.Window && failed[i] == nil {
+					failed[i] = r.Report(ctx)
+				}
+			})
+		}
+		wg.Wait()
+		restarts, closed := int64(0), []error(nil)
+		for _, r := range all {
+			restarts += r.Restarts()
+			closed = append(closed, r.Close())
+		}
+		return errors.Join(errors.Join(failed...), errors.Join(closed...), waitRestarts(ctx, w, restarts))
+	}, nil
+}

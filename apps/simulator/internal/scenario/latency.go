@@ -1,0 +1,71 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Latency measures how long a committed change takes to reach the agent that it is
+// for, while a large fleet is connected and little happens.
+//
+// A change's time begins when its revision was taken, inside the transaction, so
+// that the commit itself is part of it; it ends when the agent hands the assignment
+// to its runtime. Both are read on the same clock.
+type Latency struct {
+	Regions int     `help:"Regions, each with an agent." default:"1000"`
+	Apps    int     `help:"Apps, each in one region, that are changed." default:"200"`
+	Changes int     `help:"Changes to make." default:"1000"`
+	Rate    float64 `help:"Changes per second, at random times." default:"20"`
+}
+
+// Deadline implements Scenario.
+func (s *Latency) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(4*float64(s.Changes)/s.Rate*float64(time.Second))
+}
+
+// Run implements Scenario.
+func (s *Latency) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--regions", s.Regions, "--apps", s.Apps, "--changes", s.Changes, "--rate", s.Rate); err != nil {
+		return err
+	}
+	env.sizes("regions", s.Regions, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
+	seen := newDeliveries()
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+
+	apps, err := spread(ctx, w, s.Apps, 1)
+	if err != nil {
+		return err
+	}
+	feed, err := watchFeed(ctx, w, seen)
+	if err != nil {
+		return err
+	}
+	w.Progressf("making %d changes, %.0f a second", s.Changes, s.Rate)
+	var arrivals []arrival
+	_, env.Result.Parts, err = measured(ctx, w, func() error {
+		if err := trickle(ctx, w, apps, s.Changes, s.Rate); err != nil {
+			return err
+		}
+		arrivals, err = feed.wait(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	late := latencies(arrivals)
+	committed, _ := span(arrivals)
+	env.Result.Figure("p50_ms", measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
+	env.Result.Figure("p99_ms", measure.Millis(late.Quantile(0.99)), "ms")
+	env.Result.Figure("max_ms", measure.Millis(late.Quantile(1)), "ms")
+	env.Result.Figure("delivered", float64(late.Len()), "changes, none missing")
+	env.Result.Figure("changes_per_s", float64(late.Len())/committed.Seconds(), "committed")
+	return nil
+}

@@ -1,0 +1,132 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Reconnect cuts the connections of a whole fleet at once and measures how long it
+// takes until every agent has a stream again, and what that costs.
+type Reconnect struct {
+	Agents int `help:"Agents, each with a region." default:"1000"`
+	Apps   int `help:"Apps, each in one region, so that there is something to send." default:"100"`
+	Cuts   int `help:"How often the fleet is cut; the worst counts." default:"3"`
+}
+
+// Deadline implements Scenario.
+func (s *Reconnect) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(s.Cuts)*time.Minute
+}
+
+// Run implements Scenario.
+func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--agents", s.Agents, "--apps", s.Apps, "--cuts", s.Cuts); err != nil {
+		return err
+	}
+	env.sizes("agents", s.Agents, "apps", s.Apps, "cuts", s.Cuts)
+	streams := &streams{}
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Agents, Connected: streams.connected})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	if _, err := spread(ctx, w, s.Apps, 1); err != nil {
+		return err
+	}
+	plane := stack.ControlPlane(1)
+	worst := 0.0
+	for range s.Cuts {
+		// A stream counts as settled after ten seconds, and its agent's next attempt
+		// as the first.
+		if err := pause(ctx, 11*time.Second); err != nil {
+			return err
+		}
+		before, err := w.Metrics(ctx)
+		if err != nil {
+			return err
+		}
+		w.Progressf("cutting %d agents", s.Agents)
+		streams.reset()
+		begin := time.Now()
+		_, parts, err := measured(ctx, w, func() error {
+			for _, m := range w.Fleet.Members() {
+				m.Cut()
+			}
+			return world.Until(ctx, 5*time.Millisecond, func() (bool, error) { return streams.count() >= s.Agents, nil },
+				func() string { return fmt.Sprintf("%d of %d agents are back", streams.count(), s.Agents) })
+		})
+		if err != nil {
+			return err
+		}
+		after, err := w.Metrics(ctx)
+		if err != nil {
+			return err
+		}
+		times, resumed := streams.since(begin)
+		snapshots := after.Sum("windlass_feed_snapshots_total", "") - before.Sum("windlass_feed_snapshots_total", "")
+		seconds := times.Quantile(1).Seconds()
+		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+			"seconds": seconds, "p50_ms": measure.Millis(times.Quantile(0.5)), "snapshots": snapshots, "resumed": float64(resumed),
+			"peak_cpu_percent": parts[plane].PeakCPUPercent, "cpu_s": parts[plane].CPUSeconds,
+		})
+		if seconds >= worst {
+			worst = seconds
+			env.Result.Parts = parts
+			env.Result.Figure("seconds", seconds, "s until the last agent is back")
+			env.Result.Figure("snapshots", snapshots, "snapshots that had to be sent")
+			env.Result.Figure("resumed", float64(resumed), "sessions that went on")
+			env.Result.Figure("peak_cpu_percent", parts[plane].PeakCPUPercent, "of a core, control plane")
+			env.Result.Figure("cpu_s", parts[plane].CPUSeconds, "s, control plane")
+		}
+	}
+	return nil
+}
+
+// streams counts the streams that began.
+type streams struct {
+	mu      sync.Mutex
+	at      map[string]time.Time // by region, the first since the reset
+	resumed int
+}
+
+func (s *streams) connected(region string, resumed bool) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.at[region]; ok || s.at == nil {
+		return
+	}
+	s.at[region] = now
+	if resumed {
+		s.resumed++
+	}
+}
+
+func (s *streams) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at, s.resumed = map[string]time.Time{}, 0
+}
+
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.at)
+}
+
+func (s *streams) since(begin time.Time) (*measure.Durations, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var d measure.Durations
+	for _, at := range s.at {
+		d.Add(at.Sub(begin))
+	}
+	return &d, s.resumed
+}

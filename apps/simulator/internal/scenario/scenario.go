@@ -1,0 +1,99 @@
+// Package scenario holds the measurements, each under its name and with its sizes
+// as flags. A scenario starts a world of its own, prepares it, measures one thing,
+// and checks that what it measured happened: figures of a run that lost a change
+// do not count.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/result"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Env is what a scenario runs in.
+type Env struct {
+	world.Options
+	Result *result.Result
+}
+
+// Scenario measures one thing and puts it into the Env's result.
+type Scenario interface {
+	Run(ctx context.Context, env Env) error
+	// Deadline of the whole run on a machine that does nothing else.
+	Deadline() time.Duration
+}
+
+// start a world for a scenario; cfg says what is special about it.
+func (e Env) start(ctx context.Context, cfg world.Config) (context.Context, *world.World, error) {
+	cfg.Options, cfg.Name = e.Options, e.Result.Scenario
+	e.Result.Sizes["control_planes"] = max(e.ControlPlanes, 1)
+	e.Result.Sizes["relaxed"] = e.Relaxed
+	return world.Start(ctx, cfg)
+}
+
+// sizes notes what was asked for: names and values in turn.
+func (e Env) sizes(pairs ...any) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		e.Result.Sizes[pairs[i].(string)] = pairs[i+1]
+	}
+}
+
+// measured runs fn in a window and returns how long that took, and what it cost.
+func measured(ctx context.Context, w *world.World, fn func() error) (time.Duration, map[string]measure.Part, error) {
+	end, err := w.Measure(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	begin := time.Now()
+	err = fn()
+	took := time.Since(begin)
+	parts, profiled := end()
+	return took, parts, errors.Join(err, profiled)
+}
+
+// cpuSeconds of all parts together, or of those that are named.
+func cpuSeconds(parts map[string]measure.Part, names ...string) float64 {
+	sum := 0.0
+	for name, p := range parts {
+		for _, n := range names {
+			if n == name {
+				sum += p.CPUSeconds
+			}
+		}
+		if len(names) == 0 {
+			sum += p.CPUSeconds
+		}
+	}
+	return sum
+}
+
+// positive checks sizes: names and values in turn.
+func positive(pairs ...any) error {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if v, ok := pairs[i+1].(int); ok && v < 1 {
+			return fmt.Errorf("%s=%d: has to be above 0", pairs[i], v)
+		}
+		if v, ok := pairs[i+1].(float64); ok && v <= 0 {
+			return fmt.Errorf("%s=%v: has to be above 0", pairs[i], v)
+		}
+		if v, ok := pairs[i+1].(time.Duration); ok && v <= 0 {
+			return fmt.Errorf("%s=%v: has to be above 0", pairs[i], v)
+		}
+	}
+	return nil
+}
+
+// pause waits for a part of the preparation.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

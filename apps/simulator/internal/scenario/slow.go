@@ -1,0 +1,122 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Slow measures what one agent that reads nothing any more costs the others: the
+// time from commit to agent of all others, with it and without it in turn. Its
+// region is sent far more than the buffers between hold, so that the control plane
+// has to wait for it; and in the end it has to have everything.
+type Slow struct {
+	Agents  int     `help:"Agents, one of which stalls." default:"100"`
+	Changes int     `help:"Changes at the others, in each phase." default:"300"`
+	Rate    float64 `help:"Changes per second at the others, at random times." default:"30"`
+	Rounds  int     `help:"Pairs of phases, without and with the stall." default:"3"`
+}
+
+// Deadline implements Scenario.
+func (s *Slow) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(float64(8*s.Rounds*s.Changes)/s.Rate*float64(time.Second))
+}
+
+// heavyBytes of a variable of the stalled region's app: at most what a spec may
+// hold. A hundred changes of it are more than the windows and buffers of a
+// connection take.
+const heavyBytes = 120 << 10
+
+// Run implements Scenario.
+func (s *Slow) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--agents", s.Agents-1, "--changes", s.Changes, "--rate", s.Rate, "--rounds", s.Rounds); err != nil {
+		return err
+	}
+	env.sizes("agents", s.Agents, "changes", s.Changes, "rate", s.Rate, "rounds", s.Rounds)
+	seen := newDeliveries()
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Agents, Applied: seen.applied})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	apps, err := spread(ctx, w, s.Agents, 1)
+	if err != nil {
+		return err
+	}
+	stalled := w.Fleet.Members()[0]
+	others := apps[1:]
+	heavy := world.App{Name: "heavy", Regions: []string{stalled.Region}, Replicas: 1, Version: "v1"}
+	spec := heavy.Spec()
+	spec.Env["LARGE"] = strings.Repeat("x", heavyBytes)
+	if _, err := world.Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: world.Mutation(), App: world.Path(heavy.Name), Spec: spec}); err != nil {
+		return fmt.Errorf("deploy %s: %w", heavy.Name, err)
+	}
+	if err := w.WaitReady(ctx, 1, len(apps)+1); err != nil {
+		return err
+	}
+
+	var without, with measure.Durations
+	for range s.Rounds {
+		for _, stall := range []bool{false, true} {
+			w.Progressf("making %d changes, one agent stalled: %v", s.Changes, stall)
+			feed, err := watchFeed(ctx, w, seen)
+			if err != nil {
+				return err
+			}
+			stalled.Stall(stall)
+			_, parts, err := measured(ctx, w, func() error { return s.phase(ctx, w, others, heavy) })
+			stalled.Stall(false)
+			if err != nil {
+				return err
+			}
+			arrivals, err := feed.wait(ctx)
+			if err != nil {
+				return err
+			}
+			for _, a := range arrivals {
+				if a.region == stalled.Region {
+					continue
+				}
+				if stall {
+					with.Add(a.latency())
+					env.Result.Parts = parts
+				} else {
+					without.Add(a.latency())
+				}
+			}
+		}
+	}
+	env.Result.Figure("ratio", float64(with.Quantile(0.99))/float64(without.Quantile(0.99)), "p99 with a stalled agent to p99 without")
+	env.Result.Figure("p99_ms", measure.Millis(with.Quantile(0.99)), "ms, the others beside a stalled one")
+	env.Result.Figure("p99_ms_without", measure.Millis(without.Quantile(0.99)), "ms, none stalled")
+	env.Result.Figure("p50_ms", measure.Millis(with.Quantile(0.5)), "ms")
+	env.Result.Figure("p50_ms_without", measure.Millis(without.Quantile(0.5)), "ms")
+	return nil
+}
+
+// phase changes the others' apps, and the heavy one all the time beside them.
+func (s *Slow) phase(ctx context.Context, w *world.World, others []world.App, heavy world.App) error {
+	flooding, stop := context.WithCancel(ctx)
+	defer stop()
+	flood := make(chan error, 1)
+	go func() {
+		flips := newScaler(w)
+		for flooding.Err() == nil {
+			if err := flips.flip(flooding, heavy); err != nil && flooding.Err() == nil {
+				flood <- err
+				return
+			}
+			_ = pause(flooding, 20*time.Millisecond) // or the end, which the loop sees
+		}
+		flood <- nil
+	}()
+	err := trickle(ctx, w, others, s.Changes, s.Rate)
+	stop()
+	return errors.Join(err, <-flood)
+}

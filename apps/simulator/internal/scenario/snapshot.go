@@ -1,0 +1,107 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// Snapshot measures how fast an agent that lost its inbox has everything again: from
+// the begin of its stream until the last item is stored. An app is two items, a
+// deployment and its routes.
+type Snapshot struct {
+	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
+	Repeat int   `help:"Snapshots of each size; the median counts." default:"5"`
+}
+
+// Deadline implements Scenario.
+func (s *Snapshot) Deadline() time.Duration {
+	if len(s.Items) == 0 {
+		return time.Minute
+	}
+	return 10*time.Minute + time.Duration(slices.Max(s.Items))*100*time.Millisecond
+}
+
+// Run implements Scenario.
+func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--repeat", s.Repeat, "--items", len(s.Items)); err != nil {
+		return err
+	}
+	if !slices.IsSorted(s.Items) || s.Items[0] < 2 {
+		return errors.New("--items: ascending numbers from 2 on")
+	}
+	env.sizes("items", s.Items, "repeat", s.Repeat)
+	type snapshot struct {
+		items int
+		took  time.Duration
+	}
+	received := make(chan snapshot, 1)
+	ctx, w, err := env.start(ctx, world.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
+		select {
+		case received <- snapshot{items, took}:
+		default: // the one of the first start, which nobody waits for
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	member := w.Fleet.Members()[0]
+	have := 0
+	for _, size := range s.Items {
+		apps := make([]world.App, 0, size/2-have)
+		for ; have < size/2; have++ {
+			apps = append(apps, world.App{Name: world.AppName(have), Regions: w.Regions, Replicas: 1, Version: "v1"})
+		}
+		w.Progressf("deploying %d apps", len(apps))
+		if _, err := w.DeployAll(ctx, apps, setupConcurrency); err != nil {
+			return err
+		}
+		if err := w.WaitReady(ctx, 1, have); err != nil {
+			return err
+		}
+		w.Progressf("sending %d snapshots of %d items", s.Repeat, 2*have)
+		var times measure.Durations
+		_, parts, err := measured(ctx, w, func() error {
+			for range s.Repeat {
+				member.Kill()
+				if err := member.Lose(); err != nil {
+					return err
+				}
+				select {
+				case <-received:
+				default:
+				}
+				if err := member.Start(ctx); err != nil {
+					return err
+				}
+				select {
+				case got := <-received:
+					if got.items != 2*have {
+						return fmt.Errorf("a snapshot of %d items, and the region has %d", got.items, 2*have)
+					}
+					times.Add(got.took)
+				case <-ctx.Done():
+					return fmt.Errorf("no snapshot: %w", context.Cause(ctx))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		env.Result.Parts = parts
+		perSecond := float64(2*have) / times.Quantile(0.5).Seconds()
+		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+			"items": 2 * have, "ms": measure.Millis(times.Quantile(0.5)), "items_per_s": perSecond,
+		})
+		env.Result.Figure(fmt.Sprintf("items_per_s_%d", size), perSecond, "stored by the agent")
+		env.Result.Figure("items_per_s", perSecond, "at the largest size")
+	}
+	return nil
+}

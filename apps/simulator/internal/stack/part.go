@@ -1,0 +1,178 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+// server is a running process of a part.
+type server interface {
+	PID() int
+	Done() <-chan struct{}
+	Stop(ctx context.Context) error
+}
+
+// Part can be killed, and started again on what it left behind.
+type Part struct {
+	name, log string
+	// ready answers 200 when the part can do its work; empty: it can when start
+	// returns.
+	ready string
+	start func(ctx context.Context) (server, error)
+
+	mu  sync.Mutex
+	now server
+}
+
+// program is a control plane's process.
+type program struct{ *proc.Process }
+
+func (p program) Stop(ctx context.Context) error { return p.Process.Stop(ctx, planeGrace) }
+
+// PID of the process that runs, 0 if none does.
+func (p *Part) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		return 0
+	}
+	select {
+	case <-p.now.Done():
+		return 0
+	default:
+		return p.now.PID()
+	}
+}
+
+func (p *Part) stop(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		return nil
+	}
+	return p.now.Stop(ctx)
+}
+
+// Launch starts a part that does not run.
+func (s *Stack) Launch(ctx context.Context, name string) error {
+	p := s.parts[name]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	running, err := p.start(ctx)
+	if running != nil {
+		p.now = running
+	}
+	if err != nil {
+		return fmt.Errorf("start %s: %w\n%s", name, err, Tail(p.log, 20))
+	}
+	return nil
+}
+
+// Kill a part, and it alone, as kill -9 does; it returns once it has ended. A part
+// that does not run stays so.
+func (s *Stack) Kill(name string) error {
+	if pid := s.parts[name].PID(); pid != 0 {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("kill %s: %w", name, err)
+		}
+	}
+	p := s.parts[name]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		return nil
+	}
+	select {
+	case <-p.now.Done():
+		return nil
+	case <-time.After(stopDeadline):
+		return fmt.Errorf("%s still runs after it was killed", name)
+	}
+}
+
+// Freeze has a part stand still, with all its connections open, until Thaw.
+func (s *Stack) Freeze(name string) error { return s.signal(name, syscall.SIGSTOP) }
+
+// Thaw lets a part go on; one that does not stand still is left alone.
+func (s *Stack) Thaw(name string) error { return s.signal(name, syscall.SIGCONT) }
+
+func (s *Stack) signal(name string, sig syscall.Signal) error {
+	pid := s.parts[name].PID()
+	if pid == 0 {
+		return nil
+	}
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%s %s: %w", sig, name, err)
+	}
+	return nil
+}
+
+// Terminate a part as an operator does, and wait until it has ended.
+func (s *Stack) Terminate(ctx context.Context, name string) error {
+	if err := s.parts[name].stop(ctx); err != nil {
+		return fmt.Errorf("stop %s: %w", name, err)
+	}
+	return nil
+}
+
+// Runs tells whether a part's process lives.
+func (s *Stack) Runs(name string) bool { return s.parts[name].PID() != 0 }
+
+// WaitReady waits until a part that was launched can do its work.
+func (s *Stack) WaitReady(ctx context.Context, name string) error {
+	p := s.parts[name]
+	if p.ready == "" {
+		return nil
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ready(ctx, client, p.ready) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not become ready: %w\n%s", name, context.Cause(ctx), Tail(p.log, 20))
+		case <-tick.C:
+		}
+		if p.PID() == 0 {
+			return fmt.Errorf("%s ended before it was ready\n%s", name, Tail(p.log, 20))
+		}
+	}
+}
+
+func ready(ctx context.Context, client *http.Client, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// Log is the last lines that a part wrote.
+func (s *Stack) Log(name string, lines int) string { return Tail(s.parts[name].log, lines) }
+
+// Tail of a file, its last lines.
+func Tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.SplitAfter(string(b), "\n")
+	return strings.Join(all[max(0, len(all)-lines-1):], "")
+}

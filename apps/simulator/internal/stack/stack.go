@@ -1,0 +1,386 @@
+// Package stack runs a whole installation for a measurement: MariaDB, Restate and
+// one or more replicas of the shipped control plane, each a process of its own, so
+// that /proc tells what each part costs and kill -9 means what it says.
+//
+//	MariaDB, Restate      pkg/localstack, data on disk, durable unless told not to
+//	controlplane-1..n     this program executed again, or the binary that is named
+//
+// All of them die with this process, however it ends. What they leave on disk lies
+// in one folder under a lock; the next run removes the folders of those that died.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+)
+
+// ControlPlaneCommand is the hidden command under which this program is the
+// control plane.
+const ControlPlaneCommand = "__controlplane"
+
+// Names of the parts.
+const (
+	MariaDB = "mariadb"
+	Restate = "restate"
+)
+
+// ControlPlane is the name of replica n, from 1.
+func ControlPlane(n int) string { return "controlplane-" + strconv.Itoa(n) }
+
+// Config of a Stack.
+type Config struct {
+	// Self is this program, which can be executed as the control plane.
+	Self string
+	// ControlPlane is a binary to run instead; empty: Self.
+	ControlPlane string
+	// ControlPlanes is how many replicas run; 0: one.
+	ControlPlanes int
+	// Regions to make, with a join token each.
+	Regions []string
+	// Relaxed: commits survive kill -9 of the servers and not of the machine.
+	Relaxed bool
+	// BufferPoolMiB of MariaDB; 0: 512, which holds the rows of some hundred
+	// thousand instances.
+	BufferPoolMiB int
+	// LeaseTTL of agents; 0: the control plane's own.
+	LeaseTTL time.Duration
+	// Route gives the address at which a replica reaches something that listens
+	// elsewhere: a place to break the connection. nil: directly.
+	Route func(replica, part, address string) (string, error)
+	// Keep the folder at the end.
+	Keep bool
+	// Progress receives lines for a person.
+	Progress func(string)
+}
+
+// Stack is a running installation.
+type Stack struct {
+	cfg  Config
+	dir  string
+	lock *flock.Lock
+	keys controlplane.BootstrapResult
+
+	ports struct {
+		mariadb, ingress, admin, node int
+	}
+	order  []string
+	parts  map[string]*Part
+	planes []*Plane
+
+	mu       sync.Mutex
+	database *mariadb.Server
+}
+
+// Plane is one replica of the control plane.
+type Plane struct {
+	Name string
+	// URL of the API, Admin of metrics and profiles.
+	URL, Admin string
+}
+
+const (
+	rootPrefix = "windlass-sim-"
+	// startDeadline holds the installation of a server on a new machine.
+	startDeadline = 10 * time.Minute
+	stopDeadline  = time.Minute
+	database      = "windlass"
+)
+
+// Start brings everything up; it returns once every replica is ready. What was
+// started is stopped again when something fails.
+func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
+	if cfg.Self == "" || cfg.Progress == nil {
+		return nil, errors.New("stack: Self and Progress are required")
+	}
+	if cfg.ControlPlanes == 0 {
+		cfg.ControlPlanes = 1
+	}
+	if cfg.BufferPoolMiB == 0 {
+		cfg.BufferPoolMiB = 512
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("the stack did not start within %s", startDeadline))
+	defer cancel()
+	s := &Stack{cfg: cfg, parts: map[string]*Part{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if s.dir, s.lock, err = MakeRoot(os.TempDir()); err != nil {
+		return nil, err
+	}
+	if err := s.wire(); err != nil {
+		return nil, err
+	}
+	cfg.Progress("starting MariaDB and Restate")
+	group, starting := errgroup.WithContext(ctx)
+	for _, name := range []string{MariaDB, Restate} {
+		group.Go(func() error { return s.Launch(starting, name) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	cfg.Progress(fmt.Sprintf("making %d regions", len(cfg.Regions)))
+	s.keys, err = controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{MySQLDSN: s.DSN(), Regions: cfg.Regions})
+	if err != nil {
+		return nil, err
+	}
+	cfg.Progress(fmt.Sprintf("starting %d control plane(s)", cfg.ControlPlanes))
+	for _, p := range s.planes {
+		if err := s.Launch(ctx, p.Name); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range s.planes {
+		if err := s.WaitReady(ctx, p.Name); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// wire chooses ports and says how each part is started, now and after a kill.
+func (s *Stack) wire() error {
+	pool := localstack.Ports{Claims: filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))}
+	var err error
+	port := func() int {
+		if err != nil {
+			return 0
+		}
+		var p int
+		p, err = freePort(&pool)
+		return p
+	}
+	s.ports.mariadb, s.ports.ingress, s.ports.admin, s.ports.node = port(), port(), port(), port()
+	s.add(s.mariaDB())
+	s.add(s.restate())
+	for n := range s.cfg.ControlPlanes {
+		name, database := ControlPlane(n+1), address(s.ports.mariadb)
+		if s.cfg.Route != nil && err == nil {
+			database, err = s.cfg.Route(name, MariaDB, database)
+		}
+		s.addControlPlane(name, database, port(), port(), port())
+	}
+	return err
+}
+
+// freePort is below the range that the kernel gives to clients, so that nobody has
+// taken it when a killed part comes back for it.
+func freePort(pool *localstack.Ports) (int, error) {
+	for range 100 {
+		port, taken, err := pool.Take(10_000 + rand.IntN(20_000))
+		if err != nil {
+			return 0, fmt.Errorf("stack: %w", err)
+		}
+		if !taken {
+			return port, nil
+		}
+	}
+	return 0, errors.New("stack: no free port between 10000 and 30000")
+}
+
+func (s *Stack) add(p *Part) {
+	s.parts[p.name] = p
+	s.order = append(s.order, p.name)
+}
+
+func (s *Stack) mariaDB() *Part {
+	dir := filepath.Join(s.dir, MariaDB)
+	durability := mariadb.Durable
+	if s.cfg.Relaxed {
+		durability = mariadb.Relaxed
+	}
+	return &Part{name: MariaDB, log: filepath.Join(dir, "mariadbd.log"), start: func(ctx context.Context) (server, error) {
+		db, err := mariadb.Start(ctx, mariadb.Config{
+			Dir: dir, Port: s.ports.mariadb, Durability: durability, BufferPoolMiB: s.cfg.BufferPoolMiB,
+			DieWithParent: true, Progress: s.cfg.Progress,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.database = db
+		s.mu.Unlock()
+		return db, db.CreateDatabase(ctx, database)
+	}}
+}
+
+func (s *Stack) restate() *Part {
+	dir := filepath.Join(s.dir, Restate)
+	return &Part{name: Restate, log: filepath.Join(dir, "restate.log"), start: func(ctx context.Context) (server, error) {
+		r, err := restate.Start(ctx, restate.Config{
+			Dir: dir, IngressPort: s.ports.ingress, AdminPort: s.ports.admin, NodePort: s.ports.node,
+			Relaxed: s.cfg.Relaxed, DieWithParent: true, Progress: s.cfg.Progress,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}}
+}
+
+// planeGrace is what a control plane has to stop in; it promises less.
+const planeGrace = 25 * time.Second
+
+func (s *Stack) addControlPlane(name, database string, api, admin, workflows int) {
+	dir := filepath.Join(s.dir, name)
+	log := filepath.Join(dir, "log")
+	plane := &Plane{Name: name, URL: "http://" + address(api), Admin: "http://" + address(admin)}
+	s.planes = append(s.planes, plane)
+	path, args := s.cfg.Self, []string{ControlPlaneCommand}
+	if s.cfg.ControlPlane != "" {
+		path, args = s.cfg.ControlPlane, nil
+	}
+	args = append(args, "serve",
+		"--listen="+address(api),
+		"--metrics-listen="+address(admin),
+		"--restate-listen="+address(workflows),
+		"--restate-ingress=http://"+address(s.ports.ingress),
+		"--restate-admin=http://"+address(s.ports.admin),
+		"--key-file="+filepath.Join(s.dir, "keyset.json"),
+		"--pprof",
+	)
+	if s.cfg.LeaseTTL > 0 {
+		args = append(args, "--lease-ttl="+s.cfg.LeaseTTL.String())
+	}
+	s.add(&Part{name: name, log: log, ready: plane.Admin + "/readyz", start: func(context.Context) (server, error) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		p, err := proc.Start(proc.Spec{
+			// The password goes through the environment, which only this user reads.
+			Name: name, Path: path, Args: args, Env: append(environ(), "WINDLASS_MYSQL_DSN="+s.dsnAt(database)),
+			RecordFile: filepath.Join(dir, "process.json"), LogFile: log, DieWithParent: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return program{p}, nil
+	}})
+}
+
+// environ without settings that were meant for another control plane.
+func environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WINDLASS_") })
+}
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+// DSN of the database.
+func (s *Stack) DSN() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.database.DSN(database)
+}
+
+// dsnAt is the DSN with another address of the same server.
+func (s *Stack) dsnAt(listens string) string {
+	return strings.Replace(s.DSN(), "tcp("+address(s.ports.mariadb)+")", "tcp("+listens+")", 1)
+}
+
+// Dir is the folder of the run.
+func (s *Stack) Dir() string { return s.dir }
+
+// Planes are the replicas of the control plane.
+func (s *Stack) Planes() []*Plane { return s.planes }
+
+// RestateURLs are those of the ingress and the admin API.
+func (s *Stack) RestateURLs() (ingress, admin string) {
+	return "http://" + address(s.ports.ingress), "http://" + address(s.ports.admin)
+}
+
+// JoinToken of a region.
+func (s *Stack) JoinToken(region string) string { return s.keys.JoinTokens[region] }
+
+// APIKey is an owner's, OperatorKey the platform's.
+func (s *Stack) APIKey() string { return s.keys.APIKey }
+
+// WorkspaceID of everything that is made with the API key.
+func (s *Stack) WorkspaceID() string { return s.keys.WorkspaceID }
+
+// Folder in which a part keeps what it has.
+func (s *Stack) Folder(name string) string { return filepath.Join(s.dir, name) }
+
+// PIDs of the parts that run.
+func (s *Stack) PIDs() map[string]int {
+	out := map[string]int{}
+	for name, p := range s.parts {
+		if pid := p.PID(); pid != 0 {
+			out[name] = pid
+		}
+	}
+	return out
+}
+
+// Stop ends everything, in reverse order, and removes what it left on disk.
+func (s *Stack) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
+	defer cancel()
+	var err error
+	// The replicas first, together; what they stand on after them.
+	var group errgroup.Group
+	for _, p := range s.planes {
+		group.Go(func() error { return s.parts[p.Name].stop(ctx) })
+	}
+	err = group.Wait()
+	for _, name := range []string{Restate, MariaDB} {
+		if p := s.parts[name]; p != nil {
+			err = errors.Join(err, p.stop(ctx))
+		}
+	}
+	if s.dir == "" {
+		return err
+	}
+	if s.cfg.Keep {
+		s.cfg.Progress("kept " + s.dir)
+	} else {
+		err = errors.Join(err, os.RemoveAll(s.dir))
+	}
+	return errors.Join(err, s.lock.Unlock())
+}
+
+// MakeRoot makes the folder of a run, locked for as long as this process lives,
+// and removes those of processes that have died.
+func MakeRoot(temp string) (string, *flock.Lock, error) {
+	dead, err := filepath.Glob(filepath.Join(temp, rootPrefix+"*"))
+	if err != nil {
+		return "", nil, fmt.Errorf("stack: %w", err)
+	}
+	for _, dir := range dead {
+		// A folder exists for a moment before its lock does.
+		if info, err := os.Stat(dir); err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		if lock, err := flock.Try(filepath.Join(dir, "lock")); err == nil {
+			_ = os.RemoveAll(dir)
+			_ = lock.Unlock()
+		}
+	}
+	dir, err := os.MkdirTemp(temp, rootPrefix)
+	if err != nil {
+		return "", nil, fmt.Errorf("stack: %w", err)
+	}
+	lock, err := flock.Try(filepath.Join(dir, "lock"))
+	if err != nil {
+		return "", nil, fmt.Errorf("stack: %w", errors.Join(err, os.RemoveAll(dir)))
+	}
+	return dir, lock, nil
+}

@@ -1,0 +1,274 @@
+// Package world is one run: an installation, a fleet of agents, users who call the
+// API, and the instruments that measure all of them.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// Options are the same for every scenario; they come from the command line.
+type Options struct {
+	Self          string
+	ControlPlane  string
+	ControlPlanes int
+	Seed          uint64
+	Relaxed       bool
+	Keep          bool
+	// Pprof is the folder that gets CPU profiles of measured windows; empty: none
+	// are taken.
+	Pprof string
+	// MaxMemory of all parts together in bytes; a run that needs more fails.
+	MaxMemory int64
+	// Log gets warnings of agents; nil: nobody does.
+	Log      slog.Handler
+	Progress func(string)
+}
+
+// Config of a World.
+type Config struct {
+	Options
+	// Name of the scenario, for the files of profiles.
+	Name string
+	// Regions is how many there are, Agents how many of them have an agent; 0: all.
+	Regions, Agents int
+	// BufferPoolMiB and LeaseTTL: see stack.Config.
+	BufferPoolMiB int
+	LeaseTTL      time.Duration
+	// Route: see stack.Config.
+	Route func(replica, part, address string) (string, error)
+	// Prepare is called when the installation runs and before there are agents.
+	Prepare func(s *stack.Stack) error
+	// URL of the control plane for an agent and for users (-1); nil: the replicas in
+	// turn.
+	URL func(s *stack.Stack, n int) string
+	// Folder makes the folder of an agent; nil: os.MkdirAll.
+	Folder func(path string) error
+	// Transport wraps the way of an agent's calls; nil: they go as they are.
+	Transport func(region string, next http.RoundTripper) http.RoundTripper
+	// Runtime, Applied, Snapshot and Connected: see fleet.Config.
+	Runtime   func(n int, rnd *rand.Rand) agent.SimulatedConfig
+	Applied   func(region, deploymentID string, generation int64)
+	Snapshot  func(region string, items int, took time.Duration)
+	Connected func(region string, resumed bool)
+	// Idle leaves the agents unstarted.
+	Idle bool
+}
+
+// World is running. Make it with Start, end it with Stop.
+type World struct {
+	Stack *stack.Stack
+	Fleet *fleet.Fleet
+	API   *Client
+	DB    *bare.DB
+	Rand  *rand.Rand
+	// Regions are their names, in order.
+	Regions []string
+
+	cfg     Config
+	sampler *measure.Sampler
+	ended   context.CancelFunc
+	inboxes string
+	lock    *flock.Lock
+	windows int
+}
+
+// RegionName of number n.
+func RegionName(n int) string { return fmt.Sprintf("region-%05d", n) }
+
+// Start everything; ctx ends with a cause when the run exceeds its memory. The
+// returned context is the one to work under.
+func Start(ctx context.Context, cfg Config) (_ context.Context, _ *World, err error) {
+	if cfg.Agents == 0 {
+		cfg.Agents = cfg.Regions
+	}
+	w := &World{cfg: cfg, Rand: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	for n := range cfg.Regions {
+		w.Regions = append(w.Regions, RegionName(n))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	w.ended = func() { cancel(context.Canceled) }
+	defer func() {
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+				err = fmt.Errorf("%w: %w", cause, err)
+			}
+			err = errors.Join(err, w.Stop())
+		}
+	}()
+	w.Stack, err = stack.Start(ctx, stack.Config{
+		Self: cfg.Self, ControlPlane: cfg.ControlPlane, ControlPlanes: cfg.ControlPlanes, Regions: w.Regions,
+		Route: cfg.Route, Relaxed: cfg.Relaxed, BufferPoolMiB: cfg.BufferPoolMiB, LeaseTTL: cfg.LeaseTTL, Keep: cfg.Keep, Progress: cfg.Progress,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.Prepare != nil {
+		if err := cfg.Prepare(w.Stack); err != nil {
+			return nil, nil, err
+		}
+	}
+	w.sampler = measure.NewSampler(w.pids, cfg.MaxMemory, cancel)
+	go w.sampler.Run(ctx)
+	w.API = NewClient(w.url(-1), w.Stack.APIKey())
+	if w.DB, err = bare.OpenDB(w.Stack.DSN()); err != nil {
+		return nil, nil, err
+	}
+	// In memory where there is such a place: inboxes stand for a disk per region.
+	temp := "/dev/shm"
+	if _, err := os.Stat(temp); err != nil {
+		temp = os.TempDir()
+	}
+	if w.inboxes, w.lock, err = stack.MakeRoot(temp); err != nil {
+		return nil, nil, err
+	}
+	w.Fleet, err = fleet.New(fleet.Config{
+		Dir: w.inboxes, Seed: cfg.Seed, Token: w.Stack.JoinToken, Runtime: cfg.Runtime,
+		Applied: cfg.Applied, Snapshot: cfg.Snapshot, Connected: cfg.Connected, Log: cfg.Log,
+		URL: w.url, Folder: cfg.Folder, Transport: cfg.Transport,
+	}, w.Regions[:cfg.Agents])
+	if err != nil {
+		return nil, nil, err
+	}
+	if !cfg.Idle {
+		cfg.Progress(fmt.Sprintf("starting %d agents", cfg.Agents))
+		if err := w.Fleet.Start(ctx); err != nil {
+			return nil, nil, err
+		}
+		if err := w.WaitConnected(ctx, cfg.Agents); err != nil {
+			return nil, nil, err
+		}
+	}
+	return ctx, w, nil
+}
+
+// URL of the control plane for users.
+func (w *World) URL() string { return w.url(-1) }
+
+// url of the control plane for agent n, or for users (-1).
+func (w *World) url(n int) string {
+	if w.cfg.URL != nil {
+		return w.cfg.URL(w.Stack, n)
+	}
+	planes := w.Stack.Planes()
+	return planes[max(n, 0)%len(planes)].URL
+}
+
+// Stop ends everything.
+func (w *World) Stop() error {
+	if w.ended != nil {
+		w.ended()
+	}
+	var err error
+	if w.Fleet != nil {
+		w.Fleet.Stop()
+	}
+	if w.API != nil {
+		w.API.Close()
+	}
+	if w.DB != nil {
+		err = w.DB.Close()
+	}
+	if w.Stack != nil {
+		err = errors.Join(err, w.Stack.Stop())
+	}
+	if w.lock != nil {
+		err = errors.Join(err, os.RemoveAll(w.inboxes), w.lock.Unlock())
+	}
+	return err
+}
+
+// Simulator is the name of this process among the parts.
+const Simulator = "simulator"
+
+func (w *World) pids() map[string]int {
+	out := w.Stack.PIDs()
+	out[Simulator] = os.Getpid()
+	return out
+}
+
+// Progressf tells a person.
+func (w *World) Progressf(format string, args ...any) { w.cfg.Progress(fmt.Sprintf(format, args...)) }
+
+// WaitConnected waits until so many agents have a stream.
+func (w *World) WaitConnected(ctx context.Context, n int) error {
+	return Until(ctx, 10*time.Millisecond, func() (bool, error) { return w.Fleet.Connected() >= n, nil },
+		func() string { return fmt.Sprintf("%d of %d agents are connected", w.Fleet.Connected(), n) })
+}
+
+// Until polls until done says so; when ctx ends, or done fails, the error carries
+// what state says.
+func Until(ctx context.Context, every time.Duration, done func() (bool, error), state func() string) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		ok, err := done()
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w; %s", context.Cause(ctx), state())
+		case err != nil:
+			return fmt.Errorf("%s: %w", state(), err)
+		case ok:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; %s", context.Cause(ctx), state())
+		case <-tick.C:
+		}
+	}
+}
+
+// Measure begins a window; the function that it returns ends it and tells what
+// each part cost.
+func (w *World) Measure(ctx context.Context) (func() (map[string]measure.Part, error), error) {
+	stopProfile := func() error { return nil }
+	w.windows++
+	if w.cfg.Pprof != "" {
+		urls := map[string]string{}
+		for _, p := range w.Stack.Planes() {
+			urls[p.Name] = p.Admin
+		}
+		var err error
+		stopProfile, err = measure.Profile(ctx, w.cfg.Pprof, fmt.Sprintf("%s-%d", w.cfg.Name, w.windows), urls)
+		if err != nil {
+			return nil, err
+		}
+	}
+	end := w.sampler.Window()
+	return func() (map[string]measure.Part, error) {
+		parts := end()
+		return parts, stopProfile()
+	}, nil
+}
+
+// Metrics of all replicas of the control plane, added up.
+func (w *World) Metrics(ctx context.Context) (measure.Metrics, error) {
+	sum := measure.Metrics{}
+	for _, p := range w.Stack.Planes() {
+		if !w.Stack.Runs(p.Name) {
+			continue
+		}
+		m, err := measure.Scrape(ctx, p.Admin+"/metrics")
+		if err != nil {
+			return nil, err
+		}
+		for k, v := range m {
+			sum[k] += v
+		}
+	}
+	return sum, nil
+}

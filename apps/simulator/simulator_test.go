@@ -1,0 +1,203 @@
+package simulator_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/simulator"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+)
+
+// TestMain makes this test binary the control plane, too: scenarios execute it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == stack.ControlPlaneCommand {
+		if err := simulator.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// run a scenario on a real stack and return what it printed last.
+func run(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	err := simulator.Main(t.Context(), append(args, "--json", "--relaxed"), &stdout, &stderr)
+	require.NoError(t, err, "%s%s", &stdout, &stderr)
+	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+	require.Len(t, lines, 1, "one object and nothing else")
+	var result map[string]any
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &result))
+	require.Equal(t, true, result["ok"])
+	if parts := result["parts"].(map[string]any); args[0] != "chaos" {
+		for _, part := range []string{"controlplane-1", "mariadb", "restate", "simulator"} {
+			require.Contains(t, parts, part)
+		}
+	}
+	return result
+}
+
+func positive(t *testing.T, result map[string]any, figures ...string) {
+	t.Helper()
+	for _, name := range figures {
+		require.Greater(t, result[name], 0.0, name)
+	}
+}
+
+func TestLatencyFindsEveryChangeAtItsAgent(t *testing.T) {
+	t.Parallel()
+	result := run(t, "latency", "--regions=8", "--apps=4", "--changes=40", "--control-planes=2")
+	positive(t, result, "p50_ms", "p99_ms")
+	require.Equal(t, 40.0, result["delivered"])
+	require.Contains(t, result["parts"], "controlplane-2")
+}
+
+func TestBurstDeliversWhatTheAPIAndWhatAnotherWriterCommits(t *testing.T) {
+	t.Parallel()
+	positive(t, run(t, "burst", "--changes=30", "--regions=3"), "events_per_s", "feed_events_per_s", "p99_ms", "feed_p99_ms")
+}
+
+func TestSnapshotsAreWholeAtEverySize(t *testing.T) {
+	t.Parallel()
+	result := run(t, "snapshot", "--items=4,20", "--repeat=2")
+	positive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20")
+	require.Len(t, result["rounds"], 2)
+}
+
+func TestIngestStoresTheLastStateOfEveryInstance(t *testing.T) {
+	t.Parallel()
+	for _, more := range [][]string{nil, {"--bare"}} {
+		positive(t, run(t, append([]string{"ingest", "--instances=200", "--regions=2", "--window=1s"}, more...)...), "rows_per_s", "upserts_per_s", "ratio")
+	}
+}
+
+func TestIdleMeasuresAgentsThatStayConnected(t *testing.T) {
+	t.Parallel()
+	result := run(t, "idle", "--agents=0,5", "--window=1s", "--settle=1s")
+	require.Len(t, result["rounds"], 2)
+	positive(t, result, "qps")
+	require.Contains(t, result, "rss_per_agent_kib")
+}
+
+func TestConvergeEndsWithEveryInstanceReadyThoughStartsFail(t *testing.T) {
+	t.Parallel()
+	result := run(t, "converge", "--instances=60", "--regions=3", "--deployments=2", "--rounds=2", "--start-p50=20ms", "--start-p99=100ms", "--fail=0.05")
+	positive(t, result, "seconds", "cpu_s")
+	require.Len(t, result["rounds"], 2)
+}
+
+func TestDeploysCompleteAtEveryConcurrency(t *testing.T) {
+	t.Parallel()
+	result := run(t, "deploys", "--apps=6", "--concurrency=1,4")
+	positive(t, result, "deploys_per_s", "p50_ms", "p99_ms", "invocations_per_s", "ratio")
+	for _, round := range result["rounds"].([]any) {
+		require.Equal(t, 6.0, round.(map[string]any)["complete"])
+	}
+}
+
+func TestReconnectBringsEveryAgentBackWithoutASnapshot(t *testing.T) {
+	t.Parallel()
+	result := run(t, "reconnect", "--agents=10", "--apps=3", "--cuts=1")
+	positive(t, result, "seconds", "peak_cpu_percent")
+	require.Equal(t, 0.0, result["snapshots"])
+	require.Equal(t, 10.0, result["resumed"])
+}
+
+func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
+	t.Parallel()
+	positive(t, run(t, "slow", "--agents=3", "--changes=20", "--rounds=1"), "ratio", "p99_ms", "p99_ms_without")
+}
+
+func TestRegionsComparesFleets(t *testing.T) {
+	t.Parallel()
+	result := run(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")
+	require.Len(t, result["rounds"], 4)
+	positive(t, result, "cpu_ms_per_change")
+}
+
+func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
+	t.Parallel()
+	positive(t, run(t, "baselines", "--window=300ms", "--batch=100"),
+		"upserts_per_s", "feed_transactions_per_s", "feed_changes_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
+}
+
+func TestAllWritesAFileOfResults(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "results.json")
+	var stdout, stderr bytes.Buffer
+	require.NoError(t, simulator.Main(t.Context(), []string{"all", "--small", "--only=snapshot", "--out=" + file, "--relaxed"}, &stdout, &stderr), "%s", &stderr)
+	require.Contains(t, stdout.String(), file)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var report struct {
+		OK      bool
+		Results []map[string]any
+	}
+	require.NoError(t, json.Unmarshal(text, &report))
+	require.True(t, report.OK)
+	require.Len(t, report.Results, 1)
+	require.Equal(t, "snapshot", report.Results[0]["scenario"])
+}
+
+func TestARunThatIsInterruptedLeavesNothing(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var stdout bytes.Buffer
+	interrupted := errors.New("interrupted in the midst of it")
+	err := simulator.Main(ctx, []string{"latency", "--regions=3", "--apps=2", "--changes=100000", "--relaxed"}, &stdout, writer(func(p []byte) {
+		if bytes.Contains(p, []byte("making")) && bytes.Contains(p, []byte("changes")) {
+			cancel(interrupted)
+		}
+	}))
+	require.Error(t, err)
+	require.Contains(t, stdout.String(), interrupted.Error())
+	left, err := filepath.Glob(filepath.Join(temp, "windlass-sim-*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, c := range commands {
+		text, _ := os.ReadFile(c)
+		require.NotContains(t, string(text), temp, "a process still runs")
+	}
+}
+
+type writer func(p []byte)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
+}
+
+func TestARunThatNeedsMoreMemoryThanItMaySaysWho(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	require.Error(t, simulator.Main(t.Context(), []string{"latency", "--regions=2", "--apps=1", "--max-memory-gib=0.1", "--relaxed"}, &stdout, &stderr))
+	require.Contains(t, stdout.String(), "above the limit of 102 MiB")
+}
+
+func TestAMistakeInTheFlagsIsNamed(t *testing.T) {
+	var out bytes.Buffer
+	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--regionz=8"}, &out, &out), "--regionz")
+	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--rate=0", "--json"}, &out, &out), "latency failed")
+	require.Contains(t, out.String(), "--rate=0: has to be above 0")
+}
+
+func TestChaosBreaksThingsAndFindsEverythingInOrder(t *testing.T) {
+	result := run(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s")
+	positive(t, result, "rounds", "blows")
+	require.Equal(t, 0.0, result["violations"])
+	require.Contains(t, result, "detail_blows")
+}
