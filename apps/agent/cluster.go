@@ -184,7 +184,7 @@ func (m *member) run(ctx context.Context) error {
 		return err
 	}
 	m.cfg.Log.InfoContext(ctx, "agent started", "region", region, "runtime", m.flags.Runtime, "version", Version, "identity", m.identity)
-	for attempt := 0; ctx.Err() == nil; attempt++ {
+	for ctx.Err() == nil {
 		m.health.SetRole(roleStandBy)
 		err := m.cluster.Hold(ctx, kubernetes.LeaseName(region), m.identity, m.cfg.Log, m.work)
 		if !errors.Is(err, kubernetes.ErrLeaseLost) {
