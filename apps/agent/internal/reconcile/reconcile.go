@@ -10,8 +10,10 @@
 //
 // What became of a key is its AppliedState: pending while it is tried, applied
 // when the runtime took it (for a delete: when nothing of it is left), rejected
-// with a code. A retryable rejection is tried again with full jitter; a final
-// one waits for another generation. Applied shows only together with an
+// with a code. A retryable rejection is tried again with full jitter, ever less
+// often when it is the key's own, and soon, by one key for all, when something is
+// away that others need, too (see outages); a final one waits for another
+// generation. Applied shows only together with an
 // observation that began after the runtime took it: else the counts beside it
 // would be of the state before, and after a fork nothing would tell them apart.
 package reconcile
@@ -58,8 +60,12 @@ type Config struct {
 	Rand   func() float64
 	// Workers is how many keys are worked on at once: 8.
 	Workers int
-	// Retry spaces out attempts: 1 s to 60 s.
+	// Retry spaces out attempts on a key that fails by itself: 1 s to 60 s.
 	Retry backoff.Policy
+	// Outage spaces out attempts on what fails for all: 1 s to 4 s. With two of the
+	// longest, whatever was away is in use again within 10 s of its return, even if
+	// the first of them hit a key that fails by itself.
+	Outage backoff.Policy
 	// Resync is how often every key is looked at without a cause: 5 min.
 	Resync time.Duration
 }
@@ -78,6 +84,7 @@ type Reconciler struct {
 	look  chan struct{}
 
 	mu       sync.Mutex
+	outages  *outages
 	entries  map[inbox.Key]*entry
 	seen     runtime.Observation
 	looks    int64 // observations begun
@@ -110,16 +117,21 @@ func New(cfg Config) (*Reconciler, error) {
 	if cfg.Retry == (backoff.Policy{}) {
 		cfg.Retry = backoff.Policy{Min: time.Second, Max: time.Minute}
 	}
+	if cfg.Outage == (backoff.Policy{}) {
+		cfg.Outage = backoff.Policy{Min: time.Second, Max: 4 * time.Second}
+	}
 	if cfg.Resync == 0 {
 		cfg.Resync = 5 * time.Minute
 	}
-	return &Reconciler{
+	r := &Reconciler{
 		cfg:     cfg,
 		queue:   newQueue(),
 		look:    make(chan struct{}, 1),
 		entries: map[inbox.Key]*entry{},
 		changed: make(chan struct{}, 1),
-	}, nil
+	}
+	r.outages = newOutages(cfg.Outage, cfg.Rand, r.queue, &r.mu)
+	return r, nil
 }
 
 // Enqueue has the keys looked at.
@@ -154,6 +166,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		}
 	}
 	wg.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outages.stop()
 	r.queue.stop()
 	return nil
 }
@@ -275,6 +290,7 @@ func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item
 		r.settle(ctx, k, item, err)
 		return
 	}
+	r.tried(ctx, k, "")
 	r.mu.Lock()
 	e := r.entry(k)
 	done := e.state.GetDeleted() && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation
@@ -311,6 +327,8 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 		state.Code, state.Message, state.Retryable = "Retrying", err.Error(), true
 		r.cfg.Log.WarnContext(ctx, "cannot apply; will try again", "key", k.Name, "generation", item.Generation, "error", err)
 	}
+	away := missing(err)
+	r.tried(ctx, k, away)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entry(k)
@@ -318,6 +336,8 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 		e.attempts = 0
 	}
 	switch {
+	case away != "":
+		e.attempts = 0
 	case state.Retryable:
 		r.queue.addAfter(k, r.cfg.Retry.Delay(e.attempts, r.cfg.Rand))
 		e.attempts++
@@ -354,6 +374,7 @@ func (r *Reconciler) set(e *entry, state *agentv1.AppliedState) {
 func (r *Reconciler) forget(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.outages.forget(k)
 	if _, ok := r.entries[k]; ok {
 		delete(r.entries, k)
 		r.signal()
@@ -391,8 +412,8 @@ func (r *Reconciler) observe(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
+			wait = r.cfg.Outage.Delay(failures, r.cfg.Rand)
 			failures++
-			wait = r.cfg.Retry.Delay(failures, r.cfg.Rand)
 			r.lookAgain()
 			r.cfg.Log.WarnContext(ctx, "cannot observe the runtime; will look again", "error", err, "retry_in", wait)
 		} else {

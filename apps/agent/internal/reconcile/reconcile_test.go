@@ -25,30 +25,46 @@ type spy struct {
 	*simulated.Runtime
 	mu      sync.Mutex
 	applies int
-	inside  int
-	fail    func() error
+	inside  map[string]bool
+	fail    func(id string) error
 	slow    time.Duration
 }
 
 func (s *spy) Apply(ctx context.Context, a runtime.Assignment) error {
 	s.mu.Lock()
 	s.applies++
-	s.inside++
-	if s.inside > 1 {
+	id := a.Deployment.Id
+	if s.inside[id] {
 		panic("two calls for one deployment at a time")
 	}
+	s.inside[id] = true
 	fail := s.fail
 	s.mu.Unlock()
 	time.Sleep(s.slow)
 	s.mu.Lock()
-	s.inside--
+	delete(s.inside, id)
 	s.mu.Unlock()
 	if fail != nil {
-		if err := fail(); err != nil {
+		if err := fail(id); err != nil {
 			return err
 		}
 	}
 	return s.Runtime.Apply(ctx, a)
+}
+
+func (s *spy) failWith(fail func(id string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = fail
+}
+
+// calls to Apply since the last time.
+func (s *spy) calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.applies
+	s.applies = 0
+	return n
 }
 
 // region is a reconciler over a real inbox and a simulated runtime; stopping an
@@ -61,11 +77,14 @@ type region struct {
 	revision int64
 }
 
-func start(t *testing.T, rt *spy) *region {
+func start(t *testing.T, rt *spy) *region { return startWith(t, rt, rt) }
+
+// startWith has the reconciler use runtime over, which wraps rt.
+func startWith(t *testing.T, rt *spy, over runtime.Runtime) *region {
 	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
 	require.NoError(t, err)
 	r, err := New(Config{
-		Inbox: in, Runtime: rt,
+		Inbox: in, Runtime: over,
 		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
 		ForgetSecrets: func(string) error { return nil },
 		Serve:         func(*agentv1.Routes, int64, int64) error { return nil },
@@ -85,7 +104,7 @@ func start(t *testing.T, rt *spy) *region {
 }
 
 func simulate() *spy {
-	return &spy{Runtime: simulated.New(simulated.Config{Stop: func() time.Duration { return 10 * time.Second }})}
+	return &spy{inside: map[string]bool{}, Runtime: simulated.New(simulated.Config{Stop: func() time.Duration { return 10 * time.Second }})}
 }
 
 func item(key string, epoch, generation int64, action agentv1.DeploymentState_Action) *agentv1.Item {
@@ -196,15 +215,13 @@ func TestAfterAForkTheHigherEpochWinsWithALowerGeneration(t *testing.T) {
 func TestAFinalRejectionWaitsForAnotherGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
-		rt.fail = func() error { return &runtime.Rejection{Code: runtime.ReasonInvalidSpec, Message: "no"} }
+		rt.fail = func(string) error { return &runtime.Rejection{Code: runtime.ReasonInvalidSpec, Message: "no"} }
 		g := start(t, rt)
 		g.snapshot(1, item("dep_1", 1, 1, apply))
 		time.Sleep(time.Hour)
 		g.requireState("dep_1", 1, 1, isRejected, false)
 		require.Equal(t, 1, rt.applies, "whatever is resynchronised meanwhile")
-		rt.mu.Lock()
-		rt.fail = nil
-		rt.mu.Unlock()
+		rt.failWith(nil)
 		g.delta(item("dep_1", 1, 2, apply))
 		time.Sleep(time.Second)
 		g.requireState("dep_1", 1, 2, isApplied, false)
@@ -214,7 +231,7 @@ func TestAFinalRejectionWaitsForAnotherGeneration(t *testing.T) {
 func TestARetryableFailureIsTriedAgainEverLessOftenAndHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
-		rt.fail = func() error {
+		rt.fail = func(string) error {
 			return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: "full", Retryable: true}
 		}
 		g := start(t, rt)
@@ -223,9 +240,7 @@ func TestARetryableFailureIsTriedAgainEverLessOftenAndHoldsUpNoOther(t *testing.
 		g.requireState("dep_1", 1, 1, isRejected, false)
 		require.Greater(t, rt.applies, 6)
 		require.Less(t, rt.applies, 20)
-		rt.mu.Lock()
-		rt.fail = func() error { return errors.New("not now \xff") }
-		rt.mu.Unlock()
+		rt.failWith(func(string) error { return errors.New("not now \xff") })
 		g.delta(&agentv1.Item{
 			Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Epoch: 1, Generation: 1,
 			Content: &agentv1.Item_Routes{Routes: &agentv1.Routes{AppId: "app_1"}},

@@ -1,0 +1,185 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// outages has keys wait together for what they all need and what does not answer:
+// the API server, the control plane, the disk. While it is away, one key at a time
+// finds out whether it is back, however many wait; when it is, all are tried at
+// once. So an outage costs the same for one deployment as for a thousand, and its
+// end is found within the policy's longest delay, however long it lasted.
+//
+//	fails for the lack of X          the probe fails: to the end of the line
+//	        |                             .--------------.
+//	        v                             v              |
+//	     waiting for X --first, in turn--> probe --------'
+//	        ^                                |  X answered, with yes or no
+//	        '-- again without X --- all <----'
+//
+// A key whose own fault looks like an outage costs a turn of the line, and no
+// more: the others take turns with it.
+//
+// It is used under the Reconciler's mutex.
+type outages struct {
+	policy backoff.Policy
+	random func() float64
+	queue  *queue
+	lock   sync.Locker        // the Reconciler's, for what timers do
+	all    map[string]*outage // by what does not answer
+	of     map[inbox.Key]*outage
+}
+
+func newOutages(policy backoff.Policy, random func() float64, q *queue, lock sync.Locker) *outages {
+	return &outages{policy: policy, random: random, queue: q, lock: lock, all: map[string]*outage{}, of: map[inbox.Key]*outage{}}
+}
+
+// outage is one of something.
+type outage struct {
+	// waiting are in the order in which they failed last.
+	waiting []inbox.Key
+	// failures in a row, of probes; last is when.
+	failures int
+	last     time.Time
+	// probe is the key that finds out; nil while timer runs, which will pick it.
+	probe *inbox.Key
+	timer *time.Timer
+}
+
+// calm is how long nothing may have failed for the next outage to be a new one. A
+// thing that fails half of what it is asked is thus not asked ever faster.
+const calm = 10 * time.Second
+
+// missing names what did not answer, if that is why a key failed; "" when the key
+// failed by itself, or did not. What fails without a word of the runtime, a disk or a
+// deadline, fails for all.
+func missing(err error) string {
+	if err == nil {
+		return ""
+	}
+	rejection, ok := errors.AsType[*runtime.Rejection](err)
+	switch {
+	case !ok:
+		return "host"
+	case rejection.Retryable && (rejection.Code == runtime.ReasonUnavailable || rejection.Code == runtime.ReasonSecretUnavailable):
+		return rejection.Code
+	}
+	return ""
+}
+
+// tried notes whether what a key needs did answer.
+func (r *Reconciler) tried(ctx context.Context, k inbox.Key, away string) {
+	r.mu.Lock()
+	released := r.outages.tried(k, away)
+	r.mu.Unlock()
+	if released > 0 {
+		r.cfg.Log.InfoContext(ctx, "what was away answers again: trying all that waited for it", "keys", released)
+	}
+}
+
+// tried notes that a key was tried, and what did not answer, if anything. It returns
+// how many keys are tried again because what they waited for answered.
+func (o *outages) tried(k inbox.Key, missing string) (released int) {
+	if was := o.of[k]; was != nil && (missing == "" || was != o.all[missing]) {
+		o.drop(was, k)
+		released = o.release(was)
+	}
+	if missing != "" {
+		o.join(k, missing)
+	}
+	return released
+}
+
+func (o *outages) join(k inbox.Key, missing string) {
+	out := o.all[missing]
+	if out == nil {
+		out = &outage{}
+		o.all[missing] = out
+	}
+	now := time.Now()
+	if len(out.waiting) == 0 && now.Sub(out.last) > calm {
+		out.failures = 0
+	}
+	out.last = now
+	switch {
+	case out.probe != nil && *out.probe == k:
+		out.probe = nil
+		out.failures++
+		out.waiting = append(slices.DeleteFunc(out.waiting, func(w inbox.Key) bool { return w == k }), k)
+	case o.of[k] == nil:
+		out.waiting = append(out.waiting, k)
+		o.of[k] = out
+	}
+	o.arm(out)
+}
+
+// forget a key that is no longer to be tried.
+func (o *outages) forget(k inbox.Key) {
+	if out := o.of[k]; out != nil {
+		o.drop(out, k)
+		o.arm(out)
+	}
+}
+
+func (o *outages) drop(out *outage, k inbox.Key) {
+	delete(o.of, k)
+	out.waiting = slices.DeleteFunc(out.waiting, func(w inbox.Key) bool { return w == k })
+	if out.probe != nil && *out.probe == k {
+		out.probe = nil
+	}
+}
+
+// release has all that wait tried.
+func (o *outages) release(out *outage) int {
+	all := out.waiting
+	out.waiting, out.probe = nil, nil
+	o.arm(out)
+	for _, k := range all {
+		delete(o.of, k)
+	}
+	o.queue.add(all...)
+	return len(all)
+}
+
+// arm sees to it that there is a probe, now or later, while anybody waits.
+func (o *outages) arm(out *outage) {
+	switch {
+	case len(out.waiting) == 0:
+		if out.timer != nil {
+			out.timer.Stop()
+			out.timer = nil
+		}
+	case out.probe == nil && out.timer == nil:
+		var timer *time.Timer
+		timer = time.AfterFunc(o.policy.Delay(out.failures, o.random), func() {
+			o.lock.Lock()
+			defer o.lock.Unlock()
+			if out.timer != timer {
+				return // it was stopped too late
+			}
+			out.timer = nil
+			first := out.waiting[0]
+			out.probe = &first
+			o.queue.add(first)
+		})
+		out.timer = timer
+	}
+}
+
+// stop ends the timers.
+func (o *outages) stop() {
+	for _, out := range o.all {
+		if out.timer != nil {
+			out.timer.Stop()
+			out.timer = nil
+		}
+	}
+}
