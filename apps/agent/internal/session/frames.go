@@ -99,6 +99,10 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	s.gauge.Set(1)
 	s.cfg.Log.InfoContext(ctx, "connected to the control plane", "epoch", h.Epoch, "fence", h.Fence, "resumed", h.Resumed, "server", h.ServerVersion)
 	f.reporter = true
+	select {
+	case s.back <- struct{}{}:
+	default:
+	}
 	go func() {
 		defer close(f.reporting)
 		err := s.cfg.Reporter.Run(ctx, report.Session{

@@ -1,0 +1,120 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// nobody is a control plane that is away, and notes who asks for it.
+type nobody struct {
+	Client
+	mu      sync.Mutex
+	asked   []time.Time
+	renewed func() (*agentv1.RenewCredentialResponse, error)
+}
+
+func (n *nobody) Watch(context.Context, *agentv1.WatchRequest) (*connect.ServerStreamForClient[agentv1.WatchResponse], error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, time.Now())
+	return nil, connect.NewError(connect.CodeUnavailable, errors.New("refused"))
+}
+
+func (n *nobody) RenewCredential(context.Context, *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.renewed()
+}
+
+// alone is a session without a control plane.
+func alone(t *testing.T, in *inbox.Inbox, c Client, credential identity, seed uint64) *Session {
+	s, err := New(Config{
+		Client: c, Credentials: &Credentials{path: filepath.Join(t.TempDir(), "credential.json"), id: credential}, Info: &agentv1.AgentInfo{},
+		Inbox: in, Reporter: &reporter{sessions: make(chan report.Session, 1)}, Changed: func(...inbox.Key) {}, Instances: nothing{},
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: rand.New(rand.NewPCG(seed, 0)).Float64,
+	})
+	require.NoError(t, err)
+	return s
+}
+
+func emptyInbox(t *testing.T) *inbox.Inbox {
+	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, in.Close()) })
+	return in
+}
+
+func TestHoweverLongTheControlPlaneIsAwayEveryAgentAsksAgainWithinFiveSecondsAndACrowdStaysSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const crowd = 100
+		in := emptyInbox(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var agents []*nobody
+		var wg sync.WaitGroup
+		for n := range crowd {
+			away := &nobody{}
+			agents = append(agents, away)
+			s := alone(t, in, away, identity{Credential: "wla_credential"}, uint64(n))
+			wg.Go(func() { _ = s.Run(ctx) })
+		}
+		begin := time.Now()
+		time.Sleep(30 * time.Minute)
+		cancel()
+		wg.Wait()
+		perSecond := map[int]int{}
+		for _, a := range agents {
+			for i, at := range a.asked {
+				perSecond[int(at.Sub(begin)/time.Second)]++
+				if i > 0 {
+					require.LessOrEqual(t, at.Sub(a.asked[i-1]), 5*time.Second)
+				}
+			}
+			require.LessOrEqual(t, time.Since(a.asked[len(a.asked)-1]), 5*time.Second)
+		}
+		for second, n := range perSecond {
+			if second > 15 {
+				require.Less(t, n, 75, "about %d come in each second; all of them come in none", crowd*10/26)
+			}
+		}
+	})
+}
+
+func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		away := &nobody{renewed: func() (*agentv1.RenewCredentialResponse, error) { return nil, errors.New("refused") }}
+		s := alone(t, emptyInbox(t), away, identity{Credential: "old", IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(2 * time.Hour).UnixMilli()}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { _ = s.Renew(ctx) })
+		time.Sleep(2*time.Hour - time.Second)
+		require.Equal(t, "old", s.cfg.Credentials.Token())
+
+		away.mu.Lock()
+		away.renewed = func() (*agentv1.RenewCredentialResponse, error) {
+			return &agentv1.RenewCredentialResponse{Credential: &agentv1.Credential{Value: "new", ExpiresAt: time.Now().Add(time.Hour).UnixMilli()}}, nil
+		}
+		away.mu.Unlock()
+		f := &frames{session: s, cancel: func(error) {}, reporting: make(chan struct{})}
+		require.NoError(t, f.hello(ctx, &agentv1.Hello{}))
+		synctest.Wait()
+		require.Equal(t, "new", s.cfg.Credentials.Token())
+	})
+}
