@@ -96,9 +96,12 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.inbox, err = inbox.Open(filepath.Join(cfg.DataDir, "inbox.db"), cfg.NoSync); err != nil {
 		return nil, err
 	}
-	credentials, client, info, err := connect(ctx, cfg)
+	credentials, client, info, err := connect(cfg)
 	if err != nil {
 		return nil, err
+	}
+	if err := credentials.EnsureJoined(ctx, client, cfg.TokenFile, info, backoff.Policy{}, cfg.Rand, cfg.Log); err != nil {
+		return nil, fmt.Errorf("join: %w", err)
 	}
 	a.region = credentials.Region()
 
@@ -155,9 +158,9 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 // credentialFile is where, in the data directory, the credential is.
 const credentialFile = "credential.json"
 
-// connect returns the agent's credentials, after it has joined if need be, and the
-// client that uses them.
-func connect(ctx context.Context, cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
+// connect returns the agent's credentials, which are empty before it has joined, and
+// the client that uses them.
+func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
 	credentials, err := session.OpenCredentials(filepath.Join(cfg.DataDir, credentialFile))
 	if err != nil {
 		return nil, nil, nil, err
@@ -172,11 +175,7 @@ func connect(ctx context.Context, cfg Config) (*session.Credentials, agentv1conn
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
 	}
-	info := &agentv1.AgentInfo{Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname}
-	if err := credentials.EnsureJoined(ctx, client, cfg.TokenFile, info, backoff.Policy{}, cfg.Rand, cfg.Log); err != nil {
-		return nil, nil, nil, fmt.Errorf("join: %w", err)
-	}
-	return credentials, client, info, nil
+	return credentials, client, &agentv1.AgentInfo{Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname}, nil
 }
 
 // Region is the name of the region that the agent joined.

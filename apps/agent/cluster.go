@@ -112,6 +112,8 @@ type member struct {
 	shared   *kubernetes.Kept
 	identity string
 	health   service.Health
+	// unjoined says why there is no credential of a region yet; nil: there is one.
+	unjoined atomic.Pointer[string]
 	// term is what this agent runs while it is active; nil: it stands by.
 	term atomic.Pointer[term]
 }
@@ -150,6 +152,13 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	}
 
 	m.health.SetRole(roleStarting)
+	m.lacks("it has not joined a region yet")
+	m.health.Add("credential", func(context.Context) error {
+		if why := m.unjoined.Load(); why != nil {
+			return errors.New(*why)
+		}
+		return nil
+	})
 	// An agent that stands by does all that it should.
 	m.health.Add("control plane", func(context.Context) error {
 		if t := m.term.Load(); t != nil && !t.agent.Connected() {
@@ -177,6 +186,9 @@ func (m *member) gather() ([]*dto.MetricFamily, error) {
 
 func (m *member) credentialFile() string { return filepath.Join(m.cfg.DataDir, credentialFile) }
 
+// lacks notes why there is no credential.
+func (m *member) lacks(why string) { m.unjoined.Store(&why) }
+
 // run joins, and then stands by and works in turns.
 func (m *member) run(ctx context.Context) error {
 	region, err := m.join(ctx)
@@ -200,40 +212,56 @@ func (m *member) run(ctx context.Context) error {
 // join makes sure of a credential and returns the region that it is for; none when
 // ctx ended before.
 func (m *member) join(ctx context.Context) (region string, err error) {
-	use := func(ctx context.Context) error {
-		if m.shared != nil {
-			if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
-				return err
-			}
-		}
-		credentials, _, _, err := connect(ctx, m.cfg)
-		if err != nil {
-			return err
-		}
-		region = credentials.Region()
-		if m.shared != nil {
-			return session.Give(ctx, m.credentialFile(), m.shared)
-		}
-		return nil
-	}
 	for attempt := 0; ctx.Err() == nil; attempt++ {
-		if m.shared == nil {
-			err = use(ctx)
-		} else {
-			err = m.cluster.Hold(ctx, joinLease, m.identity, m.cfg.Log, use)
-		}
-		switch {
-		case err == nil:
+		if region, err = m.joinOnce(ctx); err == nil && region != "" {
+			m.unjoined.Store(nil)
 			return region, nil
-		case m.shared == nil && ctx.Err() == nil:
-			return "", err
 		}
+		if err == nil {
+			continue // ctx ended while another agent joined
+		}
+		m.lacks(err.Error())
 		wait := backoff.Policy{}.Delay(attempt, m.cfg.Rand)
 		m.cfg.Log.WarnContext(ctx, "cannot get the region's credential; will try again", "error", err, "retry_in", wait)
 		// Its error is that ctx ended, which the loop sees.
 		_ = backoff.Sleep(ctx, wait)
 	}
 	return "", nil
+}
+
+// joinOnce takes the credential that the agents share, or joins and shares it. The
+// lease is held for one attempt only: what this agent lacks, a token that is still
+// good, the next one may have.
+func (m *member) joinOnce(ctx context.Context) (region string, err error) {
+	if m.shared == nil {
+		return m.joinAlone(ctx)
+	}
+	var joined string
+	err = m.cluster.Hold(ctx, joinLease, m.identity, m.cfg.Log, func(ctx context.Context) (err error) {
+		if err = session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
+			return err
+		}
+		if joined, err = m.joinAlone(ctx); err != nil {
+			return err
+		}
+		return session.Give(ctx, m.credentialFile(), m.shared)
+	})
+	if err != nil {
+		return "", err
+	}
+	return joined, nil
+}
+
+// joinAlone joins, unless there is a credential in the data directory.
+func (m *member) joinAlone(ctx context.Context) (region string, err error) {
+	credentials, client, info, err := connect(m.cfg)
+	if err != nil {
+		return "", err
+	}
+	if err := credentials.JoinOnce(ctx, client, m.cfg.TokenFile, info); err != nil {
+		return "", err
+	}
+	return credentials.Region(), nil
 }
 
 // work is what the active agent does, until ctx ends.

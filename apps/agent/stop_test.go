@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if agent.IsShim(os.Args) {
 		os.Exit(agent.ShimMain(os.Args))
 	}
+	if os.Getenv(programEnv) != "" {
+		os.Exit(programMain())
+	}
 	os.Exit(m.Run())
 }
 

@@ -112,9 +112,7 @@ var ErrJoin = errors.New("cannot join")
 // credential or ctx ends. It returns at once when there is one already.
 func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
 	for attempt := 0; c.Token() == ""; attempt++ {
-		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		err := c.join(bounded, client, tokenFile, info, time.Now())
-		cancel()
+		err := c.JoinOnce(ctx, client, tokenFile, info)
 		if err == nil {
 			log.InfoContext(ctx, "joined", "region", c.Region())
 			return nil
@@ -128,6 +126,16 @@ func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile
 		}
 	}
 	return nil
+}
+
+// JoinOnce joins in one attempt, unless there is a credential already.
+func (c *Credentials) JoinOnce(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo) error {
+	if c.Token() != "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.join(ctx, client, tokenFile, info, time.Now())
 }
 
 // join trades the join token for a credential.

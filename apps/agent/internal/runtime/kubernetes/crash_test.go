@@ -25,6 +25,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -276,7 +277,7 @@ func TestAnAgentThatIsKilledAnywhereLeavesNothingBehindAndNothingTwice(t *testin
 // holdLease says when it has the lease, and holds it until it is killed.
 func holdLease(o order) int {
 	err := kubernetes.Lease{
-		Client: o.client(), Namespace: agentNamespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),
+		Client: o.client(), Namespace: kubetest.Namespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}.Hold(context.Background(), func(ctx context.Context) error {
 		_, _ = fmt.Fprintln(os.Stdout, "held")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/runtimetest"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -51,7 +52,7 @@ var cluster = sync.OnceValues(func() (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := agentClient(context.Background(), admin)
+	agent, err := kubetest.AgentClient(context.Background(), admin)
 	return &lab{admin: admin, agent: agent}, err
 })
 

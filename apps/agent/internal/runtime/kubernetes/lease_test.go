@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 )
 
 // failover is what a region may be without an active agent.
@@ -26,7 +27,7 @@ const failover = 15 * time.Second
 func (h *harness) lease(t *testing.T, identity string, client *rest.Config) kubernetes.Lease {
 	t.Helper()
 	return kubernetes.Lease{
-		Client: client, Namespace: agentNamespace, Name: kubernetes.LeaseName(h.cfg.Region), Identity: identity,
+		Client: client, Namespace: kubetest.Namespace, Name: kubernetes.LeaseName(h.cfg.Region), Identity: identity,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }

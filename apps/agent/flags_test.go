@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	pools := func(text string) string {
+		path := filepath.Join(dir, t.Name()+".yaml")
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	for name, test := range map[string]struct {
+		change func(*clusterFlags)
+		want   []string
+	}{
+		"negative time": {
+			func(c *clusterFlags) { c.ForceDeleteLostAfter = -time.Minute },
+			[]string{"--force-delete-lost-after=-1m0s", "use 0 for never, or a positive time such as 10m"},
+		},
+		"a selector of another kind": {
+			func(c *clusterFlags) { c.GatewaySelector = "pod:app=gateway,node:a=b" },
+			[]string{`--gateway-selector="pod:app=gateway,node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE, namespace:LABEL=VALUE, cidr:PREFIX`},
+		},
+		"a label without a value": {
+			func(c *clusterFlags) { c.GatewaySelector = "pod:app" },
+			[]string{`"pod:app" is none of pod:LABEL=VALUE`},
+		},
+		"a prefix that is none": {
+			func(c *clusterFlags) { c.GatewaySelector = "cidr:10.0.0.0/99" },
+			[]string{`--gateway-selector="cidr:10.0.0.0/99"`, "10.0.0.0/99"},
+		},
+		"a file that is not there": {
+			func(c *clusterFlags) { c.PoolsFile = filepath.Join(dir, "none.yaml") },
+			[]string{"--pools-file", "none.yaml", "no such file"},
+		},
+		"a file of something else": {
+			func(c *clusterFlags) { c.PoolsFile = pools("pool: h100\n") },
+			[]string{"--pools-file=", `"pool"`},
+		},
+		"a namespace that cannot be": {
+			func(c *clusterFlags) { c.NamespacePrefix = "Windlass_" },
+			[]string{`--namespace-prefix="Windlass_"`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clusterFlags{NamespacePrefix: "windlass-"}
+			test.change(&c)
+			_, err := c.runtimeConfig()
+			for _, part := range test.want {
+				require.ErrorContains(t, err, part)
+			}
+		})
+	}
+}
+
+func TestTheFlagsOfAClusterAreWhatItsRuntimeGets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pools.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("pools: [{name: h100, nodeSelector: {pool: h100}, quota: 8}]"), 0o600))
+	cfg, err := clusterFlags{
+		NamespacePrefix: "wl-", PoolsFile: path, ForceDeleteLostAfter: time.Minute,
+		GatewaySelector: "pod:app=gateway, namespace:team=edge,pod:tier=front,cidr:10.0.0.0/8,cidr:fd00::/8",
+	}.runtimeConfig()
+	require.NoError(t, err)
+	require.Equal(t, "wl-", cfg.NamespacePrefix)
+	require.Equal(t, time.Minute, cfg.ForceDeleteLostAfter)
+	require.Equal(t, render.GatewaySelector{
+		PodLabels: map[string]string{"app": "gateway", "tier": "front"}, NamespaceLabels: map[string]string{"team": "edge"},
+		CIDRs: []string{"10.0.0.0/8", "fd00::/8"},
+	}, cfg.Gateway)
+	require.Equal(t, map[string]string{"pool": "h100"}, cfg.Pools["h100"].NodeSelector)
+
+	cfg, err = clusterFlags{NamespacePrefix: "windlass-"}.runtimeConfig()
+	require.NoError(t, err)
+	require.Empty(t, cfg.Pools)
+	require.Empty(t, cfg.Gateway)
+}
