@@ -33,8 +33,9 @@ type Rig interface {
 	Start(step rollout.Step) Process
 }
 
-// patience is how long anything may take. Real drivers share a busy machine.
-const patience = 30 * time.Second
+// patience is how long anything may take. Real drivers share a busy machine, and
+// try again after ten seconds what failed on it.
+const patience = 2 * time.Minute
 
 func logger(t testing.TB) *slog.Logger {
 	return slog.New(slog.DiscardHandler).With("test", t.Name())

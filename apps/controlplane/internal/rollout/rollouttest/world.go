@@ -3,6 +3,8 @@ package rollouttest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -113,16 +115,35 @@ func (w *world) step(ctx context.Context, id string) (next int64, err error) {
 	return next, nil
 }
 
-// quiet tells whether every app has seen all and looked as often as it was to.
+// settled tells whether the app has seen all and looked as often as it was to.
+func (a *app) settled() bool {
+	return a.seen == a.events && len(a.looks) == 0 && a.due == 0 && a.running == 0
+}
+
+// quiet tells whether every app is settled.
 func (w *world) quiet() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range w.apps {
-		if a.seen != a.events || len(a.looks) > 0 || a.due != 0 || a.running > 0 {
+		if !a.settled() {
 			return false
 		}
 	}
 	return true
+}
+
+// unsettled describes the apps that are not.
+func (w *world) unsettled() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out strings.Builder
+	for id, a := range w.apps {
+		if !a.settled() {
+			fmt.Fprintf(&out, "\n%s: %d of %d events seen in %d steps, %d looks to come, due %d, sent %d, %d running",
+				id, a.seen, a.events, len(a.steps), len(a.looks), a.due, a.sent, a.running)
+		}
+	}
+	return out.String()
 }
 
 // OverdueWakes implements rollout.SweepTx.
@@ -179,7 +200,7 @@ func (w *world) await(what string, within time.Duration, condition func() bool) 
 	w.t.Helper()
 	for end := time.Now().Add(within); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("%s: not within %s", what, within)
+			w.t.Fatalf("%s: not within %s%s", what, within, w.unsettled())
 		}
 	}
 }
