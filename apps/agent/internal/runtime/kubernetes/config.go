@@ -33,6 +33,8 @@ type Config struct {
 	// ForceDeleteLostAfter is how long a node must have been lost before pods that
 	// cannot end on it are deleted without its word. 0: never.
 	ForceDeleteLostAfter time.Duration
+	// Ended says how long pods that are over stay.
+	Ended EndedPods
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -70,6 +72,9 @@ func (c *Config) check() error {
 		return errors.New("kubernetes: Log, Registerer and Random are required")
 	case c.ForceDeleteLostAfter < 0:
 		return fmt.Errorf("kubernetes: ForceDeleteLostAfter is %v: use 0 for never, or a positive time", c.ForceDeleteLostAfter)
+	}
+	if err := c.Ended.check(); err != nil {
+		return err
 	}
 	if c.CallTimeout == 0 {
 		c.CallTimeout = defaultCallTimeout

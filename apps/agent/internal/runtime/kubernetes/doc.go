@@ -35,7 +35,8 @@
 // removed when no pod refers to them any more.
 //
 // Removal is one deletion in the foreground: pods first, then the workload, then
-// what it owned.
+// what it owned. Pods that were evicted or refused stay behind until the agent takes
+// them away (see EndedPods).
 //
 // # How few calls are made
 //

@@ -7,6 +7,7 @@ type metrics struct {
 	drift     *prometheus.CounterVec
 	conflicts prometheus.Counter
 	forced    prometheus.Counter
+	ended     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -23,7 +24,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		forced: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_forced_deletions_total", Help: "Pods of lost nodes that were deleted without the node's word.",
 		}),
+		ended: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_ended_pods_removed_total", Help: "Pods that were over, as by eviction, and were removed.",
+		}),
 	}
-	reg.MustRegister(m.calls, m.drift, m.conflicts, m.forced)
+	reg.MustRegister(m.calls, m.drift, m.conflicts, m.forced, m.ended)
 	return m
 }

@@ -40,6 +40,17 @@ func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
 	_, err = as.CoreV1().ServiceAccounts("kube-system").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)
 	forbidden(err, "make a service account in a foreign namespace")
 	require.ErrorContains(t, err, "writes only in namespaces with the label")
+	theirs := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "theirs-"},
+		Spec: corev1.PodSpec{
+			Containers:      []corev1.Container{{Name: "main", Image: image}},
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: "acme.example/hold"}},
+		},
+	}
+	theirs, err = h.api.CoreV1().Pods("default").Create(ctx, theirs, metav1.CreateOptions{})
+	require.NoError(t, err)
+	forbidden(as.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}), "delete a pod in a foreign namespace")
+	require.NoError(t, h.api.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}))
 	_, err = as.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, dry)
 	forbidden(err, "make a namespace that is not labelled")
 	forbidden(as.CoreV1().Namespaces().Delete(ctx, "default", metav1.DeleteOptions{}), "remove a foreign namespace")

@@ -21,7 +21,7 @@ const (
 	roleLabel    = render.LabelComponent
 	defaultRole  = "main"
 	// maxLeftBehind pods of a workload are told of: controllers leave each that was
-	// evicted, until somebody takes them away.
+	// evicted, and the agent takes away all but some only a while later.
 	maxLeftBehind = 5
 )
 
