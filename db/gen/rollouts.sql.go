@@ -7,6 +7,7 @@ package gen
 
 import (
 	"context"
+	"strings"
 )
 
 const getRollout = `-- name: GetRollout :one
@@ -43,6 +44,63 @@ func (q *Queries) GetRollout(ctx context.Context, arg GetRolloutParams) (Rollout
 		&i.FinishedAt,
 	)
 	return i, err
+}
+
+const getRollouts = `-- name: GetRollouts :many
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at FROM rollouts WHERE id IN (/*SLICE:ids*/?)
+`
+
+func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, error) {
+	query := getRollouts
+	var queryParams []interface{}
+	if len(ids) > 0 {
+		for _, v := range ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Rollout
+	for rows.Next() {
+		var i Rollout
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.AppID,
+			&i.DeploymentID,
+			&i.Version,
+			&i.FromDeploymentID,
+			&i.FromVersion,
+			&i.Status,
+			&i.Reason,
+			&i.Message,
+			&i.CreatedBy,
+			&i.CancelRequested,
+			&i.CancelledBy,
+			&i.CancelWhy,
+			&i.Traceparent,
+			&i.Attempts,
+			&i.CreatedAt,
+			&i.Deadline,
+			&i.FinishedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const insertRollout = `-- name: InsertRollout :exec

@@ -8,6 +8,9 @@ INSERT INTO rollouts (
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
+-- name: GetRollouts :many
+SELECT * FROM rollouts WHERE id IN (sqlc.slice(ids));
+
 -- name: UpdateRollout :execrows
 UPDATE rollouts
 SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,

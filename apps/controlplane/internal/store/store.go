@@ -12,7 +12,8 @@
 // commits it; the whole function runs again when the database asks for a retry
 // (deadlock, lock timeout), so it must not have effects of its own. Row locks
 // are taken in this order: the app, its topology sorted by (deployment, region),
-// region heads last, which Update itself does when the function returned:
+// the workspace, region heads last, which Update itself does when the function
+// returned:
 //
 //	fn ... tx.Change(region A) tx.Change(region B) ... return nil
 //	    -> lock heads of A and B in key order
@@ -90,6 +91,7 @@ type Tx interface {
 	RecordTx
 	RetentionTx
 	PeerTx
+	AdmissionTx
 }
 
 // Page is a keyset page. It is the model's, for those who do not import store.
@@ -180,6 +182,8 @@ type AppTx interface {
 
 	InsertRollout(model.Rollout) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
+	// GetRollouts returns those of the ids that exist, in no order.
+	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)

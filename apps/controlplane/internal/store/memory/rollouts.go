@@ -21,6 +21,16 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
 }
 
+func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
+	var rows []model.Rollout
+	for _, id := range distinct(ids) {
+		if r, ok := t.rollouts.get(id); ok {
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
 // UpdateRollout leaves what the rollout is as it was made.
 func (t *tx) UpdateRollout(r model.Rollout) error {
 	stored, ok, err := t.rollouts.lock(r.ID)

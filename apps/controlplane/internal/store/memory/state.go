@@ -87,6 +87,9 @@ type state struct {
 	idempotency    *table[pair, model.Idempotency]
 	peers          *table[string, model.Peer]
 	streams        *table[string, regionStream]
+	limits         *table[string, model.Admission]
+	starts         *table[string, starts]
+	claims         *table[string, model.Claim]
 }
 
 // regionStream is where a region's agent watched last.
@@ -127,6 +130,9 @@ func newState() *state {
 		idempotency:    newTable(&idempotencySchema),
 		peers:          newTable(&peerSchema),
 		streams:        newTable(&streamSchema),
+		limits:         newTable(&limitsSchema),
+		starts:         newTable(&startsSchema),
+		claims:         newTable(&claimSchema),
 	}
 }
 
@@ -141,7 +147,7 @@ func (s *state) tables() []whole {
 		s.workspaces, s.apiKeys, s.projects, s.environments, s.secrets, s.secretVersions, s.secretFloors,
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
-		s.history, s.audit, s.idempotency, s.peers, s.streams,
+		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
 	}
 }
 
@@ -301,6 +307,18 @@ var (
 	streamSchema = schema[string, regionStream]{
 		name: "stream of region", copy: plain[regionStream],
 		key: func(s regionStream) string { return s.regionID },
+	}
+	limitsSchema = schema[string, model.Admission]{
+		name: "limits of workspace", copy: plain[model.Admission],
+		key: func(a model.Admission) string { return a.WorkspaceID },
+	}
+	startsSchema = schema[string, starts]{
+		name: "starts of workspace", copy: plain[starts],
+		key: func(s starts) string { return s.workspaceID },
+	}
+	claimSchema = schema[string, model.Claim]{
+		name: "claim", copy: plain[model.Claim],
+		key: func(c model.Claim) string { return c.AppID },
 	}
 )
 

@@ -47,6 +47,9 @@ type tx struct {
 	idempotency    overlay[pair, model.Idempotency]
 	peers          overlay[string, model.Peer]
 	streams        overlay[string, regionStream]
+	limits         overlay[string, model.Admission]
+	starts         overlay[string, starts]
+	claims         overlay[string, model.Claim]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -90,6 +93,9 @@ func newTx(s *Store) *tx {
 	t.idempotency.bind(t, &idempotencySchema, func(s *state) **table[pair, model.Idempotency] { return &s.idempotency })
 	t.peers.bind(t, &peerSchema, func(s *state) **table[string, model.Peer] { return &s.peers })
 	t.streams.bind(t, &streamSchema, func(s *state) **table[string, regionStream] { return &s.streams })
+	t.limits.bind(t, &limitsSchema, func(s *state) **table[string, model.Admission] { return &s.limits })
+	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
+	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
 	return t
 }
 

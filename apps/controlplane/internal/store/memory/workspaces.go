@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"errors"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
@@ -37,7 +39,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.workspaces.put(stored)
 }
 
-// DeleteWorkspace takes the workspace's keys with it.
+// DeleteWorkspace takes the workspace's keys and limits with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	if _, ok := t.workspaces.get(id); !ok {
 		return notFound("workspace", id)
@@ -46,6 +48,9 @@ func (t *tx) DeleteWorkspace(id string) error {
 		if err := t.apiKeys.delete(k.ID); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(t.limits.delete(id), t.starts.delete(id)); err != nil {
+		return err
 	}
 	return t.workspaces.delete(id)
 }

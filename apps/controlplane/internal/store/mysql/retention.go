@@ -18,6 +18,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 	// The apps' own rows last: whoever finds one half forgotten finds it again.
 	for _, forget := range []func() error{
 		func() error { return t.q.DeleteWakesOfApps(t.ctx, ids) },
+		func() error { return t.q.DeleteClaimsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteHistoryOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteRouteObservedOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteObservedOfApps(t.ctx, ids) },

@@ -36,6 +36,12 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 		t.q.GetRollout(t.ctx, gen.GetRolloutParams{WorkspaceID: workspaceID, ID: id}))
 }
 
+func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
+	return list(t, "get rollouts", "", rollout)(inChunks(distinct(ids), func(ids []string) ([]gen.Rollout, error) {
+		return t.q.GetRollouts(t.ctx, ids)
+	}))
+}
+
 func (t *tx) UpdateRollout(r model.Rollout) error {
 	n, err := t.q.UpdateRollout(t.ctx, gen.UpdateRolloutParams{
 		Status: int32(r.Status), Reason: clip(r.Reason, maxReason), Message: clip(r.Message, maxMessage),

@@ -1,6 +1,8 @@
 package mysql
 
 import (
+	"context"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -40,13 +42,20 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace takes the workspace's keys with it.
+// DeleteWorkspace takes the workspace's keys and limits with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
 		return err
 	}
-	return t.err(t.q.DeleteAPIKeysOfWorkspace(t.ctx, id), "delete keys of workspace", id)
+	for _, forget := range []func(context.Context, string) error{
+		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteAPIKeysOfWorkspace,
+	} {
+		if err := forget(t.ctx, id); err != nil {
+			return t.err(err, "delete what workspace has", id)
+		}
+	}
+	return nil
 }
 
 func apiKey(r gen.ApiKey) (model.APIKey, error) {

@@ -53,6 +53,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Pages", testPages},
 		{"Retention", testRetention},
 		{"Peers", testPeers},
+		{"Admission", testAdmission},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })

@@ -1,0 +1,88 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// starts is a workspace's bucket of calls that start work.
+type starts struct {
+	workspaceID string
+	fullAt      int64
+}
+
+func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
+	if _, _, err := t.workspaces.lock(workspaceID); err != nil {
+		return model.Admission{}, err
+	}
+	return t.GetAdmission(workspaceID)
+}
+
+func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
+	if _, err := t.GetWorkspace(workspaceID); err != nil {
+		return model.Admission{}, err
+	}
+	a, ok := t.limits.get(workspaceID)
+	if !ok {
+		a = model.Admission{WorkspaceID: workspaceID, Own: model.NoLimitsOfItsOwn}
+	}
+	bucket, _ := t.starts.get(workspaceID)
+	a.FullAt, a.Now = bucket.fullAt, t.store.now()*1000
+	return a, nil
+}
+
+func (t *tx) PutLimits(a model.Admission) error {
+	a.FullAt, a.Now = 0, 0
+	return t.limits.put(a)
+}
+
+func (t *tx) PutStarts(workspaceID string, fullAt int64) error {
+	return t.starts.put(starts{workspaceID, fullAt})
+}
+
+func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error) {
+	for _, a := range t.counted(workspaceID, but) {
+		c := model.Claim{LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID}
+		stored, ok := t.claims.get(a.ID)
+		switch {
+		case ok && ofPresent(stored, a):
+			c = stored
+		case c.Usage().Deployments > 0:
+			unsettled++
+		}
+		u = u.Plus(c.Usage())
+	}
+	return u, unsettled, nil
+}
+
+func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error) {
+	apps := slices.DeleteFunc(t.counted(workspaceID, but), func(a model.App) bool {
+		stored, ok := t.claims.get(a.ID)
+		return a.ID <= after || a.LiveDeploymentID == "" && a.RolloutID == "" || ok && ofPresent(stored, a)
+	})
+	slices.SortFunc(apps, func(a, b model.App) int { return cmp.Compare(a.ID, b.ID) })
+	return first(apps, limit), nil
+}
+
+// counted are the workspace's apps that count.
+func (t *tx) counted(workspaceID, but string) []model.App {
+	return t.apps.list(func(a model.App) bool {
+		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != but
+	})
+}
+
+// ofPresent tells whether the claim is of what the app has now.
+func ofPresent(c model.Claim, a model.App) bool {
+	return c.LiveDeploymentID == a.LiveDeploymentID && c.RolloutID == a.RolloutID
+}
+
+func (t *tx) PutClaims(claims []model.Claim) error {
+	for _, c := range claims {
+		if err := t.claims.put(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}

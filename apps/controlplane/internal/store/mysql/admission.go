@@ -1,0 +1,74 @@
+package mysql
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func admission(r gen.GetAdmissionRow) (model.Admission, error) {
+	return model.Admission{
+		WorkspaceID: r.ID,
+		Own: model.Limits{
+			Apps: r.Apps, Deployments: r.Deployments, Instances: r.Instances, GPUs: r.Gpus, Rollouts: r.Rollouts,
+			StartsPerMinute: r.StartsPerMinute, StartsBurst: r.StartsBurst,
+		},
+		UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion, FullAt: r.FullAt, Now: r.NowAt,
+	}, nil
+}
+
+func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
+	if err := t.locking("lock workspace", workspaceID); err != nil {
+		return model.Admission{}, err
+	}
+	r, err := t.q.LockAdmission(t.ctx, workspaceID)
+	return get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
+}
+
+func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
+	return get(t, "get limits of workspace", workspaceID, admission)(t.q.GetAdmission(t.ctx, workspaceID))
+}
+
+func (t *tx) PutLimits(a model.Admission) error {
+	return t.err(t.q.PutLimits(t.ctx, gen.PutLimitsParams{
+		WorkspaceID: a.WorkspaceID, Apps: a.Own.Apps, Deployments: a.Own.Deployments, Instances: a.Own.Instances,
+		Gpus: a.Own.GPUs, Rollouts: a.Own.Rollouts, StartsPerMinute: a.Own.StartsPerMinute, StartsBurst: a.Own.StartsBurst,
+		UpdatedAt: a.UpdatedAt, ResourceVersion: a.ResourceVersion,
+	}), "put limits of workspace", a.WorkspaceID)
+}
+
+func (t *tx) PutStarts(workspaceID string, fullAt int64) error {
+	return t.err(t.q.PutStarts(t.ctx, gen.PutStartsParams{WorkspaceID: workspaceID, FullAt: fullAt}),
+		"put starts of workspace", workspaceID)
+}
+
+func (t *tx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
+	r, err := t.q.UsageOfWorkspace(t.ctx, gen.UsageOfWorkspaceParams{WorkspaceID: workspaceID, But: but})
+	if err != nil {
+		return model.Usage{}, 0, t.err(err, "add up usage of workspace", workspaceID)
+	}
+	return model.Usage{
+		Apps: r.Apps, Deployments: r.Deployments, Instances: r.Instances, GPUs: r.Gpus, Rollouts: r.Rollouts,
+	}, int(r.Unsettled), nil
+}
+
+func (t *tx) UnsettledApps(workspaceID, but, after string, n int) ([]model.App, error) {
+	return list(t, "list unsettled apps of", workspaceID, app)(t.q.UnsettledApps(t.ctx, gen.UnsettledAppsParams{
+		WorkspaceID: workspaceID, But: but, After: after, Limit: limit(n),
+	}))
+}
+
+var (
+	claimColumns = []string{"app_id", "workspace_id", "live_deployment_id", "rollout_id", "instances", "gpus"}
+	putClaims    = insertInto("PutClaims", "app_claims", claimColumns...).replacing(claimColumns[1:]...)
+)
+
+func (t *tx) PutClaims(claims []model.Claim) error {
+	claims = slices.Clone(claims)
+	slices.SortFunc(claims, func(a, b model.Claim) int { return cmp.Compare(a.AppID, b.AppID) })
+	return t.err(runBulk(t, t.db, putClaims, claims, func(args []any, c model.Claim) []any {
+		return append(args, c.AppID, c.WorkspaceID, c.LiveDeploymentID, c.RolloutID, c.Instances, c.GPUs)
+	}), "put claims", "")
+}

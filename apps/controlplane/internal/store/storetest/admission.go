@@ -1,0 +1,218 @@
+package storetest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// running makes an app that has a live deployment and a rollout, each perhaps empty.
+func (w *world) running(workspaceID, name, live, rollout string) model.App {
+	w.t.Helper()
+	a := w.newApp(name)
+	a.WorkspaceID, a.LiveDeploymentID, a.RolloutID = workspaceID, live, rollout
+	w.update(func(tx store.Tx) error { return tx.InsertApp(a) })
+	return a
+}
+
+// claim of what the app has.
+func claim(a model.App, instances, gpus int64) model.Claim {
+	return model.Claim{
+		AppID: a.ID, WorkspaceID: a.WorkspaceID, LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID,
+		Instances: instances, GPUs: gpus,
+	}
+}
+
+func (w *world) claim(claims ...model.Claim) {
+	w.t.Helper()
+	w.update(func(tx store.Tx) error { return tx.PutClaims(claims) })
+}
+
+func (w *world) usage(but string) (u model.Usage, unsettled int) {
+	w.t.Helper()
+	return read(w, func(tx store.Tx) (_ model.Usage, err error) {
+		u, unsettled, err = tx.UsageOf(w.ws, but)
+		return u, err
+	}), unsettled
+}
+
+func (w *world) unsettled(but, after string, limit int) (names []string) {
+	w.t.Helper()
+	for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.UnsettledApps(w.ws, but, after, limit) }) {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+func testAdmission(t *testing.T, setup setup) {
+	admission := func(w *world, id string) model.Admission {
+		return read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(id) })
+	}
+
+	t.Run("a workspace has the limits that it was given and ends with them", func(t *testing.T) {
+		w := setup(t)
+		none := admission(w, w.ws)
+		require.Equal(t, model.NoLimitsOfItsOwn, none.Own)
+		require.Zero(t, none.ResourceVersion)
+		require.Zero(t, none.FullAt)
+
+		given := filled[model.Admission]()
+		given.WorkspaceID = w.ws
+		for range 2 { // they are put, not inserted
+			w.update(func(tx store.Tx) error { return tx.PutLimits(given) })
+			w.update(func(tx store.Tx) error { return tx.PutStarts(w.ws, given.FullAt) })
+			got := admission(w, w.ws)
+			require.Positive(t, got.Now)
+			got.Now = given.Now
+			require.Equal(t, given, got)
+			given.Own.GPUs, given.FullAt = 0, given.FullAt+1
+		}
+		locked := write(w, func(tx store.Tx) (model.Admission, error) { return tx.LockAdmission(w.ws) })
+		require.Equal(t, admission(w, w.ws).Own, locked.Own)
+
+		w.update(func(tx store.Tx) error { return tx.DeleteWorkspace(w.ws) })
+		missing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) })
+		w.update(func(tx store.Tx) error { return tx.InsertWorkspace(model.Workspace{ID: w.ws, Name: "acme"}) })
+		require.Equal(t, model.NoLimitsOfItsOwn, admission(w, w.ws).Own)
+		require.Zero(t, admission(w, w.ws).FullAt)
+	})
+
+	t.Run("a workspace that does not exist is not found", func(t *testing.T) {
+		w := setup(t)
+		missing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission("ws_nobody") })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockAdmission("ws_nobody"); return err })
+		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.LockAdmission(w.ws); return err }))
+	})
+
+	t.Run("microseconds are of a clock that moves on", func(t *testing.T) {
+		w := setup(t)
+		before := admission(w, w.ws).Now
+		for ; admission(w, w.ws).Now == before; time.Sleep(time.Millisecond) {
+		}
+		require.Greater(t, admission(w, w.ws).Now, before)
+	})
+
+	t.Run("claims of what an app has add up and others do not count", func(t *testing.T) {
+		w := setup(t)
+		w.running(w.ws, "idle", "", "")
+		live, both := w.running(w.ws, "live", "dep_1", ""), w.running(w.ws, "both", "dep_2", "rol_2")
+		w.claim(claim(live, 3, 0), claim(both, 5, 40))
+		stranger := w.running(ident.New("ws"), "strangers", "dep_3", "")
+		w.claim(claim(stranger, 100, 100))
+		gone := w.running(w.ws, "gone", "dep_4", "")
+		w.claim(claim(gone, 100, 100))
+		gone.DeletedAt = now
+		w.update(func(tx store.Tx) error { return tx.UpdateApp(gone) })
+		u, unsettled := w.usage("")
+		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 8, GPUs: 40, Rollouts: 1}, u)
+		require.Zero(t, unsettled)
+		u, _ = w.usage(both.ID)
+		require.Equal(t, model.Usage{Apps: 2, Deployments: 1, Instances: 3}, u)
+
+		both.LiveDeploymentID, both.RolloutID = "dep_5", ""
+		w.update(func(tx store.Tx) error { return tx.UpdateApp(both) })
+		u, unsettled = w.usage("")
+		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 3}, u)
+		require.Equal(t, 1, unsettled)
+		require.Equal(t, []string{"both"}, w.unsettled("", "", 9))
+		w.claim(claim(both, 4, 4))
+		u, unsettled = w.usage("")
+		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 7, GPUs: 4}, u)
+		require.Zero(t, unsettled)
+
+		// What ran nothing after all counts for nothing, whatever was claimed.
+		both.LiveDeploymentID = ""
+		w.update(func(tx store.Tx) error {
+			a, err := tx.LockApp(w.ws, both.ID)
+			a.LiveDeploymentID = ""
+			if err != nil {
+				return err
+			}
+			return tx.UpdateApp(a)
+		})
+		u, unsettled = w.usage("")
+		require.Equal(t, model.Usage{Apps: 3, Deployments: 1, Instances: 3}, u)
+		require.Zero(t, unsettled)
+	})
+
+	t.Run("unsettled apps come by id in pages", func(t *testing.T) {
+		w := setup(t)
+		var apps []model.App
+		for _, name := range []string{"a", "b", "c", "d"} {
+			apps = append(apps, w.running(w.ws, name, "", "rol_"+name))
+		}
+		slices.SortFunc(apps, func(a, b model.App) int { return strings.Compare(a.ID, b.ID) })
+		w.running(w.ws, "idle", "", "")
+		require.Equal(t, []string{apps[0].Name, apps[2].Name}, w.unsettled(apps[1].ID, "", 2))
+		require.Equal(t, []string{apps[3].Name}, w.unsettled(apps[1].ID, apps[2].ID, 2))
+		_, unsettled := w.usage(apps[1].ID)
+		require.Equal(t, 3, unsettled)
+	})
+
+	t.Run("of those who each take what is left no two count alike", func(t *testing.T) {
+		w := setup(t)
+		const writers, limit = 12, 5
+		for _, err := range w.updates(writers, func(_ int, tx store.Tx) error {
+			a := w.newApp(ident.New("app"))
+			a.LiveDeploymentID = "dep_" + a.Name
+			if err := tx.InsertApp(a); err != nil {
+				return err
+			}
+			if _, err := tx.LockAdmission(w.ws); err != nil {
+				return err
+			}
+			u, _, err := tx.UsageOf(w.ws, a.ID)
+			if err != nil || u.Instances >= limit {
+				a.LiveDeploymentID = ""
+				return tx.UpdateApp(a)
+			}
+			return tx.PutClaims([]model.Claim{claim(a, 1, 0)})
+		}) {
+			require.NoError(t, err)
+		}
+		u, unsettled := w.usage("")
+		require.Equal(t, model.Usage{Apps: writers, Deployments: limit, Instances: limit}, u)
+		require.Zero(t, unsettled)
+	})
+
+	t.Run("workspaces do not wait for each other", func(t *testing.T) {
+		w := setup(t)
+		other := ident.New("ws")
+		w.update(func(tx store.Tx) error { return tx.InsertWorkspace(model.Workspace{ID: other, Name: "other"}) })
+		admit := func(id string) func(tx store.Tx) error {
+			a := w.running(id, "app-of-"+id[len(id)-8:], "dep_1", "")
+			return func(tx store.Tx) error {
+				if _, err := tx.LockAdmission(id); err != nil {
+					return err
+				}
+				if _, _, err := tx.UsageOf(id, a.ID); err != nil {
+					return err
+				}
+				if err := tx.PutStarts(id, 1); err != nil {
+					return err
+				}
+				return tx.PutClaims([]model.Claim{claim(a, 1, 1)})
+			}
+		}
+		w.overlap(admit(w.ws), admit(other), func() { require.EqualValues(t, 1, admission(w, other).FullAt) })
+	})
+
+	t.Run("rollouts are read by their ids", func(t *testing.T) {
+		w := setup(t)
+		first, second := filled[model.Rollout](), filled[model.Rollout]()
+		first.ID, second.ID = "rol_1", "rol_2"
+		w.update(func(tx store.Tx) error { return tx.InsertRollout(first) })
+		w.update(func(tx store.Tx) error { return tx.InsertRollout(second) })
+		require.ElementsMatch(t, []model.Rollout{first, second}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
+			return tx.GetRollouts([]string{"rol_1", "rol_2", "rol_2", "rol_none"})
+		}))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Rollout, error) { return tx.GetRollouts(nil) }))
+	})
+}

@@ -1,0 +1,10 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- A workspace's bucket of calls that start work. full_at is when it will be full again,
+-- in unix microseconds on this database's clock. Apart from the limits, which change by
+-- hand: this row changes with every such call.
+CREATE TABLE IF NOT EXISTS workspace_starts (
+    workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    full_at      BIGINT NOT NULL,
+    PRIMARY KEY (workspace_id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
