@@ -21,6 +21,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
@@ -57,7 +58,46 @@ type serveFlags struct {
 	MetricsListen    string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof            bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	Limits           limitFlags    `embed:"" prefix:"limit-"`
 	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+}
+
+// limitFlags are the limits of workspaces that have none of their own. The defaults
+// hold back mistakes and floods, not people: a pipeline that deploys all of a large
+// workspace at once passes, a loop that never ends does not.
+type limitFlags struct {
+	Apps        int64 `help:"Apps of a workspace without a quota of its own; 0, here and below: any number." default:"10000" env:"WINDLASS_LIMIT_APPS"`
+	Deployments int64 `help:"Its apps that have a deployment live or on its way." default:"10000" env:"WINDLASS_LIMIT_DEPLOYMENTS"`
+	Instances   int64 `help:"Instances of those, in all regions." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
+	GPUs        int64 `name:"gpus" help:"GPUs of those instances." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
+	Rollouts    int64 `help:"Rollouts in flight." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
+	// 20 a second is about what one replica of the control plane completes on two
+	// cores.
+	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
+	StartsBurst     int64 `help:"So many of them at once; 0: a minute's." default:"1000" env:"WINDLASS_LIMIT_STARTS_BURST"`
+}
+
+// Validate implements kong's check.
+func (f limitFlags) Validate() error {
+	for name, v := range map[string]int64{
+		"apps": f.Apps, "deployments": f.Deployments, "instances": f.Instances, "gpus": f.GPUs, "rollouts": f.Rollouts,
+		"starts-per-minute": f.StartsPerMinute, "starts-burst": f.StartsBurst,
+	} {
+		if v < 0 || v > maxLimit {
+			return fmt.Errorf("--limit-%s=%d: use 0 for no limit, or up to %d", name, v, maxLimit)
+		}
+	}
+	return nil
+}
+
+// maxLimit is far from where sums and microseconds overflow.
+const maxLimit = 1_000_000_000
+
+func (f limitFlags) limits() model.Limits {
+	return model.Limits{
+		Apps: f.Apps, Deployments: f.Deployments, Instances: f.Instances, GPUs: f.GPUs, Rollouts: f.Rollouts,
+		StartsPerMinute: f.StartsPerMinute, StartsBurst: f.StartsBurst,
+	}
 }
 
 type cli struct {
@@ -152,7 +192,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			})
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention,
+		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, limits: f.Limits.limits(),
 		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/dispatch"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/ingest"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
@@ -47,6 +48,8 @@ type parts struct {
 	leaseTTL    time.Duration
 	// auditRetention; 0: fleet's default.
 	auditRetention time.Duration
+	// limits of workspaces that have none of their own.
+	limits model.Limits
 	// beat of dispatch; 0: its default.
 	beat time.Duration
 	// peerID and peerAddress are how other processes on the database find this one,
@@ -167,7 +170,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
-		Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 	})
 	if err != nil {
 		return nil, err

@@ -69,6 +69,8 @@ var access = map[string]need{
 	w.WorkspaceServiceListWorkspacesProcedure:  operator,
 	w.WorkspaceServiceUpdateWorkspaceProcedure: ownerOrOperator,
 	w.WorkspaceServiceDeleteWorkspaceProcedure: operator,
+	w.WorkspaceServiceGetQuotaProcedure:        viewerOrOperator,
+	w.WorkspaceServiceSetQuotaProcedure:        ownerOrOperator,
 
 	w.ProjectServiceCreateProjectProcedure: owner,
 	w.ProjectServiceGetProjectProcedure:    viewer,

@@ -2,7 +2,8 @@
 //
 //	call ─> who is it, may it (access table) ─> the schema's rules ─> rpc_*.go
 //	                                                                   │
-//	     one transaction: idempotency record, the change, history, audit, wake
+//	     one transaction: idempotency record, the change, history, audit, wake,
+//	                      and last: may the workspace have that? (package admission)
 //
 // What every call may rely on:
 //
@@ -30,6 +31,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
@@ -63,8 +65,8 @@ type Config struct {
 	// bounds how long a key that was revoked through another process still works
 	// here; 5 s. A key revoked through this process ends at once.
 	KeyCacheTTL time.Duration
-	// MaxApps of a workspace: 10,000, well above what one list of people's apps is.
-	MaxApps int
+	// Limits of workspaces that have none of their own; 0: no limit.
+	Limits model.Limits
 	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
 	MaxWatchers int
 }
@@ -75,7 +77,9 @@ type API struct {
 	keys       *keyring
 	hub        *hub
 	restarts   *turns
+	gate       *admission.Gate
 	operations *prometheus.CounterVec
+	refusals   *prometheus.CounterVec
 }
 
 // New checks the config.
@@ -102,26 +106,28 @@ func New(cfg Config) (*API, error) {
 	if cfg.KeyCacheTTL <= 0 {
 		cfg.KeyCacheTTL = 5 * time.Second
 	}
-	if cfg.MaxApps <= 0 {
-		cfg.MaxApps = 10_000
-	}
 	if cfg.MaxWatchers <= 0 {
 		cfg.MaxWatchers = 10_000
 	}
 	a := &API{
 		cfg:      cfg,
 		restarts: newTurns(),
+		gate:     admission.NewGate(),
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deployment_operations_total",
 			Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",
 		}, []string{"operation", "outcome"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_admission_refusals_total",
+			Help: "Calls that were refused because their workspace was at a limit, by limit.",
+		}, []string{"limit"}),
 	}
 	a.keys = newKeyring(a)
 	a.hub = newHub(cfg.MaxWatchers)
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
 	}, a.hub.count)
-	if err := errors.Join(cfg.Registerer.Register(a.operations), cfg.Registerer.Register(watchers)); err != nil {
+	if err := errors.Join(cfg.Registerer.Register(a.operations), cfg.Registerer.Register(a.refusals), cfg.Registerer.Register(watchers)); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
 	return a, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -33,6 +34,10 @@ type change struct {
 	traceparent string
 	history     []model.History
 	ended       []model.Rollout
+	// starts work; what it asks of the quotas, nil for nothing; what it learned.
+	starts  bool
+	asked   *asked
+	learned learned
 }
 
 // mutate runs fn in one transaction with the record of the request's idempotency
@@ -51,28 +56,29 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 			return res, false, err
 		}
 	}
+	begins, entered := starts[by.Procedure], false
 	var earlier *model.Idempotency
-	var ended []model.Rollout
-	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
+	var c *change
+	attempt := func(tx Tx) error {
 		var none R
-		res, ended = none, nil
+		res, c = none, nil
 		if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
 			return err
 		}
-		c := &change{Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx)}
+		c = a.newChange(ctx, tx, by, begins)
 		if res, err = fn(c); err != nil {
 			return err
 		}
-		ended = c.ended
-		if err := c.finish(); err != nil || key == "" {
-			return err
-		}
-		record.CreatedAt = c.at
-		if record.Response, err = proto.Marshal(res); err != nil {
-			return fmt.Errorf("encode response: %w", err)
-		}
-		return tx.InsertIdempotency(record)
-	})
+		return c.finish(record, res)
+	}
+	if begins {
+		err = a.turnAway(by.WorkspaceID)
+	}
+	if err == nil {
+		err = a.cfg.Store.Update(ctx, attempt)
+		a.learn(by.WorkspaceID, c)
+		entered = begins
+	}
 	// Whatever failed may have failed because another call with this key has done
 	// it meanwhile: its answer is this call's.
 	if err != nil && key != "" && ctx.Err() == nil && earlier == nil {
@@ -85,6 +91,9 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		}
 	}
 	if earlier != nil {
+		if entered {
+			a.gate.Leave(by.WorkspaceID)
+		}
 		res, err = replay[R](*earlier, record)
 		return res, true, err
 	}
@@ -92,7 +101,7 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		var none R
 		return none, false, a.storeError(err)
 	}
-	for _, r := range ended {
+	for _, r := range c.ended {
 		a.cfg.RolloutEnded(r)
 	}
 	return res, false, nil
@@ -146,15 +155,37 @@ func (a *API) storeError(err error) error {
 	return err
 }
 
-// finish writes what was collected.
-func (c *change) finish() error {
-	if len(c.history) == 0 {
-		return nil
+func (a *API) newChange(ctx context.Context, tx Tx, by caller, begins bool) *change {
+	return &change{
+		Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx), starts: begins,
 	}
-	if err := c.InsertHistory(c.history); err != nil {
-		return fmt.Errorf("write history: %w", err)
+}
+
+// finish writes what was collected, and the record of the key, if there is one. The
+// workspace is locked behind all else, to be waited for as briefly as can be.
+func (c *change) finish(record model.Idempotency, res proto.Message) (err error) {
+	if len(c.history) > 0 {
+		if err := c.InsertHistory(c.history); err != nil {
+			return fmt.Errorf("write history: %w", err)
+		}
 	}
-	return nil
+	if record.Key != "" {
+		record.CreatedAt = c.at
+		if record.Response, err = proto.Marshal(res); err != nil {
+			return fmt.Errorf("encode response: %w", err)
+		}
+		if err := c.InsertIdempotency(record); err != nil {
+			return err
+		}
+	}
+	return c.admit()
+}
+
+// learn tells the gate what the last attempt of a call found, nil for none.
+func (a *API) learn(workspaceID string, c *change) {
+	if c != nil && c.learned.known {
+		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
+	}
 }
 
 // audit writes who changed what. before and after are what the API shows of it;

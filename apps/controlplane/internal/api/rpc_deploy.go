@@ -131,26 +131,20 @@ func (c *change) newApp(environmentID, name, description string) (app model.App,
 
 // insertApp writes a new app into the locked environment.
 func (c *change) insertApp(e model.Environment, name, description string) (model.App, error) {
-	n, err := c.CountApps(c.workspaceID, "", "")
-	if err != nil {
-		return model.App{}, fmt.Errorf("count apps: %w", err)
-	}
-	if n >= c.api.cfg.MaxApps {
-		return model.App{}, overLimit("app", fmt.Sprintf("the workspace has %d apps, the most that it may have", n),
-			"Delete apps that are no longer used.")
-	}
 	app := model.App{
 		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
 		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: defaultReplicas,
 		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
 	}
-	err = c.InsertApp(app)
+	err := c.InsertApp(app)
 	switch {
 	case c.api.cfg.IsExists(err):
 		return app, exists("name", "app", name)
 	case err != nil:
 		return app, fmt.Errorf("create app %s: %w", name, err)
 	}
+	c.claims(app, nil, nil, nil)
+	c.asked.created = true
 	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
 	return app, nil
 }

@@ -42,6 +42,9 @@ func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstan
 		return nil, err
 	}
 	if !repeated {
+		if err := a.start(ctx, by); err != nil {
+			return nil, err
+		}
 		if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			return nil, nothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
 		}
@@ -58,6 +61,20 @@ func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstan
 		return &windlassv1.RestartInstanceResponse{}, c.audit("instance", instance.ID, nil, nil)
 	})
 	return res, err
+}
+
+// start takes a token for what begins before its transaction does.
+func (a *API) start(ctx context.Context, by caller) error {
+	if err := a.turnAway(by.WorkspaceID); err != nil {
+		return err
+	}
+	var c *change
+	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
+		c = a.newChange(ctx, tx, by, true)
+		return c.admit()
+	})
+	a.learn(by.WorkspaceID, c)
+	return err
 }
 
 // turns lets one at a time do what has the same name.

@@ -43,30 +43,27 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 }
 
 func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
-	live, err := c.liveOf(*app)
+	r, err := c.running(*app)
 	if err != nil {
 		return err
 	}
+	live, f := r.live, r.flight
 	if live == nil {
 		return nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
 	}
 	ids := []string{live.ID}
-	f, err := c.inFlight(*app)
-	if err != nil {
-		return err
-	}
 	if f.deployment != nil && f.deployment.ID != live.ID {
 		ids = append(ids, f.deployment.ID)
 	}
 	regionID, where := "", "each region"
 	if req.GetRegion() != "" {
-		r, err := c.regionOf(*app, live.ID, req.GetRegion())
+		region, err := c.regionOf(*app, live.ID, req.GetRegion())
 		if err != nil {
 			return err
 		}
-		regionID, where = r.ID, r.Name
+		regionID, where = region.ID, region.Name
 	}
-	n, err := c.scale(app, ids, regionID, req.GetReplicas())
+	n, err := c.scale(app, r, ids, regionID, req.GetReplicas())
 	if err != nil || n == 0 {
 		return err
 	}

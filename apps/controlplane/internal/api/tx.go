@@ -31,6 +31,7 @@ type Tx interface {
 	topologyTx
 	regionTx
 	recordTx
+	admissionTx
 }
 
 type tenantTx interface {
@@ -89,6 +90,7 @@ type appTx interface {
 
 	InsertRollout(model.Rollout) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
+	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(model.Rollout) error
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
 
@@ -139,4 +141,14 @@ type recordTx interface {
 	ListAudit(workspaceID string, p model.Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
 	InsertIdempotency(model.Idempotency) error
+}
+
+type admissionTx interface {
+	LockAdmission(workspaceID string) (model.Admission, error)
+	GetAdmission(workspaceID string) (model.Admission, error)
+	PutLimits(model.Admission) error
+	PutStarts(workspaceID string, fullAt int64) error
+	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
+	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
+	PutClaims([]model.Claim) error
 }

@@ -47,16 +47,12 @@ type outcome struct {
 //	   y        x        x       y is taken back: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
 func (c *change) run(app model.App, v version) (outcome, error) {
-	flight, err := c.inFlight(app)
+	r, err := c.running(app)
 	if err != nil {
 		return outcome{}, err
 	}
-	live, err := c.liveOf(app)
-	if err != nil {
-		return outcome{}, err
-	}
-	current := cmp.Or(flight.deployment, live)
-	for _, d := range []*model.Deployment{flight.deployment, live} {
+	current := cmp.Or(r.flight.deployment, r.live)
+	for _, d := range []*model.Deployment{r.flight.deployment, r.live} {
 		if d == nil {
 			continue
 		}
@@ -68,23 +64,25 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 			continue
 		}
 		if d != current {
-			if app, err = c.takeBack(app, flight, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
+			if app, err = c.takeBack(app, r.flight, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
 				return outcome{}, err
 			}
+			r.flight = flight{}
+			c.claims(app, r.live, nil, r.rows)
 		}
-		return c.keep(app, *d, v)
+		return c.keep(app, r, *d, v)
 	}
-	return c.make(app, flight, live, v)
+	return c.make(app, r, v)
 }
 
 // keep has the deployment stay what the app runs, with other replicas if they were
 // asked for.
-func (c *change) keep(app model.App, d model.Deployment, v version) (outcome, error) {
+func (c *change) keep(app model.App, r running, d model.Deployment, v version) (outcome, error) {
 	out := outcome{Deployment: d, RolloutID: app.RolloutID, Unchanged: true}
 	if !v.Scale {
 		return out, nil
 	}
-	n, err := c.scale(&app, []string{d.ID}, "", v.Spec.GetReplicas())
+	n, err := c.scale(&app, r, []string{d.ID}, "", v.Spec.GetReplicas())
 	if err != nil || n == 0 {
 		return out, err
 	}
@@ -98,14 +96,10 @@ func (c *change) keep(app model.App, d model.Deployment, v version) (outcome, er
 
 // scale gives the deployments other replicas, in one region or in all, and tells
 // how many regions that changed. It stores the app.
-func (c *change) scale(app *model.App, deploymentIDs []string, regionID string, replicas int32) (int, error) {
-	rows, err := c.LockTopology(app.ID)
-	if err != nil {
-		return 0, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
-	}
+func (c *change) scale(app *model.App, r running, deploymentIDs []string, regionID string, replicas int32) (int, error) {
 	var changed []model.Topology
 	for _, id := range deploymentIDs {
-		changed = append(changed, topology.Scale(rows, id, regionID, replicas, c.traceparent, c.at)...)
+		changed = append(changed, topology.Scale(r.rows, id, regionID, replicas, c.traceparent, c.at)...)
 	}
 	if regionID == "" {
 		app.Replicas = replicas
@@ -116,14 +110,29 @@ func (c *change) scale(app *model.App, deploymentIDs []string, regionID string, 
 	if len(changed) == 0 {
 		return 0, nil
 	}
-	if err := topology.Write(c, topology.State{Rows: rows}, topology.State{Rows: changed}); err != nil {
+	if err := topology.Write(c, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
+	c.claims(*app, r.live, r.flight.deployment, replaced(r.rows, changed))
 	return len(changed), c.wake(app.ID)
 }
 
+// replaced are the rows, with those that changed as they are now.
+func replaced(rows, changed []model.Topology) []model.Topology {
+	rows = slices.Clone(rows)
+	for i, t := range rows {
+		for _, now := range changed {
+			if now.DeploymentID == t.DeploymentID && now.RegionID == t.RegionID {
+				rows[i] = now
+			}
+		}
+	}
+	return rows
+}
+
 // make writes the next version and its rollout.
-func (c *change) make(app model.App, f flight, live *model.Deployment, v version) (outcome, error) {
+func (c *change) make(app model.App, was running, v version) (outcome, error) {
+	f, live := was.flight, was.live
 	hash, err := specHash(v.Spec)
 	if err != nil {
 		return outcome{}, err
@@ -158,6 +167,7 @@ func (c *change) make(app model.App, f flight, live *model.Deployment, v version
 	if err := c.store(&app); err != nil {
 		return outcome{}, err
 	}
+	c.claims(app, live, &d, was.rows)
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
@@ -179,6 +189,28 @@ func whyCreated(v version, r model.Rollout) string {
 		why += ": " + m
 	}
 	return why
+}
+
+// running is what a locked app runs, and is to run.
+type running struct {
+	live   *model.Deployment
+	flight flight
+	rows   []model.Topology // locked
+}
+
+// running reads it, and notes what the app counts for before it is changed.
+func (c *change) running(app model.App) (r running, err error) {
+	if r.flight, err = c.inFlight(app); err != nil {
+		return r, err
+	}
+	if r.live, err = c.liveOf(app); err != nil {
+		return r, err
+	}
+	if r.rows, err = c.LockTopology(app.ID); err != nil {
+		return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+	}
+	c.claims(app, r.live, r.flight.deployment, r.rows)
+	return r, nil
 }
 
 // flight is the rollout in flight and its deployment, nil for none.

@@ -68,6 +68,12 @@ const (
 	ErrorReason_ERROR_REASON_UNKNOWN_SECRET ErrorReason = 17
 	// The region has no agent connected, or it did not answer in time.
 	ErrorReason_ERROR_REASON_REGION_UNREACHABLE ErrorReason = 18
+	// The call would take the workspace beyond one of its quotas; ErrorDetail.limit
+	// says which.
+	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 19
+	// The workspace starts work faster than it may; ErrorDetail.limit says how long
+	// to wait, and so do google.rpc.RetryInfo and the header Retry-After.
+	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 20
 )
 
 // Enum value maps for ErrorReason.
@@ -92,6 +98,8 @@ var (
 		16: "ERROR_REASON_JOIN_TOKEN_INVALID",
 		17: "ERROR_REASON_UNKNOWN_SECRET",
 		18: "ERROR_REASON_REGION_UNREACHABLE",
+		19: "ERROR_REASON_QUOTA_EXCEEDED",
+		20: "ERROR_REASON_RATE_LIMITED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -113,6 +121,8 @@ var (
 		"ERROR_REASON_JOIN_TOKEN_INVALID":   16,
 		"ERROR_REASON_UNKNOWN_SECRET":       17,
 		"ERROR_REASON_REGION_UNREACHABLE":   18,
+		"ERROR_REASON_QUOTA_EXCEEDED":       19,
+		"ERROR_REASON_RATE_LIMITED":         20,
 	}
 )
 
@@ -590,7 +600,9 @@ type ErrorDetail struct {
 	// Path of the field at fault ("spec.resources.cpu_millicores"), or empty.
 	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
 	// What to do about it, in one sentence.
-	Fix           string `protobuf:"bytes,3,opt,name=fix,proto3" json:"fix,omitempty"`
+	Fix string `protobuf:"bytes,3,opt,name=fix,proto3" json:"fix,omitempty"`
+	// With QUOTA_EXCEEDED and RATE_LIMITED.
+	Limit         *LimitDetail `protobuf:"bytes,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -646,6 +658,94 @@ func (x *ErrorDetail) GetFix() string {
 	return ""
 }
 
+func (x *ErrorDetail) GetLimit() *LimitDetail {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+// LimitDetail is one limit of a workspace, and by how much a call missed it.
+type LimitDetail struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the limit: a field of Limits ("instances").
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Max  int64  `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
+	// What there was before the call, and what the call would have added.
+	Used  int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
+	Asked int64 `protobuf:"varint,4,opt,name=asked,proto3" json:"asked,omitempty"`
+	// When the call can be repeated, in ms from now. 0: that is up to people, or to
+	// rollouts that are under way.
+	RetryAfterMs  int64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitDetail) Reset() {
+	*x = LimitDetail{}
+	mi := &file_windlass_v1_common_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitDetail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitDetail) ProtoMessage() {}
+
+func (x *LimitDetail) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_common_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitDetail.ProtoReflect.Descriptor instead.
+func (*LimitDetail) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_common_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LimitDetail) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LimitDetail) GetMax() int64 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *LimitDetail) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *LimitDetail) GetAsked() int64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *LimitDetail) GetRetryAfterMs() int64 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
 // Page asks for one keyset page. Order is stated by each list call; pages are
 // stable under inserts.
 type PageRequest struct {
@@ -660,7 +760,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_windlass_v1_common_proto_msgTypes[1]
+	mi := &file_windlass_v1_common_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +772,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_common_proto_msgTypes[1]
+	mi := &file_windlass_v1_common_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +785,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_common_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PageRequest) GetSize() int32 {
@@ -712,7 +812,7 @@ type PageResponse struct {
 
 func (x *PageResponse) Reset() {
 	*x = PageResponse{}
-	mi := &file_windlass_v1_common_proto_msgTypes[2]
+	mi := &file_windlass_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +824,7 @@ func (x *PageResponse) String() string {
 func (*PageResponse) ProtoMessage() {}
 
 func (x *PageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_common_proto_msgTypes[2]
+	mi := &file_windlass_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +837,7 @@ func (x *PageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageResponse.ProtoReflect.Descriptor instead.
 func (*PageResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PageResponse) GetNext() string {
@@ -761,7 +861,7 @@ type Mutation struct {
 
 func (x *Mutation) Reset() {
 	*x = Mutation{}
-	mi := &file_windlass_v1_common_proto_msgTypes[3]
+	mi := &file_windlass_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +873,7 @@ func (x *Mutation) String() string {
 func (*Mutation) ProtoMessage() {}
 
 func (x *Mutation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_common_proto_msgTypes[3]
+	mi := &file_windlass_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +886,7 @@ func (x *Mutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mutation.ProtoReflect.Descriptor instead.
 func (*Mutation) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Mutation) GetIdempotencyKey() string {
@@ -800,11 +900,18 @@ var File_windlass_v1_common_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/common.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\"g\n" +
+	"\x18windlass/v1/common.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\"\x97\x01\n" +
 	"\vErrorDetail\x120\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.windlass.v1.ErrorReasonR\x06reason\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x10\n" +
-	"\x03fix\x18\x03 \x01(\tR\x03fix\"M\n" +
+	"\x03fix\x18\x03 \x01(\tR\x03fix\x12.\n" +
+	"\x05limit\x18\x04 \x01(\v2\x18.windlass.v1.LimitDetailR\x05limit\"\x83\x01\n" +
+	"\vLimitDetail\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03max\x18\x02 \x01(\x03R\x03max\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x03R\x04used\x12\x14\n" +
+	"\x05asked\x18\x04 \x01(\x03R\x05asked\x12$\n" +
+	"\x0eretry_after_ms\x18\x05 \x01(\x03R\fretryAfterMs\"M\n" +
 	"\vPageRequest\x12\x1e\n" +
 	"\x04size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xf4\x03(\x00R\x04size\x12\x1e\n" +
@@ -812,7 +919,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xeb\x04\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xab\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -833,7 +940,9 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1aERROR_REASON_STALE_SESSION\x10\x0f\x12#\n" +
 	"\x1fERROR_REASON_JOIN_TOKEN_INVALID\x10\x10\x12\x1f\n" +
 	"\x1bERROR_REASON_UNKNOWN_SECRET\x10\x11\x12#\n" +
-	"\x1fERROR_REASON_REGION_UNREACHABLE\x10\x12*\xb7\x01\n" +
+	"\x1fERROR_REASON_REGION_UNREACHABLE\x10\x12\x12\x1f\n" +
+	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x13\x12\x1d\n" +
+	"\x19ERROR_REASON_RATE_LIMITED\x10\x14*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +
@@ -901,7 +1010,7 @@ func file_windlass_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_windlass_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_v1_common_proto_goTypes = []any{
 	(ErrorReason)(0),      // 0: windlass.v1.ErrorReason
 	(AppStatus)(0),        // 1: windlass.v1.AppStatus
@@ -912,17 +1021,19 @@ var file_windlass_v1_common_proto_goTypes = []any{
 	(RegionStatus)(0),     // 6: windlass.v1.RegionStatus
 	(Role)(0),             // 7: windlass.v1.Role
 	(*ErrorDetail)(nil),   // 8: windlass.v1.ErrorDetail
-	(*PageRequest)(nil),   // 9: windlass.v1.PageRequest
-	(*PageResponse)(nil),  // 10: windlass.v1.PageResponse
-	(*Mutation)(nil),      // 11: windlass.v1.Mutation
+	(*LimitDetail)(nil),   // 9: windlass.v1.LimitDetail
+	(*PageRequest)(nil),   // 10: windlass.v1.PageRequest
+	(*PageResponse)(nil),  // 11: windlass.v1.PageResponse
+	(*Mutation)(nil),      // 12: windlass.v1.Mutation
 }
 var file_windlass_v1_common_proto_depIdxs = []int32{
 	0, // 0: windlass.v1.ErrorDetail.reason:type_name -> windlass.v1.ErrorReason
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	9, // 1: windlass.v1.ErrorDetail.limit:type_name -> windlass.v1.LimitDetail
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_common_proto_init() }
@@ -936,7 +1047,7 @@ func file_windlass_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_common_proto_rawDesc), len(file_windlass_v1_common_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -588,6 +588,487 @@ func (*DeleteWorkspaceResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
+// Limits of a workspace; 0: none. A call that would go beyond one is refused with
+// RESOURCE_EXHAUSTED and ERROR_REASON_QUOTA_EXCEEDED or ERROR_REASON_RATE_LIMITED, and
+// does nothing. One that makes nothing larger is never refused, nor is one that
+// cancels or deletes, nor a repetition, by its idempotency key, of one that passed.
+type Limits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Apps that there are.
+	Apps *int64 `protobuf:"varint,1,opt,name=apps,proto3,oneof" json:"apps,omitempty"`
+	// Apps that have a deployment live or on its way.
+	Deployments *int64 `protobuf:"varint,2,opt,name=deployments,proto3,oneof" json:"deployments,omitempty"`
+	// Instances of those, in all of their regions. An app that is being updated counts
+	// with the larger of its two versions: what is twice there passes.
+	Instances *int64 `protobuf:"varint,3,opt,name=instances,proto3,oneof" json:"instances,omitempty"`
+	// GPUs of those instances.
+	Gpus *int64 `protobuf:"varint,4,opt,name=gpus,proto3,oneof" json:"gpus,omitempty"`
+	// Rollouts in flight.
+	Rollouts *int64 `protobuf:"varint,5,opt,name=rollouts,proto3,oneof" json:"rollouts,omitempty"`
+	// Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret,
+	// RestartInstance), in the long run.
+	StartsPerMinute *int64 `protobuf:"varint,6,opt,name=starts_per_minute,json=startsPerMinute,proto3,oneof" json:"starts_per_minute,omitempty"`
+	// So many of them at once. 0: as many as in a minute.
+	StartsBurst   *int64 `protobuf:"varint,7,opt,name=starts_burst,json=startsBurst,proto3,oneof" json:"starts_burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Limits) GetApps() int64 {
+	if x != nil && x.Apps != nil {
+		return *x.Apps
+	}
+	return 0
+}
+
+func (x *Limits) GetDeployments() int64 {
+	if x != nil && x.Deployments != nil {
+		return *x.Deployments
+	}
+	return 0
+}
+
+func (x *Limits) GetInstances() int64 {
+	if x != nil && x.Instances != nil {
+		return *x.Instances
+	}
+	return 0
+}
+
+func (x *Limits) GetGpus() int64 {
+	if x != nil && x.Gpus != nil {
+		return *x.Gpus
+	}
+	return 0
+}
+
+func (x *Limits) GetRollouts() int64 {
+	if x != nil && x.Rollouts != nil {
+		return *x.Rollouts
+	}
+	return 0
+}
+
+func (x *Limits) GetStartsPerMinute() int64 {
+	if x != nil && x.StartsPerMinute != nil {
+		return *x.StartsPerMinute
+	}
+	return 0
+}
+
+func (x *Limits) GetStartsBurst() int64 {
+	if x != nil && x.StartsBurst != nil {
+		return *x.StartsBurst
+	}
+	return 0
+}
+
+// Usage is what counts against Limits.
+type Usage struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Apps        int64                  `protobuf:"varint,1,opt,name=apps,proto3" json:"apps,omitempty"`
+	Deployments int64                  `protobuf:"varint,2,opt,name=deployments,proto3" json:"deployments,omitempty"`
+	Instances   int64                  `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
+	Gpus        int64                  `protobuf:"varint,4,opt,name=gpus,proto3" json:"gpus,omitempty"`
+	Rollouts    int64                  `protobuf:"varint,5,opt,name=rollouts,proto3" json:"rollouts,omitempty"`
+	// Starts that may be made at once, now; -1: any number.
+	StartsLeft    int64 `protobuf:"varint,6,opt,name=starts_left,json=startsLeft,proto3" json:"starts_left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Usage) GetApps() int64 {
+	if x != nil {
+		return x.Apps
+	}
+	return 0
+}
+
+func (x *Usage) GetDeployments() int64 {
+	if x != nil {
+		return x.Deployments
+	}
+	return 0
+}
+
+func (x *Usage) GetInstances() int64 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *Usage) GetGpus() int64 {
+	if x != nil {
+		return x.Gpus
+	}
+	return 0
+}
+
+func (x *Usage) GetRollouts() int64 {
+	if x != nil {
+		return x.Rollouts
+	}
+	return 0
+}
+
+func (x *Usage) GetStartsLeft() int64 {
+	if x != nil {
+		return x.StartsLeft
+	}
+	return 0
+}
+
+type Quota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkspaceId   string                 `protobuf:"bytes,1,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
+	// What is in force; every field is set.
+	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	// What of it is the workspace's own; what is absent is the control plane's.
+	Own   *Limits `protobuf:"bytes,4,opt,name=own,proto3" json:"own,omitempty"`
+	Usage *Usage  `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
+	// Of own; 0 before any were set.
+	ResourceVersion int64 `protobuf:"varint,6,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Quota) GetWorkspaceId() string {
+	if x != nil {
+		return x.WorkspaceId
+	}
+	return ""
+}
+
+func (x *Quota) GetWorkspaceName() string {
+	if x != nil {
+		return x.WorkspaceName
+	}
+	return ""
+}
+
+func (x *Quota) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Quota) GetOwn() *Limits {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
+func (x *Quota) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *Quota) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type GetQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id or name; empty: the caller's own.
+	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQuotaRequest) Reset() {
+	*x = GetQuotaRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQuotaRequest) ProtoMessage() {}
+
+func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQuotaRequest.ProtoReflect.Descriptor instead.
+func (*GetQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetQuotaRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type GetQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQuotaResponse) Reset() {
+	*x = GetQuotaResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQuotaResponse) ProtoMessage() {}
+
+func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQuotaResponse.ProtoReflect.Descriptor instead.
+func (*GetQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetQuotaResponse) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+type SetQuotaRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or name; empty: the caller's own.
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// All of the workspace's own limits. What is absent is the control plane's again.
+	Own             *Limits `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
+	ResourceVersion int64   `protobuf:"varint,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SetQuotaRequest) Reset() {
+	*x = SetQuotaRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuotaRequest) ProtoMessage() {}
+
+func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuotaRequest.ProtoReflect.Descriptor instead.
+func (*SetQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SetQuotaRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *SetQuotaRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *SetQuotaRequest) GetOwn() *Limits {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
+func (x *SetQuotaRequest) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type SetQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuotaResponse) Reset() {
+	*x = SetQuotaResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuotaResponse) ProtoMessage() {}
+
+func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuotaResponse.ProtoReflect.Descriptor instead.
+func (*SetQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SetQuotaResponse) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
 var File_windlass_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_workspace_proto_rawDesc = "" +
@@ -630,13 +1111,62 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12(\n" +
 	"\tworkspace\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"\x19\n" +
-	"\x17DeleteWorkspaceResponse2\xe6\x03\n" +
+	"\x17DeleteWorkspaceResponse\"\xc7\x03\n" +
+	"\x06Limits\x12&\n" +
+	"\x04apps\x18\x01 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x00R\x04apps\x88\x01\x01\x124\n" +
+	"\vdeployments\x18\x02 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x01R\vdeployments\x88\x01\x01\x120\n" +
+	"\tinstances\x18\x03 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x02R\tinstances\x88\x01\x01\x12&\n" +
+	"\x04gpus\x18\x04 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x03R\x04gpus\x88\x01\x01\x12.\n" +
+	"\brollouts\x18\x05 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x04R\brollouts\x88\x01\x01\x12<\n" +
+	"\x11starts_per_minute\x18\x06 \x01(\x03B\v\xbaH\b\"\x06\x18\xc0\x84=(\x00H\x05R\x0fstartsPerMinute\x88\x01\x01\x123\n" +
+	"\fstarts_burst\x18\a \x01(\x03B\v\xbaH\b\"\x06\x18\xc0\x84=(\x00H\x06R\vstartsBurst\x88\x01\x01B\a\n" +
+	"\x05_appsB\x0e\n" +
+	"\f_deploymentsB\f\n" +
+	"\n" +
+	"_instancesB\a\n" +
+	"\x05_gpusB\v\n" +
+	"\t_rolloutsB\x14\n" +
+	"\x12_starts_per_minuteB\x0f\n" +
+	"\r_starts_burst\"\xac\x01\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04apps\x18\x01 \x01(\x03R\x04apps\x12 \n" +
+	"\vdeployments\x18\x02 \x01(\x03R\vdeployments\x12\x1c\n" +
+	"\tinstances\x18\x03 \x01(\x03R\tinstances\x12\x12\n" +
+	"\x04gpus\x18\x04 \x01(\x03R\x04gpus\x12\x1a\n" +
+	"\brollouts\x18\x05 \x01(\x03R\brollouts\x12\x1f\n" +
+	"\vstarts_left\x18\x06 \x01(\x03R\n" +
+	"startsLeft\"\xfa\x01\n" +
+	"\x05Quota\x12!\n" +
+	"\fworkspace_id\x18\x01 \x01(\tR\vworkspaceId\x12%\n" +
+	"\x0eworkspace_name\x18\x02 \x01(\tR\rworkspaceName\x12+\n" +
+	"\x06limits\x18\x03 \x01(\v2\x13.windlass.v1.LimitsR\x06limits\x12%\n" +
+	"\x03own\x18\x04 \x01(\v2\x13.windlass.v1.LimitsR\x03own\x12(\n" +
+	"\x05usage\x18\x05 \x01(\v2\x12.windlass.v1.UsageR\x05usage\x12)\n" +
+	"\x10resource_version\x18\x06 \x01(\x03R\x0fresourceVersion\"9\n" +
+	"\x0fGetQuotaRequest\x12&\n" +
+	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"<\n" +
+	"\x10GetQuotaResponse\x12(\n" +
+	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\"\xcf\x01\n" +
+	"\x0fSetQuotaRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12&\n" +
+	"\tworkspace\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\x12-\n" +
+	"\x03own\x18\x03 \x01(\v2\x13.windlass.v1.LimitsB\x06\xbaH\x03\xc8\x01\x01R\x03own\x122\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0fresourceVersion\"<\n" +
+	"\x10SetQuotaResponse\x12(\n" +
+	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota2\xfd\x04\n" +
 	"\x10WorkspaceService\x12\\\n" +
 	"\x0fCreateWorkspace\x12#.windlass.v1.CreateWorkspaceRequest\x1a$.windlass.v1.CreateWorkspaceResponse\x12X\n" +
 	"\fGetWorkspace\x12 .windlass.v1.GetWorkspaceRequest\x1a!.windlass.v1.GetWorkspaceResponse\"\x03\x90\x02\x01\x12^\n" +
 	"\x0eListWorkspaces\x12\".windlass.v1.ListWorkspacesRequest\x1a#.windlass.v1.ListWorkspacesResponse\"\x03\x90\x02\x01\x12\\\n" +
 	"\x0fUpdateWorkspace\x12#.windlass.v1.UpdateWorkspaceRequest\x1a$.windlass.v1.UpdateWorkspaceResponse\x12\\\n" +
-	"\x0fDeleteWorkspace\x12#.windlass.v1.DeleteWorkspaceRequest\x1a$.windlass.v1.DeleteWorkspaceResponseB\xb1\x01\n" +
+	"\x0fDeleteWorkspace\x12#.windlass.v1.DeleteWorkspaceRequest\x1a$.windlass.v1.DeleteWorkspaceResponse\x12L\n" +
+	"\bGetQuota\x12\x1c.windlass.v1.GetQuotaRequest\x1a\x1d.windlass.v1.GetQuotaResponse\"\x03\x90\x02\x01\x12G\n" +
+	"\bSetQuota\x12\x1c.windlass.v1.SetQuotaRequest\x1a\x1d.windlass.v1.SetQuotaResponseB\xb1\x01\n" +
 	"\x0fcom.windlass.v1B\x0eWorkspaceProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -651,7 +1181,7 @@ func file_windlass_v1_workspace_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_workspace_proto_rawDescData
 }
 
-var file_windlass_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_windlass_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_windlass_v1_workspace_proto_goTypes = []any{
 	(*Workspace)(nil),               // 0: windlass.v1.Workspace
 	(*CreateWorkspaceRequest)(nil),  // 1: windlass.v1.CreateWorkspaceRequest
@@ -664,35 +1194,53 @@ var file_windlass_v1_workspace_proto_goTypes = []any{
 	(*UpdateWorkspaceResponse)(nil), // 8: windlass.v1.UpdateWorkspaceResponse
 	(*DeleteWorkspaceRequest)(nil),  // 9: windlass.v1.DeleteWorkspaceRequest
 	(*DeleteWorkspaceResponse)(nil), // 10: windlass.v1.DeleteWorkspaceResponse
-	(*Mutation)(nil),                // 11: windlass.v1.Mutation
-	(*PageRequest)(nil),             // 12: windlass.v1.PageRequest
-	(*PageResponse)(nil),            // 13: windlass.v1.PageResponse
+	(*Limits)(nil),                  // 11: windlass.v1.Limits
+	(*Usage)(nil),                   // 12: windlass.v1.Usage
+	(*Quota)(nil),                   // 13: windlass.v1.Quota
+	(*GetQuotaRequest)(nil),         // 14: windlass.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),        // 15: windlass.v1.GetQuotaResponse
+	(*SetQuotaRequest)(nil),         // 16: windlass.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),        // 17: windlass.v1.SetQuotaResponse
+	(*Mutation)(nil),                // 18: windlass.v1.Mutation
+	(*PageRequest)(nil),             // 19: windlass.v1.PageRequest
+	(*PageResponse)(nil),            // 20: windlass.v1.PageResponse
 }
 var file_windlass_v1_workspace_proto_depIdxs = []int32{
-	11, // 0: windlass.v1.CreateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	18, // 0: windlass.v1.CreateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
 	0,  // 1: windlass.v1.CreateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
 	0,  // 2: windlass.v1.GetWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
-	12, // 3: windlass.v1.ListWorkspacesRequest.page:type_name -> windlass.v1.PageRequest
+	19, // 3: windlass.v1.ListWorkspacesRequest.page:type_name -> windlass.v1.PageRequest
 	0,  // 4: windlass.v1.ListWorkspacesResponse.workspaces:type_name -> windlass.v1.Workspace
-	13, // 5: windlass.v1.ListWorkspacesResponse.page:type_name -> windlass.v1.PageResponse
-	11, // 6: windlass.v1.UpdateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	20, // 5: windlass.v1.ListWorkspacesResponse.page:type_name -> windlass.v1.PageResponse
+	18, // 6: windlass.v1.UpdateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
 	0,  // 7: windlass.v1.UpdateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
-	11, // 8: windlass.v1.DeleteWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 9: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
-	3,  // 10: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
-	5,  // 11: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
-	7,  // 12: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
-	9,  // 13: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
-	2,  // 14: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
-	4,  // 15: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
-	6,  // 16: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
-	8,  // 17: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
-	10, // 18: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 8: windlass.v1.DeleteWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	11, // 9: windlass.v1.Quota.limits:type_name -> windlass.v1.Limits
+	11, // 10: windlass.v1.Quota.own:type_name -> windlass.v1.Limits
+	12, // 11: windlass.v1.Quota.usage:type_name -> windlass.v1.Usage
+	13, // 12: windlass.v1.GetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	18, // 13: windlass.v1.SetQuotaRequest.mutation:type_name -> windlass.v1.Mutation
+	11, // 14: windlass.v1.SetQuotaRequest.own:type_name -> windlass.v1.Limits
+	13, // 15: windlass.v1.SetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	1,  // 16: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
+	3,  // 17: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
+	5,  // 18: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
+	7,  // 19: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
+	9,  // 20: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
+	14, // 21: windlass.v1.WorkspaceService.GetQuota:input_type -> windlass.v1.GetQuotaRequest
+	16, // 22: windlass.v1.WorkspaceService.SetQuota:input_type -> windlass.v1.SetQuotaRequest
+	2,  // 23: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
+	4,  // 24: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
+	6,  // 25: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
+	8,  // 26: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
+	10, // 27: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
+	15, // 28: windlass.v1.WorkspaceService.GetQuota:output_type -> windlass.v1.GetQuotaResponse
+	17, // 29: windlass.v1.WorkspaceService.SetQuota:output_type -> windlass.v1.SetQuotaResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_workspace_proto_init() }
@@ -701,13 +1249,14 @@ func file_windlass_v1_workspace_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
+	file_windlass_v1_workspace_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_workspace_proto_rawDesc), len(file_windlass_v1_workspace_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,82 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Feature is a part of a deployment that an agent of an earlier release drops in
+// silence, so that something else would run than was asked for, or with other rights.
+// The control plane requires it of a deployment that makes use of it; an agent that
+// announces it does what is asked, refuses what it cannot do with a code, or ignores
+// it where the field's own comment says that its kind of region does. Announced and
+// required by name, so that either side may know more of them than the other.
+//
+// Fields that come later get one here when to ignore them is to misapply the
+// deployment; where it is only to do less well (a hint, a name), they need none.
+type Feature int32
+
+const (
+	Feature_FEATURE_UNSPECIFIED Feature = 0
+	// resources.gpu.pool: without it, GPUs of another team or price.
+	Feature_FEATURE_GPU_POOL Feature = 1
+	// resources.gpu.min_memory_mib: without it, GPUs that the model does not fit in.
+	Feature_FEATURE_GPU_MIN_MEMORY Feature = 2
+	// resources.gpu.resource_name: without it, GPUs of another vendor.
+	Feature_FEATURE_GPU_RESOURCE_NAME Feature = 3
+	// secrets.image_pull: without it, a credential in a variable without a name.
+	Feature_FEATURE_IMAGE_PULL_SECRETS Feature = 4
+	// model_cache: without it, weights on a disk that goes with the instance.
+	Feature_FEATURE_MODEL_CACHE Feature = 5
+	// kubernetes: without it, other nodes, another user, other rights.
+	Feature_FEATURE_KUBERNETES_OPTIONS Feature = 6
+)
+
+// Enum value maps for Feature.
+var (
+	Feature_name = map[int32]string{
+		0: "FEATURE_UNSPECIFIED",
+		1: "FEATURE_GPU_POOL",
+		2: "FEATURE_GPU_MIN_MEMORY",
+		3: "FEATURE_GPU_RESOURCE_NAME",
+		4: "FEATURE_IMAGE_PULL_SECRETS",
+		5: "FEATURE_MODEL_CACHE",
+		6: "FEATURE_KUBERNETES_OPTIONS",
+	}
+	Feature_value = map[string]int32{
+		"FEATURE_UNSPECIFIED":        0,
+		"FEATURE_GPU_POOL":           1,
+		"FEATURE_GPU_MIN_MEMORY":     2,
+		"FEATURE_GPU_RESOURCE_NAME":  3,
+		"FEATURE_IMAGE_PULL_SECRETS": 4,
+		"FEATURE_MODEL_CACHE":        5,
+		"FEATURE_KUBERNETES_OPTIONS": 6,
+	}
+)
+
+func (x Feature) Enum() *Feature {
+	p := new(Feature)
+	*p = x
+	return p
+}
+
+func (x Feature) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Feature) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_agent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (Feature) Type() protoreflect.EnumType {
+	return &file_windlass_agent_v1_agent_proto_enumTypes[0]
+}
+
+func (x Feature) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Feature.Descriptor instead.
+func (Feature) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{0}
+}
+
 type ItemKind int32
 
 const (
@@ -65,11 +141,11 @@ func (x ItemKind) String() string {
 }
 
 func (ItemKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_agent_v1_agent_proto_enumTypes[0].Descriptor()
+	return file_windlass_agent_v1_agent_proto_enumTypes[1].Descriptor()
 }
 
 func (ItemKind) Type() protoreflect.EnumType {
-	return &file_windlass_agent_v1_agent_proto_enumTypes[0]
+	return &file_windlass_agent_v1_agent_proto_enumTypes[1]
 }
 
 func (x ItemKind) Number() protoreflect.EnumNumber {
@@ -78,7 +154,7 @@ func (x ItemKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ItemKind.Descriptor instead.
 func (ItemKind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
 type DeploymentState_Action int32
@@ -116,11 +192,11 @@ func (x DeploymentState_Action) String() string {
 }
 
 func (DeploymentState_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_agent_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_windlass_agent_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (DeploymentState_Action) Type() protoreflect.EnumType {
-	return &file_windlass_agent_v1_agent_proto_enumTypes[1]
+	return &file_windlass_agent_v1_agent_proto_enumTypes[2]
 }
 
 func (x DeploymentState_Action) Number() protoreflect.EnumNumber {
@@ -172,11 +248,11 @@ func (x AppliedState_Phase) String() string {
 }
 
 func (AppliedState_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_agent_v1_agent_proto_enumTypes[2].Descriptor()
+	return file_windlass_agent_v1_agent_proto_enumTypes[3].Descriptor()
 }
 
 func (AppliedState_Phase) Type() protoreflect.EnumType {
-	return &file_windlass_agent_v1_agent_proto_enumTypes[2]
+	return &file_windlass_agent_v1_agent_proto_enumTypes[3]
 }
 
 func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
@@ -318,7 +394,7 @@ type AgentInfo struct {
 	// "process", "kubernetes".
 	Runtime  string `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	Hostname string `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	// What it can do beyond the base protocol. A deployment whose
+	// What it can do beyond the base protocol: names of Feature. A deployment whose
 	// required_features are not all in here is rejected as "Unsupported".
 	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1414,7 +1490,10 @@ type DeploymentState struct {
 	// newer one adopts the older one's instances in place.
 	WorkloadKey string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	// W3C traceparent of the decision, so that the apply joins its trace.
-	Traceparent      string   `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// Names of Feature that the agent must have announced; it rejects the deployment as
+	// "Unsupported" when it lacks one, and leaves what it runs of it as it is. A delete
+	// requires none.
 	RequiredFeatures []string `protobuf:"bytes,5,rep,name=required_features,json=requiredFeatures,proto3" json:"required_features,omitempty"`
 	// Version of the deployment that workload_key is the id of: with the app's name,
 	// what people call the workload.
@@ -3475,7 +3554,15 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*U\n" +
+	"\x12UploadLogsResponse*\xcc\x01\n" +
+	"\aFeature\x12\x17\n" +
+	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
+	"\x16FEATURE_GPU_MIN_MEMORY\x10\x02\x12\x1d\n" +
+	"\x19FEATURE_GPU_RESOURCE_NAME\x10\x03\x12\x1e\n" +
+	"\x1aFEATURE_IMAGE_PULL_SECRETS\x10\x04\x12\x17\n" +
+	"\x13FEATURE_MODEL_CACHE\x10\x05\x12\x1e\n" +
+	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +
@@ -3504,107 +3591,108 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_windlass_agent_v1_agent_proto_rawDescData
 }
 
-var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
-	(ItemKind)(0),                   // 0: windlass.agent.v1.ItemKind
-	(DeploymentState_Action)(0),     // 1: windlass.agent.v1.DeploymentState.Action
-	(AppliedState_Phase)(0),         // 2: windlass.agent.v1.AppliedState.Phase
-	(*JoinRequest)(nil),             // 3: windlass.agent.v1.JoinRequest
-	(*JoinResponse)(nil),            // 4: windlass.agent.v1.JoinResponse
-	(*AgentInfo)(nil),               // 5: windlass.agent.v1.AgentInfo
-	(*Credential)(nil),              // 6: windlass.agent.v1.Credential
-	(*RenewCredentialRequest)(nil),  // 7: windlass.agent.v1.RenewCredentialRequest
-	(*RenewCredentialResponse)(nil), // 8: windlass.agent.v1.RenewCredentialResponse
-	(*WatchRequest)(nil),            // 9: windlass.agent.v1.WatchRequest
-	(*WatchResponse)(nil),           // 10: windlass.agent.v1.WatchResponse
-	(*Hello)(nil),                   // 11: windlass.agent.v1.Hello
-	(*ReportLimits)(nil),            // 12: windlass.agent.v1.ReportLimits
-	(*SnapshotBegin)(nil),           // 13: windlass.agent.v1.SnapshotBegin
-	(*SnapshotItems)(nil),           // 14: windlass.agent.v1.SnapshotItems
-	(*SnapshotEnd)(nil),             // 15: windlass.agent.v1.SnapshotEnd
-	(*Delta)(nil),                   // 16: windlass.agent.v1.Delta
-	(*Bookmark)(nil),                // 17: windlass.agent.v1.Bookmark
-	(*Item)(nil),                    // 18: windlass.agent.v1.Item
-	(*DeploymentState)(nil),         // 19: windlass.agent.v1.DeploymentState
-	(*Deployment)(nil),              // 20: windlass.agent.v1.Deployment
-	(*SecretVersion)(nil),           // 21: windlass.agent.v1.SecretVersion
-	(*Routes)(nil),                  // 22: windlass.agent.v1.Routes
-	(*RouteTarget)(nil),             // 23: windlass.agent.v1.RouteTarget
-	(*Request)(nil),                 // 24: windlass.agent.v1.Request
-	(*LogsRequest)(nil),             // 25: windlass.agent.v1.LogsRequest
-	(*RestartRequest)(nil),          // 26: windlass.agent.v1.RestartRequest
-	(*GoAway)(nil),                  // 27: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 28: windlass.agent.v1.ReportRequest
-	(*ReportResponse)(nil),          // 29: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 30: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 31: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 32: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 33: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 34: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 35: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 36: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 37: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 38: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 39: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 40: windlass.agent.v1.UploadLogsResponse
-	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
-	(*v1.DeploymentSpec)(nil),       // 42: windlass.v1.DeploymentSpec
-	(v1.InstanceStatus)(0),          // 43: windlass.v1.InstanceStatus
+	(Feature)(0),                    // 0: windlass.agent.v1.Feature
+	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
+	(DeploymentState_Action)(0),     // 2: windlass.agent.v1.DeploymentState.Action
+	(AppliedState_Phase)(0),         // 3: windlass.agent.v1.AppliedState.Phase
+	(*JoinRequest)(nil),             // 4: windlass.agent.v1.JoinRequest
+	(*JoinResponse)(nil),            // 5: windlass.agent.v1.JoinResponse
+	(*AgentInfo)(nil),               // 6: windlass.agent.v1.AgentInfo
+	(*Credential)(nil),              // 7: windlass.agent.v1.Credential
+	(*RenewCredentialRequest)(nil),  // 8: windlass.agent.v1.RenewCredentialRequest
+	(*RenewCredentialResponse)(nil), // 9: windlass.agent.v1.RenewCredentialResponse
+	(*WatchRequest)(nil),            // 10: windlass.agent.v1.WatchRequest
+	(*WatchResponse)(nil),           // 11: windlass.agent.v1.WatchResponse
+	(*Hello)(nil),                   // 12: windlass.agent.v1.Hello
+	(*ReportLimits)(nil),            // 13: windlass.agent.v1.ReportLimits
+	(*SnapshotBegin)(nil),           // 14: windlass.agent.v1.SnapshotBegin
+	(*SnapshotItems)(nil),           // 15: windlass.agent.v1.SnapshotItems
+	(*SnapshotEnd)(nil),             // 16: windlass.agent.v1.SnapshotEnd
+	(*Delta)(nil),                   // 17: windlass.agent.v1.Delta
+	(*Bookmark)(nil),                // 18: windlass.agent.v1.Bookmark
+	(*Item)(nil),                    // 19: windlass.agent.v1.Item
+	(*DeploymentState)(nil),         // 20: windlass.agent.v1.DeploymentState
+	(*Deployment)(nil),              // 21: windlass.agent.v1.Deployment
+	(*SecretVersion)(nil),           // 22: windlass.agent.v1.SecretVersion
+	(*Routes)(nil),                  // 23: windlass.agent.v1.Routes
+	(*RouteTarget)(nil),             // 24: windlass.agent.v1.RouteTarget
+	(*Request)(nil),                 // 25: windlass.agent.v1.Request
+	(*LogsRequest)(nil),             // 26: windlass.agent.v1.LogsRequest
+	(*RestartRequest)(nil),          // 27: windlass.agent.v1.RestartRequest
+	(*GoAway)(nil),                  // 28: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 29: windlass.agent.v1.ReportRequest
+	(*ReportResponse)(nil),          // 30: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 31: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 32: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 33: windlass.agent.v1.DeploymentRollup
+	(*Capacity)(nil),                // 34: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 35: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 36: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 37: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 38: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 39: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 40: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 41: windlass.agent.v1.UploadLogsResponse
+	(*durationpb.Duration)(nil),     // 42: google.protobuf.Duration
+	(*v1.DeploymentSpec)(nil),       // 43: windlass.v1.DeploymentSpec
+	(v1.InstanceStatus)(0),          // 44: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
-	5,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
-	6,  // 1: windlass.agent.v1.JoinResponse.credential:type_name -> windlass.agent.v1.Credential
-	6,  // 2: windlass.agent.v1.RenewCredentialResponse.credential:type_name -> windlass.agent.v1.Credential
-	5,  // 3: windlass.agent.v1.WatchRequest.agent:type_name -> windlass.agent.v1.AgentInfo
-	11, // 4: windlass.agent.v1.WatchResponse.hello:type_name -> windlass.agent.v1.Hello
-	13, // 5: windlass.agent.v1.WatchResponse.snapshot_begin:type_name -> windlass.agent.v1.SnapshotBegin
-	14, // 6: windlass.agent.v1.WatchResponse.snapshot_items:type_name -> windlass.agent.v1.SnapshotItems
-	15, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
-	16, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
-	17, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
-	24, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	27, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	41, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
-	12, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	41, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	18, // 15: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
-	18, // 16: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
-	0,  // 17: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
-	19, // 18: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	22, // 19: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
-	1,  // 20: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
-	20, // 21: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	42, // 22: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	21, // 23: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	23, // 24: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	25, // 25: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	26, // 26: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	41, // 27: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	30, // 28: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	31, // 29: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	32, // 30: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	33, // 31: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	35, // 32: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	12, // 33: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	41, // 34: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	0,  // 35: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	2,  // 36: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	43, // 37: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	34, // 38: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	38, // 39: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	3,  // 40: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	7,  // 41: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	9,  // 42: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	28, // 43: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	36, // 44: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	39, // 45: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	4,  // 46: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	8,  // 47: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	10, // 48: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	29, // 49: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	37, // 50: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	40, // 51: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	6,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
+	7,  // 1: windlass.agent.v1.JoinResponse.credential:type_name -> windlass.agent.v1.Credential
+	7,  // 2: windlass.agent.v1.RenewCredentialResponse.credential:type_name -> windlass.agent.v1.Credential
+	6,  // 3: windlass.agent.v1.WatchRequest.agent:type_name -> windlass.agent.v1.AgentInfo
+	12, // 4: windlass.agent.v1.WatchResponse.hello:type_name -> windlass.agent.v1.Hello
+	14, // 5: windlass.agent.v1.WatchResponse.snapshot_begin:type_name -> windlass.agent.v1.SnapshotBegin
+	15, // 6: windlass.agent.v1.WatchResponse.snapshot_items:type_name -> windlass.agent.v1.SnapshotItems
+	16, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
+	17, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
+	18, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
+	25, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
+	28, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	42, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	13, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
+	42, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	19, // 15: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
+	19, // 16: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
+	1,  // 17: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
+	20, // 18: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
+	23, // 19: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	2,  // 20: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
+	21, // 21: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
+	43, // 22: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	22, // 23: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	24, // 24: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	26, // 25: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	27, // 26: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	42, // 27: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	31, // 28: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	32, // 29: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	33, // 30: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	34, // 31: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	36, // 32: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	13, // 33: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	42, // 34: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 35: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	3,  // 36: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	44, // 37: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	35, // 38: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	39, // 39: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	4,  // 40: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	8,  // 41: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	10, // 42: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	29, // 43: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	37, // 44: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	40, // 45: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	5,  // 46: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	9,  // 47: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	11, // 48: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	30, // 49: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	38, // 50: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	41, // 51: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
 	46, // [46:52] is the sub-list for method output_type
 	40, // [40:46] is the sub-list for method input_type
 	40, // [40:40] is the sub-list for extension type_name
@@ -3640,7 +3728,7 @@ func file_windlass_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,

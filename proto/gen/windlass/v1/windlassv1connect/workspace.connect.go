@@ -48,6 +48,12 @@ const (
 	// WorkspaceServiceDeleteWorkspaceProcedure is the fully-qualified name of the WorkspaceService's
 	// DeleteWorkspace RPC.
 	WorkspaceServiceDeleteWorkspaceProcedure = "/windlass.v1.WorkspaceService/DeleteWorkspace"
+	// WorkspaceServiceGetQuotaProcedure is the fully-qualified name of the WorkspaceService's GetQuota
+	// RPC.
+	WorkspaceServiceGetQuotaProcedure = "/windlass.v1.WorkspaceService/GetQuota"
+	// WorkspaceServiceSetQuotaProcedure is the fully-qualified name of the WorkspaceService's SetQuota
+	// RPC.
+	WorkspaceServiceSetQuotaProcedure = "/windlass.v1.WorkspaceService/SetQuota"
 )
 
 // WorkspaceServiceClient is a client for the windlass.v1.WorkspaceService service.
@@ -61,6 +67,12 @@ type WorkspaceServiceClient interface {
 	UpdateWorkspace(context.Context, *v1.UpdateWorkspaceRequest) (*v1.UpdateWorkspaceResponse, error)
 	// Refused with ERROR_REASON_IN_USE while it has apps.
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
+	// What the workspace may have, and has.
+	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
+	// Gives the workspace limits of its own. Operators set any. Owners set those that
+	// are stricter than what is in force: who is held back by a limit does not lift it.
+	// What is there already stays, also where it is more than is allowed from now on.
+	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 }
 
 // NewWorkspaceServiceClient constructs a client for the windlass.v1.WorkspaceService service. By
@@ -106,6 +118,19 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("DeleteWorkspace")),
 			connect.WithClientOptions(opts...),
 		),
+		getQuota: connect.NewClient[v1.GetQuotaRequest, v1.GetQuotaResponse](
+			httpClient,
+			baseURL+WorkspaceServiceGetQuotaProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("GetQuota")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		setQuota: connect.NewClient[v1.SetQuotaRequest, v1.SetQuotaResponse](
+			httpClient,
+			baseURL+WorkspaceServiceSetQuotaProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("SetQuota")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -116,6 +141,8 @@ type workspaceServiceClient struct {
 	listWorkspaces  *connect.Client[v1.ListWorkspacesRequest, v1.ListWorkspacesResponse]
 	updateWorkspace *connect.Client[v1.UpdateWorkspaceRequest, v1.UpdateWorkspaceResponse]
 	deleteWorkspace *connect.Client[v1.DeleteWorkspaceRequest, v1.DeleteWorkspaceResponse]
+	getQuota        *connect.Client[v1.GetQuotaRequest, v1.GetQuotaResponse]
+	setQuota        *connect.Client[v1.SetQuotaRequest, v1.SetQuotaResponse]
 }
 
 // CreateWorkspace calls windlass.v1.WorkspaceService.CreateWorkspace.
@@ -163,6 +190,24 @@ func (c *workspaceServiceClient) DeleteWorkspace(ctx context.Context, req *v1.De
 	return nil, err
 }
 
+// GetQuota calls windlass.v1.WorkspaceService.GetQuota.
+func (c *workspaceServiceClient) GetQuota(ctx context.Context, req *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error) {
+	response, err := c.getQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetQuota calls windlass.v1.WorkspaceService.SetQuota.
+func (c *workspaceServiceClient) SetQuota(ctx context.Context, req *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error) {
+	response, err := c.setQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WorkspaceServiceHandler is an implementation of the windlass.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
 	// Makes the workspace, its project "default" with the environment
@@ -174,6 +219,12 @@ type WorkspaceServiceHandler interface {
 	UpdateWorkspace(context.Context, *v1.UpdateWorkspaceRequest) (*v1.UpdateWorkspaceResponse, error)
 	// Refused with ERROR_REASON_IN_USE while it has apps.
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
+	// What the workspace may have, and has.
+	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
+	// Gives the workspace limits of its own. Operators set any. Owners set those that
+	// are stricter than what is in force: who is held back by a limit does not lift it.
+	// What is there already stays, also where it is more than is allowed from now on.
+	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 }
 
 // NewWorkspaceServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -215,6 +266,19 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("DeleteWorkspace")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceGetQuotaHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceGetQuotaProcedure,
+		svc.GetQuota,
+		connect.WithSchema(workspaceServiceMethods.ByName("GetQuota")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceSetQuotaHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceSetQuotaProcedure,
+		svc.SetQuota,
+		connect.WithSchema(workspaceServiceMethods.ByName("SetQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.WorkspaceService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkspaceServiceCreateWorkspaceProcedure:
@@ -227,6 +291,10 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceUpdateWorkspaceHandler.ServeHTTP(w, r)
 		case WorkspaceServiceDeleteWorkspaceProcedure:
 			workspaceServiceDeleteWorkspaceHandler.ServeHTTP(w, r)
+		case WorkspaceServiceGetQuotaProcedure:
+			workspaceServiceGetQuotaHandler.ServeHTTP(w, r)
+		case WorkspaceServiceSetQuotaProcedure:
+			workspaceServiceSetQuotaHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -254,4 +322,12 @@ func (UnimplementedWorkspaceServiceHandler) UpdateWorkspace(context.Context, *v1
 
 func (UnimplementedWorkspaceServiceHandler) DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.DeleteWorkspace is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.GetQuota is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.SetQuota is not implemented"))
 }

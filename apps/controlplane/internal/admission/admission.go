@@ -1,0 +1,153 @@
+// Package admission decides whether a workspace's call may pass: what the workspace
+// would have afterwards against its limits, and how fast it starts work against a
+// bucket. It decides on what it is given, and does no I/O.
+//
+// # Quotas
+//
+// They are exact. The call writes what it wants, then locks its workspace's row, adds up
+// the workspace, and is undone as a whole when that is too much: so of two calls for
+// the last GPU one passes, and calls of different workspaces never wait for each other.
+//
+// Each app counts by its claim, one row that the call which changes the app writes
+// beside it. Rollouts end elsewhere, and write no claims: they need not. A claim names
+// the live deployment and the rollout that it is of, so that the sum tells by itself
+// which are of the past, and the call that adds up makes those anew, five hundred in
+// five queries. It is how apps of a time before there were claims come to have one, too.
+//
+// An app that is being updated counts with the larger of its two versions. While old
+// and new overlap there is more, but not for long, and no more of them at once than
+// rollouts may be in flight; counting the overlap would make a workspace whose quota
+// is full unable to update, which is when it most has to.
+//
+// # The rate of starts
+//
+// A bucket in SQL, one row a workspace, on the database's clock: it holds for all
+// processes of the control plane together, and costs no round trip that the quotas do
+// not pay already. It is charged in the transaction of the call: what fails costs
+// nothing, a repetition finds its record first, and a transaction that the database
+// runs twice is charged once.
+//
+// But by then a call has cost a transaction, and a flood is made of calls that are
+// refused. So a Gate in each process has a copy of the bucket, charged before any work
+// and moved along by what is learned from the row. It turns away in memory; it never
+// lets in, that is for the row alone. A gate that knows of too little (another process
+// let others in) costs a transaction; one that knows of too much (limits were raised
+// elsewhere) asks the database again once a second.
+package admission
+
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// InForce are the control plane's limits, but for those that the workspace has of its
+// own.
+func InForce(ours, own model.Limits) model.Limits {
+	pick := func(ours, own int64) int64 {
+		if own == model.Inherit {
+			return ours
+		}
+		return own
+	}
+	return model.Limits{
+		Apps: pick(ours.Apps, own.Apps), Deployments: pick(ours.Deployments, own.Deployments),
+		Instances: pick(ours.Instances, own.Instances), GPUs: pick(ours.GPUs, own.GPUs), Rollouts: pick(ours.Rollouts, own.Rollouts),
+		StartsPerMinute: pick(ours.StartsPerMinute, own.StartsPerMinute), StartsBurst: pick(ours.StartsBurst, own.StartsBurst),
+	}
+}
+
+// Refusal says which limit a call would go beyond.
+type Refusal struct {
+	// Limit is its name in the API, What it counts in words.
+	Limit, What string
+	Max         int64
+	// Used before the call, Asked what the call adds.
+	Used, Asked int64
+}
+
+// Check tells the first limit that the workspace would be beyond because of an app
+// that grows from before to after, beside all others; nil if there is none. What does
+// not grow is not asked about: limits that were lowered take nothing away, and let
+// people scale down.
+func Check(l model.Limits, others, before, after model.Usage) *Refusal {
+	for _, c := range []struct {
+		name, what                 string
+		max, others, before, after int64
+	}{
+		{"apps", "apps", l.Apps, others.Apps, before.Apps, after.Apps},
+		{"deployments", "apps with a deployment", l.Deployments, others.Deployments, before.Deployments, after.Deployments},
+		{"instances", "instances", l.Instances, others.Instances, before.Instances, after.Instances},
+		{"gpus", "GPUs", l.GPUs, others.GPUs, before.GPUs, after.GPUs},
+		{"rollouts", "rollouts in flight", l.Rollouts, others.Rollouts, before.Rollouts, after.Rollouts},
+	} {
+		if c.max > 0 && c.after > c.before && c.others+c.after > c.max {
+			return &Refusal{Limit: c.name, What: c.what, Max: c.max, Used: c.others + c.before, Asked: c.after - c.before}
+		}
+	}
+	return nil
+}
+
+// String is the refusal in a sentence.
+func (r *Refusal) String() string {
+	return fmt.Sprintf("the workspace may have %d %s: it has %d, and this call asks for %d more", r.Max, r.What, r.Used, r.Asked)
+}
+
+// Counted tells whether any limit is about what there is, so that it has to be added
+// up.
+func Counted(l model.Limits) bool {
+	return l.Apps > 0 || l.Deployments > 0 || l.Instances > 0 || l.GPUs > 0 || l.Rollouts > 0
+}
+
+// Claim of an app with the given live deployment and the one on its way, nil for none,
+// and its rows.
+func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) model.Claim {
+	instances, gpus := cost(live, rows)
+	more, moreGPUs := cost(next, rows)
+	return model.Claim{
+		AppID: app.ID, WorkspaceID: app.WorkspaceID, LiveDeploymentID: app.LiveDeploymentID, RolloutID: app.RolloutID,
+		Instances: max(instances, more), GPUs: max(gpus, moreGPUs),
+	}
+}
+
+// cost of a deployment: as many replicas as its rows say that run, and as its spec
+// says before it has any.
+func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
+	if d == nil {
+		return 0, 0
+	}
+	replicas, placed := int64(0), false
+	for _, t := range rows {
+		if t.DeploymentID != d.ID {
+			continue
+		}
+		placed = true
+		if topology.Active(t) {
+			replicas += int64(t.Replicas)
+		}
+	}
+	if !placed {
+		replicas = int64(d.Spec.GetReplicas()) * int64(len(d.Spec.GetRegions()))
+	}
+	each, gpusEach := perReplica(d.Spec)
+	return replicas * each, replicas * gpusEach
+}
+
+// perReplica is how many instances make a replica, and how many GPUs they have.
+func perReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
+	if len(spec.GetRoles()) == 0 {
+		return 1, int64(spec.GetResources().GetGpu().GetCount())
+	}
+	for _, r := range spec.GetRoles() {
+		resources := r.GetResources()
+		if resources == nil {
+			resources = spec.GetResources()
+		}
+		n := int64(max(r.GetInstances(), 1))
+		instances += n
+		gpus += n * int64(resources.GetGpu().GetCount())
+	}
+	return instances, gpus
+}

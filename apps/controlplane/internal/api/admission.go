@@ -1,0 +1,268 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// starts are the mutations that start work, each of which takes a token of its
+// workspace. (RestartInstance is one as well, and takes its token before it asks the
+// agent.) What cancels or deletes is not among them: the way out is never barred.
+var starts = map[string]bool{
+	w.AppServiceDeployProcedure:            true,
+	w.AppServiceScaleProcedure:             true,
+	w.AppServiceSetEnvironmentProcedure:    true,
+	w.AppServiceRollbackProcedure:          true,
+	w.EnvironmentServiceSetSecretProcedure: true,
+}
+
+// asked is how a mutation changes what an app counts for.
+type asked struct {
+	// created: the app did not exist before.
+	created       bool
+	before, after model.Claim
+}
+
+// grows tells whether anything that is counted becomes more.
+func (q *asked) grows() bool { return q.was() != q.after.Usage() }
+
+func (q *asked) was() model.Usage {
+	if q.created {
+		return model.Usage{}
+	}
+	return q.before.Usage()
+}
+
+// claims notes what the app is to count for from now on. What it counted for when this
+// mutation first looked stays.
+func (c *change) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
+	claim := admission.Claim(app, live, next, rows)
+	if c.asked == nil {
+		c.asked = &asked{before: claim}
+	}
+	c.asked.after = claim
+}
+
+// learned is what a call found out about its workspace's bucket.
+type learned struct {
+	known   bool
+	rate    admission.Rate
+	missing time.Duration
+}
+
+// admit is the last thing that a mutation does in its transaction: it locks the
+// workspace, takes a token if the mutation starts work, and refuses what would go
+// beyond a quota.
+func (c *change) admit() error {
+	if c.asked == nil && !c.starts {
+		return nil
+	}
+	have, err := c.LockAdmission(c.workspaceID)
+	if c.api.cfg.IsNotFound(err) {
+		return missing("", "workspace", c.workspaceID, "It was deleted.")
+	}
+	if err != nil {
+		return fmt.Errorf("lock workspace %s: %w", c.workspaceID, err)
+	}
+	limits := admission.InForce(c.api.cfg.Limits, have.Own)
+	if c.starts {
+		if err := c.start(have, admission.RateOf(limits)); err != nil {
+			return err
+		}
+	}
+	if c.asked == nil {
+		return nil
+	}
+	if c.asked.grows() && admission.Counted(limits) {
+		others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, c.PutClaims)
+		if err != nil {
+			return err
+		}
+		if r := admission.Check(limits, others, c.asked.was(), c.asked.after.Usage()); r != nil {
+			return c.api.beyond(c.workspaceID, r)
+		}
+	}
+	if c.asked.after.Usage().Deployments == 0 {
+		return nil
+	}
+	if err := c.PutClaims([]model.Claim{c.asked.after}); err != nil {
+		return fmt.Errorf("store claim of app %s: %w", c.asked.after.AppID, err)
+	}
+	return nil
+}
+
+// start takes a token from the locked workspace's bucket.
+func (c *change) start(have model.Admission, rate admission.Rate) error {
+	fullAt, wait := rate.Take(have.FullAt, have.Now)
+	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
+	if wait > 0 {
+		return c.api.tooFast(c.workspaceID, rate, wait)
+	}
+	if !rate.Limited() {
+		return nil
+	}
+	if err := c.PutStarts(c.workspaceID, fullAt); err != nil {
+		return fmt.Errorf("store starts of workspace %s: %w", c.workspaceID, err)
+	}
+	return nil
+}
+
+// turnAway refuses a start of a workspace that is known to start too much.
+func (a *API) turnAway(workspaceID string) error {
+	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
+		return a.tooFast(workspaceID, rate, wait)
+	}
+	return nil
+}
+
+const (
+	// settleAtOnce bounds the specs that are in memory together.
+	settleAtOnce = 500
+	// settleTries: between two looks only a rollout that just ended can unsettle an
+	// app again.
+	settleTries = 5
+)
+
+// usage adds up the workspace's apps, but for one. Claims that it has to make anew it
+// gives to store, on which it looks again; with nil, for people, it adds them.
+func (a *API) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
+	for try := 1; ; try++ {
+		u, unsettled, err := tx.UsageOf(workspaceID, but)
+		if err != nil {
+			return u, fmt.Errorf("add up workspace %s: %w", workspaceID, err)
+		}
+		if unsettled == 0 {
+			return u, nil
+		}
+		anew, err := a.settle(tx, workspaceID, but, store)
+		if err != nil {
+			return u, err
+		}
+		if store == nil || try == settleTries {
+			// At most too much: who became unsettled since is counted twice.
+			return model.Usage{
+				Apps: u.Apps, Deployments: u.Deployments, Rollouts: u.Rollouts,
+				Instances: u.Instances + anew.Instances, GPUs: u.GPUs + anew.GPUs,
+			}, nil
+		}
+	}
+}
+
+// settle makes the claims of unsettled apps anew, and adds them up.
+func (a *API) settle(tx Tx, workspaceID, but string, store func([]model.Claim) error) (sum model.Usage, err error) {
+	for after := ""; ; {
+		apps, err := tx.UnsettledApps(workspaceID, but, after, settleAtOnce)
+		if err != nil {
+			return sum, fmt.Errorf("list unsettled apps of workspace %s: %w", workspaceID, err)
+		}
+		claims, err := a.claimsOf(tx, apps)
+		if err != nil {
+			return sum, err
+		}
+		for _, c := range claims {
+			sum = sum.Plus(c.Usage())
+		}
+		if store != nil {
+			if err := store(claims); err != nil {
+				return sum, fmt.Errorf("store claims of workspace %s: %w", workspaceID, err)
+			}
+		}
+		if len(apps) < settleAtOnce {
+			return sum, nil
+		}
+		after = apps[len(apps)-1].ID
+	}
+}
+
+// claimsOf apps, in a number of queries that does not depend on how many there are.
+func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
+	var ids, rolloutIDs []string
+	for _, app := range apps {
+		ids = append(ids, app.ID)
+		if app.RolloutID != "" {
+			rolloutIDs = append(rolloutIDs, app.RolloutID)
+		}
+	}
+	rollouts, err := tx.GetRollouts(rolloutIDs)
+	if err != nil {
+		return nil, fmt.Errorf("read rollouts: %w", err)
+	}
+	want, next := map[string]bool{}, map[string]string{}
+	for _, r := range rollouts {
+		if r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && !r.CancelRequested {
+			next[r.AppID], want[r.DeploymentID] = r.DeploymentID, true
+		}
+	}
+	for _, app := range apps {
+		want[app.LiveDeploymentID] = true
+	}
+	delete(want, "")
+	found, err := tx.GetDeployments(keys(want))
+	if err != nil {
+		return nil, fmt.Errorf("read deployments: %w", err)
+	}
+	deployments := map[string]*model.Deployment{}
+	for _, d := range found {
+		deployments[d.ID] = &d
+	}
+	listed, err := tx.ListTopology(ids)
+	if err != nil {
+		return nil, fmt.Errorf("list topology: %w", err)
+	}
+	rows := map[string][]model.Topology{}
+	for _, t := range listed {
+		rows[t.AppID] = append(rows[t.AppID], t)
+	}
+	claims := make([]model.Claim, 0, len(apps))
+	for _, app := range apps {
+		claims = append(claims, admission.Claim(app, deployments[app.LiveDeploymentID], deployments[next[app.ID]], rows[app.ID]))
+	}
+	return claims, nil
+}
+
+// beyond is the refusal of a call that a quota does not allow.
+func (a *API) beyond(workspaceID string, r *admission.Refusal) error {
+	a.refusals.WithLabelValues(r.Limit).Inc()
+	fix := "Scale down or delete what is not needed"
+	if r.Limit == "rollouts" {
+		fix = "Wait until some have ended"
+	}
+	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+		Fix: fmt.Sprintf("%s (`windlass workspace quota` shows what there is), or have an operator raise it: `windlass workspace quota %s --%s %d`.",
+			fix, workspaceID, r.Limit, r.Used+r.Asked),
+		Limit: &windlassv1.LimitDetail{Name: r.Limit, Max: r.Max, Used: r.Used, Asked: r.Asked},
+	}, r.String())
+}
+
+// tooFast is the refusal of a call that comes before there is a token for it.
+func (a *API) tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
+	const limit = "starts_per_minute"
+	a.refusals.WithLabelValues(limit).Inc()
+	perMinute := time.Minute.Microseconds() / rate.Interval
+	// Up, so that nobody comes back a moment too early.
+	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
+	err := rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		Fix: fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
+			workspaceID, 2*perMinute),
+		Limit: &windlassv1.LimitDetail{Name: limit, Max: perMinute, Used: rate.Burst, Asked: 1, RetryAfterMs: wait.Milliseconds()},
+	}, fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has: wait %s", perMinute, rate.Burst, wait))
+	if detail, packErr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); packErr == nil {
+		err.AddDetail(detail)
+	}
+	err.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	return err
+}

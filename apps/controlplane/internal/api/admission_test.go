@@ -1,0 +1,461 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	beyond  = windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED
+	tooFast = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
+)
+
+func limited(l model.Limits) func(*api.Config) { return func(c *api.Config) { c.Limits = l } }
+
+// gpus gives the spec so many GPUs for each instance.
+func gpus(n int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: n}}
+	}
+}
+
+func (w *world) tryDeploy(app, key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{Mutation: keyed(key), App: app, Spec: echo(edit...)})
+}
+
+func (w *world) quota() *windlassv1.Quota {
+	w.t.Helper()
+	res, err := w.workspaces(w.viewer).GetQuota(w.t.Context(), &windlassv1.GetQuotaRequest{})
+	require.NoError(w.t, err)
+	return res.GetQuota()
+}
+
+// usage is the workspace's, without what the rate allows.
+func (w *world) usage() model.Usage {
+	w.t.Helper()
+	u := w.quota().GetUsage()
+	return model.Usage{Apps: u.GetApps(), Deployments: u.GetDeployments(), Instances: u.GetInstances(), GPUs: u.GetGpus(), Rollouts: u.GetRollouts()}
+}
+
+func (w *world) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quota, error) {
+	w.t.Helper()
+	res, err := w.workspaces(key).SetQuota(w.t.Context(), &windlassv1.SetQuotaRequest{
+		Workspace: "acme", Own: own, ResourceVersion: w.quota().GetResourceVersion(),
+	})
+	return res.GetQuota(), err
+}
+
+// limitOf asserts how a call was refused, and by which limit.
+func limitOf(t *testing.T, err error, reason windlassv1.ErrorReason, name string) *windlassv1.LimitDetail {
+	t.Helper()
+	refused(t, err, connect.CodeResourceExhausted, reason, "")
+	limit := detailOf(err).GetLimit()
+	require.Equal(t, name, limit.GetName(), "%v", err)
+	require.Contains(t, detailOf(err).GetFix(), "windlass workspace quota")
+	return limit
+}
+
+func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
+	const calls = 24
+	for name, c := range map[string]struct {
+		limits model.Limits
+		passes int32
+	}{
+		"apps":        {model.Limits{Apps: 5}, 5},
+		"deployments": {model.Limits{Deployments: 6}, 6},
+		"instances":   {model.Limits{Instances: 4*7 + 3}, 7},
+		"gpus":        {model.Limits{GPUs: 8 * 3}, 3},
+		"rollouts":    {model.Limits{Rollouts: 4}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t, limited(c.limits))
+			var passed atomic.Int32
+			var wg sync.WaitGroup
+			for i := range calls {
+				wg.Go(func() {
+					_, err := w.tryDeploy(fmt.Sprintf("app-%d", i), "", gpus(2))
+					if err == nil {
+						passed.Add(1)
+						return
+					}
+					limitOf(t, err, beyond, name)
+				})
+			}
+			wg.Wait()
+			require.Equal(t, c.passes, passed.Load())
+			n := int64(c.passes)
+			require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
+			apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
+			require.NoError(t, err)
+			require.Len(t, apps.GetApps(), int(c.passes), "who was refused left an app behind")
+		})
+	}
+}
+
+func TestARefusedDeployLeavesNothing(t *testing.T) {
+	w := setup(t, limited(model.Limits{Instances: 6}))
+	w.deploy("chat", replicas(2))
+	w.settle("chat")
+	before := w.dump()
+	for range 2 {
+		_, err := w.tryDeploy("more", "k")
+		limit := limitOf(t, err, beyond, "instances")
+		require.EqualValues(t, 6, limit.GetMax())
+		require.EqualValues(t, 4, limit.GetUsed())
+		require.EqualValues(t, 4, limit.GetAsked())
+		require.Contains(t, err.Error(), "may have 6 instances: it has 4, and this call asks for 4 more")
+		require.Contains(t, detailOf(err).GetFix(), "windlass workspace quota "+w.workspace+" --instances 8")
+	}
+	_, err := w.tryDeploy("chat", "", replicas(4))
+	limitOf(t, err, beyond, "instances")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 5})
+	limitOf(t, err, beyond, "instances")
+	require.Equal(t, before, w.dump())
+
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 4})
+	require.NoError(t, err, "up to the limit")
+	require.EqualValues(t, 6, w.usage().Instances)
+}
+
+func TestAFullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
+	w := setup(t, limited(model.Limits{Apps: 1, Deployments: 1, Instances: 4, GPUs: 4, Rollouts: 1}))
+	full := model.Usage{Apps: 1, Deployments: 1, Instances: 4, GPUs: 4}
+	w.deploy("chat", gpus(1))
+	w.settle("chat")
+	require.Equal(t, full, w.usage())
+	w.deploy("chat", gpus(1), args("b"))
+	w.deploy("chat", gpus(1), args("c")) // in place of the other's rollout
+	w.settle("chat")
+	require.Equal(t, full, w.usage())
+	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 1})
+	require.NoError(t, err)
+	w.settle("chat")
+	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "b"}})
+	require.NoError(t, err)
+	w.settle("chat")
+	require.Equal(t, full, w.usage())
+	_, err = w.tryDeploy("chat", "", gpus(2), args("d"))
+	require.EqualValues(t, 4, limitOf(t, err, beyond, "gpus").GetAsked())
+
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 1})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, w.usage().Instances)
+	_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "chat"})
+	require.NoError(t, err)
+	w.settle("chat")
+	require.Zero(t, w.usage())
+	w.deploy("other", gpus(1))
+}
+
+func TestWhatEndedInTheMeantimeIsFreeAgain(t *testing.T) {
+	w := setup(t, limited(model.Limits{Instances: 8, Rollouts: 2}))
+	w.deploy("a")
+	w.settle("a")
+	w.deploy("a", args("larger"), replicas(4)) // counts with 8
+	_, err := w.tryDeploy("b", "")
+	limitOf(t, err, beyond, "instances")
+	_, err = w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "a"})
+	require.NoError(t, err)
+	w.settle("a")
+	require.Equal(t, model.Usage{Apps: 1, Deployments: 1, Instances: 4}, w.usage())
+	w.deploy("b")
+	require.EqualValues(t, 8, w.usage().Instances)
+	_, err = w.tryDeploy("c", "", replicas(1))
+	limitOf(t, err, beyond, "instances")
+}
+
+// Apps of a time before there were claims, or of a control plane that writes none.
+func TestAppsWithoutAClaimAreCounted(t *testing.T) {
+	w := setup(t, limited(model.Limits{Instances: 5*4 + 3}))
+	for i := range 5 {
+		w.deploy(fmt.Sprintf("app-%d", i))
+	}
+	w.update(func(tx store.Tx) error {
+		apps, err := tx.ListApps(w.workspace, "", model.Page{})
+		if err != nil {
+			return err
+		}
+		var none []model.Claim
+		for _, a := range apps {
+			none = append(none, model.Claim{AppID: a.ID, WorkspaceID: a.WorkspaceID, RolloutID: "rol_of_old"})
+		}
+		return tx.PutClaims(none)
+	})
+	require.EqualValues(t, 20, w.usage().Instances)
+	_, err := w.tryDeploy("more", "")
+	require.EqualValues(t, 20, limitOf(t, err, beyond, "instances").GetUsed())
+	_, err = w.tryDeploy("less", "", replicas(1))
+	require.NoError(t, err)
+	require.EqualValues(t, 22, w.usage().Instances)
+}
+
+func TestARepeatedCallIsNeitherRefusedNorChargedTwice(t *testing.T) {
+	w := setup(t, limited(model.Limits{Apps: 1, StartsPerMinute: 1, StartsBurst: 2}))
+	first, err := w.tryDeploy("chat", "k1")
+	require.NoError(t, err)
+	for range 5 {
+		again, err := w.tryDeploy("chat", "k1")
+		require.NoError(t, err)
+		require.Equal(t, first.String(), again.String())
+	}
+	require.EqualValues(t, 1, w.quota().GetUsage().GetStartsLeft())
+	_, err = w.tryDeploy("chat", "k2", args("b"))
+	require.NoError(t, err)
+	_, err = w.tryDeploy("chat", "k3", args("c"))
+	limitOf(t, err, tooFast, "starts_per_minute")
+	for _, key := range []string{"k1", "k2"} {
+		_, err = w.tryDeploy("chat", key, map[string]func(*windlassv1.DeploymentSpec){"k1": func(*windlassv1.DeploymentSpec) {}, "k2": args("b")}[key])
+		require.NoError(t, err, "a repetition passes where a new call does not")
+	}
+	_, err = w.tryDeploy("chat", "k3", args("c"))
+	limitOf(t, err, tooFast, "starts_per_minute")
+}
+
+func TestCallsOfOneKeyAtOnceAreOneStart(t *testing.T) {
+	w := setup(t, limited(model.Limits{Apps: 1, StartsPerMinute: 1, StartsBurst: 1}))
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = w.tryDeploy("chat", "k") })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, model.Usage{Apps: 1, Deployments: 1, Instances: 4, Rollouts: 1}, w.usage())
+}
+
+func TestARefusalForTheRateSaysHowLongToWait(t *testing.T) {
+	w := setup(t, limited(model.Limits{StartsPerMinute: 2, StartsBurst: 1}))
+	w.deploy("chat")
+	before := w.dump()
+	for _, call := range []func() error{
+		func() error { _, err := w.tryDeploy("chat", ""); return err },
+		func() error {
+			_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 1})
+			return err
+		},
+		func() error {
+			_, err := w.environments(w.deployer).SetSecret(t.Context(), &windlassv1.SetSecretRequest{Environment: "production", Name: "s", Value: "v"})
+			return err
+		},
+	} {
+		err := call()
+		limit := limitOf(t, err, tooFast, "starts_per_minute")
+		require.EqualValues(t, 2, limit.GetMax())
+		wait := time.Duration(limit.GetRetryAfterMs()) * time.Millisecond
+		require.Positive(t, wait)
+		require.LessOrEqual(t, wait, 30*time.Second)
+		var coded *connect.Error
+		require.ErrorAs(t, err, &coded)
+		require.NotEmpty(t, coded.Meta().Get("Retry-After"))
+		found := false
+		for _, d := range coded.Details() {
+			v, err := d.Value()
+			require.NoError(t, err)
+			if info, ok := v.(*errdetails.RetryInfo); ok {
+				found = true
+				require.Equal(t, wait, info.GetRetryDelay().AsDuration())
+			}
+		}
+		require.True(t, found, "google.rpc.RetryInfo")
+	}
+	require.Equal(t, before, w.dump())
+	// Who wants less may always.
+	_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat"})
+	require.NoError(t, err)
+	_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "chat"})
+	require.NoError(t, err)
+}
+
+func TestTheRateIsTheWorkspacesAndNotOthers(t *testing.T) {
+	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 3}))
+	_, err := w.regionService(w.rival).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "us-east-1"})
+	require.NoError(t, err)
+	refusedCalls := 0
+	for i := range 10 {
+		if _, err := w.tryDeploy("chat", "", args(fmt.Sprint(i))); err != nil {
+			limitOf(t, err, tooFast, "starts_per_minute")
+			refusedCalls++
+		}
+	}
+	require.Equal(t, 7, refusedCalls)
+	spec := echo()
+	spec.Regions = []string{"us-east-1"}
+	_, err = w.apps(w.rival).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: spec})
+	require.NoError(t, err)
+}
+
+// Two processes of the control plane share the bucket through the database.
+func TestTheRateHoldsAcrossProcesses(t *testing.T) {
+	var cfg api.Config
+	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 4}), func(c *api.Config) { cfg = *c })
+	another := w.another(cfg)
+	passed := 0
+	for i := range 10 {
+		process := []*world{w, another}[i%2]
+		req := &windlassv1.DeployRequest{App: "chat", Spec: echo(args(fmt.Sprint(i)))}
+		if _, err := process.apps(w.deployer).Deploy(t.Context(), req); err == nil {
+			passed++
+		}
+	}
+	require.Equal(t, 4, passed)
+}
+
+// another process of the control plane on the same store.
+func (w *world) another(cfg api.Config) *world {
+	w.t.Helper()
+	cfg.Registerer = prometheus.NewRegistry()
+	second, err := api.New(cfg)
+	require.NoError(w.t, err)
+	mux := http.NewServeMux()
+	for _, h := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Interceptors: second.Interceptors()})...) {
+		mux.Handle(h.Path, h)
+	}
+	server := httptest.NewServer(mux)
+	w.t.Cleanup(server.Close)
+	w.t.Cleanup(server.CloseClientConnections)
+	copied := *w
+	copied.api, copied.url = second, server.URL
+	return &copied
+}
+
+func TestARestartTakesItsTokenOnceAndBeforeTheAgentIsAsked(t *testing.T) {
+	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 2}))
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
+	w.deploy("chat")
+	app := w.settle("chat")
+	w.update(func(tx store.Tx) error {
+		return tx.PutInstances([]model.Instance{{
+			ID: "ins_1", WorkspaceID: w.workspace, AppID: app.GetId(), DeploymentID: app.GetLiveDeploymentId(),
+			RegionID: w.regions["us-east-1"], Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY,
+		}})
+	})
+	restart := func(key string) error {
+		_, err := w.deployments(w.deployer).RestartInstance(t.Context(), &windlassv1.RestartInstanceRequest{Mutation: keyed(key), Instance: "ins_1"})
+		return err
+	}
+	for range 3 {
+		require.NoError(t, restart("k1"))
+	}
+	limitOf(t, restart("k2"), tooFast, "starts_per_minute")
+	require.EqualValues(t, 1, w.agents.asked.Load())
+}
+
+func TestAnOperatorSetsQuotasAndAnOwnerOnlyStricterOnes(t *testing.T) {
+	w := setup(t, limited(model.Limits{Apps: 10, GPUs: 8, StartsPerMinute: 60, StartsBurst: 5}))
+	q := w.quota()
+	require.EqualValues(t, 10, q.GetLimits().GetApps())
+	require.EqualValues(t, 0, q.GetLimits().GetInstances())
+	require.Nil(t, q.GetOwn().Apps)
+	require.EqualValues(t, 5, q.GetUsage().GetStartsLeft())
+
+	q, err := w.setQuota(w.owner, &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100))})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, q.GetLimits().GetApps())
+	require.EqualValues(t, 8, q.GetLimits().GetGpus())
+	w.deploy("chat")
+	_, err = w.tryDeploy("more", "")
+	limitOf(t, err, beyond, "apps")
+	for name, own := range map[string]*windlassv1.Limits{
+		"apps":              {Apps: new(int64(2)), Instances: new(int64(100))},
+		"instances":         {Apps: new(int64(1))},
+		"gpus":              {Apps: new(int64(1)), Instances: new(int64(100)), Gpus: new(int64(0))},
+		"starts_per_minute": {Apps: new(int64(1)), Instances: new(int64(100)), StartsPerMinute: new(int64(61))},
+		"starts_burst":      {Apps: new(int64(1)), Instances: new(int64(100)), StartsBurst: new(int64(6))},
+	} {
+		_, err = w.setQuota(w.owner, own)
+		refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "")
+		require.ErrorContains(t, err, "limit "+name+" ")
+	}
+	_, err = w.setQuota(w.deployer, &windlassv1.Limits{Apps: new(int64(0))})
+	refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "")
+	_, err = w.setQuota(w.rival, &windlassv1.Limits{})
+	refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "workspace")
+
+	q, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(0)), Gpus: new(int64(1000))})
+	require.NoError(t, err)
+	require.EqualValues(t, 0, q.GetLimits().GetApps())
+	require.EqualValues(t, 1000, q.GetLimits().GetGpus())
+	require.EqualValues(t, 2, q.GetResourceVersion())
+	_, err = w.workspaces(w.operator).SetQuota(t.Context(), &windlassv1.SetQuotaRequest{Workspace: "acme", Own: &windlassv1.Limits{}, ResourceVersion: 1})
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resource_version")
+	q, err = w.setQuota(w.operator, &windlassv1.Limits{})
+	require.NoError(t, err)
+	require.EqualValues(t, 10, q.GetLimits().GetApps(), "ours again")
+}
+
+func TestALimitThatIsLoweredTakesNothingAwayAndOneThatIsRaisedIsFeltAtOnce(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", replicas(3))
+	w.settle("chat")
+	_, err := w.setQuota(w.operator, &windlassv1.Limits{Instances: new(int64(2)), StartsPerMinute: new(int64(60)), StartsBurst: new(int64(3))})
+	require.NoError(t, err)
+	require.EqualValues(t, 6, w.usage().Instances)
+	w.deploy("chat", replicas(3), args("b")) // no more than there is
+	w.settle("chat")
+	_, err = w.tryDeploy("chat", "", replicas(4))
+	limitOf(t, err, beyond, "instances")
+	_, err = w.setQuota(w.operator, &windlassv1.Limits{})
+	require.NoError(t, err)
+	// What this process remembers of the old rate it forgets within a second.
+	for ; err != nil || w.usage().Instances != 8; time.Sleep(10 * time.Millisecond) {
+		_, err = w.tryDeploy("chat", "", replicas(4))
+	}
+}
+
+func TestAFloodOfRefusedCallsCostsNoTransactions(t *testing.T) {
+	var updates atomic.Int32
+	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 1}), func(c *api.Config) { c.Store = updating{c.Store, &updates} })
+	w.deploy("chat")
+	_, err := w.tryDeploy("chat", "", args("b"))
+	limitOf(t, err, tooFast, "starts_per_minute")
+	updates.Store(0)
+	begin := time.Now()
+	const calls = 300
+	for range calls {
+		_, err := w.tryDeploy("chat", "", args("b"))
+		limitOf(t, err, tooFast, "starts_per_minute")
+	}
+	require.LessOrEqual(t, int(updates.Load()), int(time.Since(begin)/time.Second)+1)
+}
+
+// updating counts read-write transactions.
+type updating struct {
+	api.Store
+	n *atomic.Int32
+}
+
+func (u updating) Update(ctx context.Context, fn func(api.Tx) error) error {
+	u.n.Add(1)
+	return u.Store.Update(ctx, fn)
+}
+
+func TestOverHTTPARefusalIsTooManyRequests(t *testing.T) {
+	w := setup(t, limited(model.Limits{Apps: 1}))
+	w.deploy("chat")
+	status, body := w.post(w.deployer, "/windlass.v1.AppService/CreateApp", map[string]any{"name": "more"})
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Equal(t, "resource_exhausted", body["code"])
+	detail := body["details"].([]any)[0].(map[string]any)["debug"].(map[string]any)
+	require.Equal(t, "ERROR_REASON_QUOTA_EXCEEDED", detail["reason"])
+	require.Equal(t, map[string]any{"name": "apps", "max": "1", "used": "1", "asked": "1"}, detail["limit"])
+}
