@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +31,11 @@ import (
 
 // Source is what there is to report.
 type Source interface {
+	// Observation is what runs. A list of instances is never changed once it was
+	// returned, and one that is returned again says that nothing of its deployment
+	// changed: finding what did then costs by the deployments that did, and not by the
+	// instances that there are. A source that makes its lists anew each time has them
+	// compared. An instance is of one deployment at a time.
 	Observation() (runtime.Observation, bool)
 	Applied() []*agentv1.AppliedState
 	// Quarantined is everything quarantined; ok is false while that is not known.
@@ -74,7 +78,9 @@ type Reporter struct {
 	limits *agentv1.ReportLimits
 	ttl    time.Duration
 
-	// reported is what the control plane has stored, as far as we know.
+	// latest is the picture that was taken last; reported is what the control plane
+	// has stored of it, as far as we know.
+	latest   picture
 	reported picture
 	complete bool // the session's inventory was stored
 }
@@ -105,7 +111,7 @@ func New(cfg Config) (*Reporter, error) {
 	if cfg.Resync == 0 {
 		cfg.Resync = 15 * time.Minute
 	}
-	r := &Reporter{cfg: cfg, reported: emptyPicture(), latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+	r := &Reporter{cfg: cfg, latest: emptyPicture(), reported: emptyPicture(), latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "windlass_agent_report_duration_seconds", Help: "Time until a report was answered, retries included.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
 	})}
@@ -153,7 +159,7 @@ func (r *Reporter) inventory(ctx context.Context) error {
 	var now picture
 	for {
 		var ok bool
-		if now, ok = take(r.cfg.Source); ok {
+		if now, ok = r.take(); ok {
 			break
 		}
 		// The region is alive although its runtime does not answer yet.
@@ -170,12 +176,12 @@ func (r *Reporter) inventory(ctx context.Context) error {
 	all := compare(emptyPicture(), now)
 	all.capacity = now.capacity
 	all.quarantine, all.quarantined = now.judged, now.quarantined
-	reports := r.cut(all)
-	since := r.sequence + 1
+	since, begin := r.sequence+1, true
 	r.previous = 0
-	for i, req := range reports {
-		req.InventoryBegin = i == 0
-		if i == len(reports)-1 {
+	size, _ := r.pace()
+	for req, last := range all.reports(size) {
+		req.InventoryBegin, begin = begin, false
+		if last {
 			req.InventoryEnd, req.InventorySince = true, since
 		}
 		if err := r.send(ctx, req); err != nil {
@@ -192,13 +198,17 @@ func (r *Reporter) changes(ctx context.Context) error {
 	spoke, beat := time.Now(), r.beat()
 	resync := spoke.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
 	for time.Now().Before(resync) {
-		if now, ok := take(r.cfg.Source); ok {
+		if now, ok := r.take(); ok {
 			d := compare(r.reported, now)
+			if d.empty() {
+				// What went to and fro need not be looked into again.
+				r.reported.deployments = now.deployments
+			}
 			if size, interval := r.pace(); !d.empty() && (d.edge || len(d.instances) >= size || time.Since(flushed) >= interval) {
 				// Until all of it is answered, what the control plane holds is between the
 				// two pictures: only an inventory would tell it of what vanishes meanwhile.
 				r.complete = false
-				for _, req := range r.cut(d) {
+				for req := range d.reports(size) {
 					if err := r.send(ctx, req); err != nil {
 						return err
 					}
@@ -229,6 +239,14 @@ func (r *Reporter) changes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (r *Reporter) take() (picture, bool) {
+	now, ok := take(r.cfg.Source, r.latest)
+	if ok {
+		r.latest = now
+	}
+	return now, ok
 }
 
 // beat is the time to the next sign of life: a third of the lease at most, with
@@ -262,23 +280,6 @@ func (r *Reporter) adopt(limits *agentv1.ReportLimits, ttl time.Duration) {
 	if r.ttl == 0 {
 		r.ttl = 15 * time.Second
 	}
-}
-
-// cut makes reports of at most the limit's number of instances. Counts and
-// applied states go with the last one: when they are stored, the instances are.
-func (r *Reporter) cut(d diff) []*agentv1.ReportRequest {
-	size, _ := r.pace()
-	var out []*agentv1.ReportRequest
-	for part := range slices.Chunk(d.instances, size) {
-		out = append(out, &agentv1.ReportRequest{Instances: part})
-	}
-	if len(out) == 0 {
-		out = append(out, &agentv1.ReportRequest{})
-	}
-	last := out[len(out)-1]
-	last.Applied, last.Rollups, last.Capacity = d.applied, d.rollups, d.capacity
-	last.QuarantineComplete, last.Quarantined = d.quarantine, d.quarantined
-	return out
 }
 
 // Reported is the sequence of the last answered report that said anything, 0

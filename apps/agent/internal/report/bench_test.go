@@ -1,0 +1,108 @@
+package report
+
+import (
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// steady is a region in which all is well.
+type steady struct {
+	scene
+	capacity *agentv1.Capacity
+}
+
+func newSteady(deployments, each int, copies bool) *steady {
+	s := &steady{scene: scene{copies: copies}, capacity: &agentv1.Capacity{CpuMillicores: 1000}}
+	at := time.Unix(1_700_000_000, 0)
+	for n := range deployments {
+		d := runtime.ObservedDeployment{DeploymentID: fmt.Sprintf("dep_%032d", n), Generation: 1, TemplateHash: "template"}
+		for g := range each {
+			d.Instances = append(d.Instances, runtime.Instance{
+				ID: fmt.Sprintf("ins_%032d", n*each+g), Role: "main", Group: g, TemplateHash: "template", Status: ready,
+				Address: "10.0.0.1:80", RuntimeName: "web-" + strconv.Itoa(g), StartedAt: at, ReadyAt: at.Add(time.Second),
+			})
+		}
+		s.deployments = append(s.deployments, d)
+		s.applied = append(s.applied, &agentv1.AppliedState{
+			Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: d.DeploymentID, Epoch: 1, Generation: 1, Phase: agentv1.AppliedState_PHASE_APPLIED,
+		})
+	}
+	return s
+}
+
+func (s *steady) Observation() (runtime.Observation, bool) {
+	seen, ok := s.scene.Observation()
+	seen.Capacity = s.capacity
+	return seen, ok
+}
+
+// restart one instance of one deployment.
+func (s *steady) restart(n int) {
+	d := &s.deployments[n%len(s.deployments)]
+	d.Instances = slices.Clone(d.Instances)
+	d.Instances[n%len(d.Instances)].Restarts++
+}
+
+func TestWhatDidNotChangeIsNotMadeAnew(t *testing.T) {
+	for _, copies := range []bool{false, true} {
+		s := newSteady(3, 5, copies)
+		before, _ := take(s, emptyPicture())
+		s.restart(1)
+		now, _ := take(s, before)
+		for n, same := range []bool{true, false, true} {
+			id := s.deployments[n].DeploymentID
+			require.Equal(t, same, before.deployments[id] == now.deployments[id])
+			require.Equal(t, same, before.rollups[id] == now.rollups[id])
+		}
+		require.Len(t, compare(before, now).instances, 1)
+	}
+}
+
+// BenchmarkALookAfterOneChange is what it costs to find the one instance that
+// changed: where the runtime shares the lists of what did not, where it makes all
+// anew each time (which costs most of it), and in one deployment that has them all.
+func BenchmarkALookAfterOneChange(b *testing.B) {
+	for _, instances := range []int{1000, 20_000, 200_000} {
+		for _, c := range []struct {
+			name   string
+			each   int
+			copies bool
+		}{{"shared", 100, false}, {"copied", 100, true}, {"one deployment", instances, false}} {
+			b.Run(fmt.Sprintf("instances=%d/%s", instances, c.name), func(b *testing.B) {
+				s := newSteady(instances/c.each, c.each, c.copies)
+				base := heap()
+				before, _ := take(s, emptyPicture())
+				held := heap() - base
+				b.ReportAllocs()
+				for n := 0; b.Loop(); n++ {
+					b.StopTimer()
+					s.restart(n)
+					b.StartTimer()
+					now, _ := take(s, before)
+					if d := compare(before, now); len(d.instances) != 1 {
+						b.Fatalf("%d instances to report", len(d.instances))
+					}
+					before = now
+				}
+				b.ReportMetric(float64(held)/float64(instances), "held-B/instance")
+			})
+		}
+	}
+}
+
+// heap is how many bytes are in use.
+func heap() int64 {
+	var m goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,210 @@
+package report
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// diff is what the next report has to say: now against what was reported.
+type diff struct {
+	applied     []*agentv1.AppliedState
+	instances   []told
+	rollups     []*agentv1.DeploymentRollup
+	capacity    *agentv1.Capacity
+	quarantine  bool
+	quarantined []*agentv1.QuarantinedKey
+	// edge: somebody waits for this; do not coalesce.
+	edge bool
+}
+
+// told is an instance of which there is something to say: how it is, or, when it
+// is gone, how it was.
+type told struct {
+	deployment string
+	*runtime.Instance
+	gone bool
+}
+
+func (t told) state() *agentv1.InstanceState {
+	s := instanceState(t.deployment, t.Instance)
+	if t.gone {
+		return terminated(s)
+	}
+	return s
+}
+
+func (d diff) empty() bool {
+	return len(d.applied)+len(d.instances)+len(d.rollups) == 0 && d.capacity == nil && !d.quarantine
+}
+
+// compare finds what changed. It looks into those deployments only that are not
+// the same in both pictures.
+func compare(before, now picture) diff {
+	var d diff
+	for k, a := range now.applied {
+		if was := before.applied[k]; was != a && !proto.Equal(was, a) {
+			d.applied = append(d.applied, a)
+			d.edge = d.edge || was == nil || was.Phase != a.Phase || was.Generation != a.Generation || was.Deleted != a.Deleted
+		}
+	}
+	d.compareInstances(before, now)
+	for id, r := range now.rollups {
+		if was := before.rollups[id]; was != r && !proto.Equal(was, r) {
+			d.rollups = append(d.rollups, r)
+			d.edge = d.edge || was == nil || was.ReadyReplicas != r.ReadyReplicas || was.Doomed != r.Doomed
+		}
+	}
+	for id, was := range before.rollups {
+		if _, ok := now.rollups[id]; !ok {
+			d.rollups = append(d.rollups, &agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation})
+		}
+	}
+	if now.capacity != nil && before.capacity != now.capacity && !proto.Equal(before.capacity, now.capacity) {
+		d.capacity = now.capacity
+	}
+	same := func(a, b *agentv1.QuarantinedKey) bool { return proto.Equal(a, b) }
+	if now.judged && (!before.judged || !slices.EqualFunc(before.quarantined, now.quarantined, same)) {
+		d.quarantine, d.quarantined = true, now.quarantined
+	}
+	slices.SortFunc(d.instances, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
+	slices.SortFunc(d.applied, func(a, b *agentv1.AppliedState) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key))
+	})
+	return d
+}
+
+// moves are the instances that a deployment has now and had not, and those that it
+// had and has no more. One that is in both was adopted by another deployment.
+type moves struct {
+	came []told
+	went map[string]told
+}
+
+func (d *diff) compareInstances(before, now picture) {
+	m := moves{went: map[string]told{}}
+	for id, is := range now.deployments {
+		was := before.deployments[id]
+		switch {
+		case was == nil:
+			d.compareLists(&m, id, nil, is.seen.Instances)
+		case was != is:
+			d.compareLists(&m, id, was.seen.Instances, is.seen.Instances)
+		}
+	}
+	for id, was := range before.deployments {
+		if now.deployments[id] == nil {
+			d.compareLists(&m, id, was.seen.Instances, nil)
+		}
+	}
+	for _, t := range m.came {
+		was := windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED
+		if w, ok := m.went[t.ID]; ok {
+			was = w.Status
+			delete(m.went, t.ID)
+		}
+		d.tell(t, was)
+	}
+	for _, t := range m.went {
+		// An instance that is no longer there has ended, if that is not known yet.
+		if t.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+			t.gone = true
+			d.instances = append(d.instances, t)
+			d.edge = true
+		}
+	}
+}
+
+func (d *diff) tell(t told, was windlassv1.InstanceStatus) {
+	d.instances = append(d.instances, t)
+	d.edge = d.edge || isEdge(was) != isEdge(t.Status)
+}
+
+// compareLists compares the instances of one deployment. Lists mostly have the same
+// instances in the same order: only between the first and the last place where they
+// do not does it have to search.
+func (d *diff) compareLists(m *moves, id string, was, is []runtime.Instance) {
+	pair := func(w, i *runtime.Instance) {
+		if !tellsTheSame(w, i) {
+			d.tell(told{deployment: id, Instance: i}, w.Status)
+		}
+	}
+	for len(was) > 0 && len(is) > 0 && was[0].ID == is[0].ID {
+		pair(&was[0], &is[0])
+		was, is = was[1:], is[1:]
+	}
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1].ID == is[len(is)-1].ID {
+		pair(&was[len(was)-1], &is[len(is)-1])
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	left := make(map[string]*runtime.Instance, len(was))
+	for n := range was {
+		left[was[n].ID] = &was[n]
+	}
+	for n := range is {
+		i := &is[n]
+		if w := left[i.ID]; w != nil {
+			delete(left, i.ID)
+			pair(w, i)
+		} else {
+			m.came = append(m.came, told{deployment: id, Instance: i})
+		}
+	}
+	for name, w := range left {
+		m.went[name] = told{deployment: id, Instance: w}
+	}
+}
+
+// reports cuts a diff into reports of at most size instances, which are made one at
+// a time. Counts and applied states go with the last one: when they are stored, the
+// instances are.
+func (d diff) reports(size int) iter.Seq2[*agentv1.ReportRequest, bool] {
+	return func(yield func(req *agentv1.ReportRequest, last bool) bool) {
+		rest := d.instances
+		for last := false; !last; {
+			part := rest[:min(size, len(rest))]
+			rest = rest[len(part):]
+			last = len(rest) == 0
+			req := &agentv1.ReportRequest{}
+			for _, t := range part {
+				req.Instances = append(req.Instances, t.state())
+			}
+			if last {
+				req.Applied, req.Rollups, req.Capacity = d.applied, d.rollups, d.capacity
+				req.QuarantineComplete, req.Quarantined = d.quarantine, d.quarantined
+			}
+			if !yield(req, last) {
+				return
+			}
+		}
+	}
+}
+
+// terminated is the last word on an instance that is gone. One that failed, or left
+// for a reason (evicted, replaced), ended of that; any other was stopped.
+func terminated(was *agentv1.InstanceState) *agentv1.InstanceState {
+	gone := proto.CloneOf(was)
+	gone.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
+	gone.Address = ""
+	switch was.Status {
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+		if was.Reason != "" {
+			return gone
+		}
+	default:
+	}
+	gone.Reason, gone.Message = runtime.ReasonStopped, ""
+	return gone
+}
+
+// isEdge: states that a rollout waits for or fails on.
+func isEdge(s windlassv1.InstanceStatus) bool {
+	return s == windlassv1.InstanceStatus_INSTANCE_STATUS_READY || s == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
+}
