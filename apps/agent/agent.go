@@ -119,11 +119,12 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a.reconciler, err = reconcile.New(reconcile.Config{
 		Inbox: a.inbox, Runtime: a.runtime,
 		Secrets: values.Values, ForgetSecrets: values.Forget,
-		Serve:  table.Serve,
-		Log:    cfg.Log,
-		Tracer: cfg.Tracer.Tracer("windlass/agent"),
-		Region: credentials.Region,
-		Rand:   cfg.Rand,
+		Serve:    table.Serve,
+		Features: runtime.Features(),
+		Log:      cfg.Log,
+		Tracer:   cfg.Tracer.Tracer("windlass/agent"),
+		Region:   credentials.Region,
+		Rand:     cfg.Rand,
 	})
 	if err != nil {
 		return nil, err
@@ -175,7 +176,9 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
 	}
-	return credentials, client, &agentv1.AgentInfo{Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname}, nil
+	return credentials, client, &agentv1.AgentInfo{
+		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: runtime.Features(),
+	}, nil
 }
 
 // Region is the name of the region that the agent joined.

@@ -25,6 +25,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 	"github.com/windlass-run/windlass/pkg/service"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
 // patience is the deadline of every wait, for machines that do much else.
@@ -253,6 +254,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.JSONEq(t, string(kept), string(c.shared(t)))
 	require.Contains(t, string(kept), p.lastCredential())
 	session := p.only(t)
+	require.Contains(t, p.announced(), agentv1.Feature_FEATURE_GPU_POOL.String())
 
 	// The token is used up, and needed no more.
 	second := c.start(t, p, c.agent.Host, token)

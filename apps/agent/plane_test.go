@@ -32,6 +32,8 @@ type plane struct {
 	spent       []string
 	credentials []string
 	fence       int64
+	// features of the agent that watched last.
+	features []string
 	// streams are the sessions that are connected, by fence.
 	streams map[int64]string
 }
@@ -81,6 +83,12 @@ func (p *plane) lastCredential() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.credentials[len(p.credentials)-1]
+}
+
+func (p *plane) announced() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.features
 }
 
 // only waits until there is one stream alone, and returns its session.
@@ -142,6 +150,7 @@ func (p *plane) Watch(ctx context.Context, req *agentv1.WatchRequest, out *conne
 	p.fence++
 	fence := p.fence
 	p.streams[fence] = req.GetSessionId()
+	p.features = req.GetAgent().GetFeatures()
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()

@@ -311,3 +311,19 @@ func TestAnAssignmentThatTheAgentDoesNotUnderstandIsRefusedAndNothingElse(t *tes
 		require.Empty(t, g.rt.Running())
 	})
 }
+
+func TestAnAgentOfAReleaseBeforePoolsRefusesOneAndKeepsWhatItRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t, simulate()) // announces nothing
+		g.snapshot(1, item("dep_1", 1, 1, apply))
+		time.Sleep(time.Second)
+		pooled := item("dep_1", 1, 2, apply)
+		pooled.GetDeployment().RequiredFeatures = []string{agentv1.Feature_FEATURE_GPU_POOL.String()}
+		g.snapshot(2, pooled)
+		time.Sleep(time.Minute)
+		g.requireState("dep_1", 1, 2, isRejected, false)
+		require.Equal(t, runtime.ReasonUnsupported, g.state("dep_1").Code)
+		require.Contains(t, g.state("dep_1").Message, "FEATURE_GPU_POOL")
+		require.Equal(t, map[string]int{"dep_1": 1}, g.rt.Running())
+	})
+}

@@ -148,6 +148,26 @@ const (
 	ReasonSandboxError   = "SandboxError"   // its host cannot make its sandbox, network or container
 )
 
+// features that every runtime is true to: it does what each is about, refuses what it
+// cannot do of it, or ignores it where the field's comment says so.
+var features = []agentv1.Feature{
+	agentv1.Feature_FEATURE_GPU_POOL,
+	agentv1.Feature_FEATURE_GPU_MIN_MEMORY,
+	agentv1.Feature_FEATURE_GPU_RESOURCE_NAME,
+	agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS,
+	agentv1.Feature_FEATURE_MODEL_CACHE,
+	agentv1.Feature_FEATURE_KUBERNETES_OPTIONS,
+}
+
+// Features are the names that the agent announces.
+func Features() []string {
+	out := make([]string, len(features))
+	for i, f := range features {
+		out[i] = f.String()
+	}
+	return out
+}
+
 // ErrUnknownInstance says that no instance has that id.
 var ErrUnknownInstance = errors.New("unknown instance")
 

@@ -50,12 +50,14 @@ func encode(it model.DesiredItem, epoch int64) (*agentv1.Item, error) {
 
 // describe adds what is not part of the hash: a trace changes nothing that runs, and
 // a project that is renamed changes no revision, so that a hash over its name would
-// say that every agent drifted. The names arrive with the next generation.
+// say that every agent drifted. The names arrive with the next generation. So do the
+// features, which a later release may know more of.
 func describe(state *agentv1.DeploymentState, it model.DesiredItem) {
 	state.Traceparent = it.Topology.Traceparent
 	if it.Delete {
 		return
 	}
+	state.RequiredFeatures = requiredFeatures(it.Deployment.Spec)
 	state.WorkloadVersion = it.Deployment.Version
 	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.ProjectName, it.EnvironmentName
 }

@@ -61,6 +61,11 @@ func TestRefusalsOfGPUsSayWhatThisHostHas(t *testing.T) {
 			gpu: &windlassv1.Gpu{Count: 2, Product: "A", MinMemoryMib: 80000}, code: runtime.ReasonUnschedulable,
 			says: "needs 2 of A with 80000 MiB or more each, this host has 1 (it has [B]; others have 40960 MiB; the memory of 1 is unknown",
 		},
+		{gpu: &windlassv1.Gpu{Count: 1, ResourceName: "nvidia.com/gpu"}},
+		{
+			gpu: &windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu"}, code: runtime.ReasonUnsupported,
+			says: `spec.resources.gpu.resource_name: "amd.com/gpu" is Kubernetes' name`,
+		},
 		{gpu: &windlassv1.Gpu{Count: 5}, code: runtime.ReasonUnschedulable, says: "needs 5 of any GPU, this host has 4"},
 	} {
 		r := &Runtime{cfg: Config{GPUs: sized, Pool: c.pool, MaxInstances: 1}}

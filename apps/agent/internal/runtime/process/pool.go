@@ -10,6 +10,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// nvidia is what Kubernetes calls the GPUs that a host gives: it assigns them by
+// CUDA_VISIBLE_DEVICES.
+const nvidia = "nvidia.com/gpu"
+
 // needGPUs is what one instance asks for of GPUs.
 type needGPUs struct {
 	count   int
@@ -46,6 +50,10 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	if pool := g.GetPool(); pool != "" && pool != r.cfg.Pool {
 		return &runtime.Rejection{Code: runtime.ReasonUnknownPool, Message: fmt.Sprintf(
 			"spec.resources.gpu.pool: asks for pool %q, %s", pool, r.whichPool())}
+	}
+	if name := g.GetResourceName(); name != "" && name != nvidia {
+		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: fmt.Sprintf(
+			"spec.resources.gpu.resource_name: %q is Kubernetes' name of a kind of GPU, and this region is a host, which gives NVIDIA's: leave it out, or name regions on Kubernetes", name)}
 	}
 	n, has := gpusOf(g), 0
 	for _, d := range r.cfg.GPUs {

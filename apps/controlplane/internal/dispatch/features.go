@@ -1,0 +1,37 @@
+package dispatch
+
+import (
+	"slices"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// features tell which specs make use of each.
+var features = []struct {
+	feature agentv1.Feature
+	used    func(*windlassv1.DeploymentSpec) bool
+}{
+	{agentv1.Feature_FEATURE_GPU_POOL, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetPool() != "" }},
+	{agentv1.Feature_FEATURE_GPU_MIN_MEMORY, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetMinMemoryMib() > 0 }},
+	{agentv1.Feature_FEATURE_GPU_RESOURCE_NAME, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetResourceName() != "" }},
+	{agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS, func(s *windlassv1.DeploymentSpec) bool {
+		return slices.ContainsFunc(s.GetSecrets(), (*windlassv1.SecretReference).GetImagePull)
+	}},
+	{agentv1.Feature_FEATURE_MODEL_CACHE, func(s *windlassv1.DeploymentSpec) bool { return s.GetModelCache() != nil }},
+	{agentv1.Feature_FEATURE_KUBERNETES_OPTIONS, func(s *windlassv1.DeploymentSpec) bool { return s.GetKubernetes() != nil }},
+}
+
+func gpu(s *windlassv1.DeploymentSpec) *windlassv1.Gpu { return s.GetResources().GetGpu() }
+
+// requiredFeatures are what an agent must know of for the spec to become what it
+// says; see agentv1.Feature.
+func requiredFeatures(s *windlassv1.DeploymentSpec) []string {
+	var out []string
+	for _, f := range features {
+		if f.used(s) {
+			out = append(out, f.feature.String())
+		}
+	}
+	return out
+}

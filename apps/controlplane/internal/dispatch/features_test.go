@@ -1,0 +1,58 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
+	gpu := func(g *windlassv1.Gpu) *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{Resources: &windlassv1.Resources{Gpu: g}}
+	}
+	uses := map[agentv1.Feature]*windlassv1.DeploymentSpec{
+		agentv1.Feature_FEATURE_GPU_POOL:           gpu(&windlassv1.Gpu{Count: 1, Pool: "h100"}),
+		agentv1.Feature_FEATURE_GPU_MIN_MEMORY:     gpu(&windlassv1.Gpu{Count: 1, MinMemoryMib: 80_000}),
+		agentv1.Feature_FEATURE_GPU_RESOURCE_NAME:  gpu(&windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu"}),
+		agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS: {Secrets: []*windlassv1.SecretReference{{EnvName: "A", Secret: "a"}, {Secret: "b", ImagePull: true}}},
+		agentv1.Feature_FEATURE_MODEL_CACHE:        {ModelCache: &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/models"}},
+		agentv1.Feature_FEATURE_KUBERNETES_OPTIONS: {Kubernetes: &windlassv1.KubernetesOptions{PriorityClass: "high"}},
+	}
+	for n, name := range agentv1.Feature_name {
+		if n == 0 {
+			continue
+		}
+		spec := uses[agentv1.Feature(n)]
+		require.NotNil(t, spec, "nothing here makes use of %s", name)
+		item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = spec })
+		state := item.GetDeployment()
+		require.Equal(t, []string{name}, state.GetRequiredFeatures())
+
+		// Another release requires more or less of the same deployment: that is no drift.
+		state.RequiredFeatures, state.Traceparent, state.WorkloadVersion = nil, "", 0
+		hash, err := hashOf(state)
+		require.NoError(t, err)
+		require.Equal(t, hash, item.SpecHash)
+	}
+}
+
+func TestAnyAgentCanRunWhatEarlierReleasesKnew(t *testing.T) {
+	plain := &windlassv1.DeploymentSpec{
+		Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1"},
+		Secrets:   []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
+		Resources: &windlassv1.Resources{CpuMillicores: 100, MemoryMib: 64, ShmMib: 16, Gpu: &windlassv1.Gpu{Count: 2, Product: "NVIDIA-L4"}},
+		Ports:     []*windlassv1.Port{{Name: "http", Port: 8000}},
+	}
+	item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = plain })
+	require.Empty(t, item.GetDeployment().GetRequiredFeatures())
+
+	// Whatever an agent is, it can stop what it runs.
+	item = encoded(t, func(it *model.DesiredItem) {
+		it.Delete, it.Deployment.Spec = true, &windlassv1.DeploymentSpec{ModelCache: &windlassv1.ModelCache{}}
+	})
+	require.Empty(t, item.GetDeployment().GetRequiredFeatures())
+}
