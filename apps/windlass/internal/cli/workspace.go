@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) workspaceCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Look after workspaces"}, a.quotaCommand())
+}
+
+// limit is one of a workspace's: its flag, and where it is in what the API speaks.
+type limit struct {
+	name, help string
+	of         func(*windlassv1.Limits) **int64
+	// used is nil for what is not in use, but done.
+	used func(*windlassv1.Usage) int64
+}
+
+var limits = []limit{
+	{"apps", "apps", func(l *windlassv1.Limits) **int64 { return &l.Apps }, (*windlassv1.Usage).GetApps},
+	{"deployments", "apps that have a deployment live or on its way", func(l *windlassv1.Limits) **int64 { return &l.Deployments }, (*windlassv1.Usage).GetDeployments},
+	{"instances", "instances of those, in all regions", func(l *windlassv1.Limits) **int64 { return &l.Instances }, (*windlassv1.Usage).GetInstances},
+	{"gpus", "GPUs of those instances", func(l *windlassv1.Limits) **int64 { return &l.Gpus }, (*windlassv1.Usage).GetGpus},
+	{"rollouts", "rollouts in flight", func(l *windlassv1.Limits) **int64 { return &l.Rollouts }, (*windlassv1.Usage).GetRollouts},
+	{"starts-per-minute", "calls that start work, in the long run", func(l *windlassv1.Limits) **int64 { return &l.StartsPerMinute }, nil},
+	{"starts-burst", "so many of them at once", func(l *windlassv1.Limits) **int64 { return &l.StartsBurst }, nil},
+}
+
+const (
+	unlimited = "unlimited"
+	inherited = "default"
+)
+
+func (a *app) quotaCommand() *cobra.Command {
+	values := make([]string, len(limits))
+	c := &cobra.Command{
+		Use:   "quota [WORKSPACE]",
+		Short: "Show what a workspace may have and has, or change what it may",
+		Long: `Quota shows a workspace's limits beside what there is: of the key's own workspace, or,
+for operators, of the one named. With flags it changes them first. A limit is a number,
+"unlimited", or "default", which is what the control plane was started with.
+
+Operators set any limit; owners may lower those of their workspace. What is there
+already stays, also where it is more than is allowed from then on.`,
+		Example: "  windlass workspace quota\n  windlass workspace quota search --gpus 64 --instances default",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			workspace := ""
+			if len(args) > 0 {
+				workspace = args[0]
+			}
+			got, err := a.clients.workspaces.GetQuota(ctx, &windlassv1.GetQuotaRequest{Workspace: workspace})
+			if err != nil {
+				return err
+			}
+			quota := got.Quota
+			own, changed, err := changeLimits(quota.Own, values)
+			if err != nil {
+				return err
+			}
+			if changed {
+				set, err := a.clients.workspaces.SetQuota(ctx, &windlassv1.SetQuotaRequest{
+					Mutation: mutation(), Workspace: workspace, Own: own, ResourceVersion: quota.ResourceVersion,
+				})
+				if err != nil {
+					return err
+				}
+				quota = set.Quota
+			}
+			return a.show(quota, func(w *tabwriter.Writer) { quotaTable(w, quota) })
+		}),
+	}
+	for i, l := range limits {
+		c.Flags().StringVar(&values[i], l.name, "", l.help)
+	}
+	return c
+}
+
+// changeLimits sets those for which there is a value.
+func changeLimits(own *windlassv1.Limits, values []string) (_ *windlassv1.Limits, changed bool, err error) {
+	if own == nil {
+		own = &windlassv1.Limits{}
+	}
+	for i, l := range limits {
+		field := l.of(own)
+		switch values[i] {
+		case "":
+			continue
+		case inherited:
+			*field = nil
+		case unlimited:
+			*field = new(int64(0))
+		default:
+			n, err := strconv.ParseInt(values[i], 10, 64)
+			if err != nil || n < 1 {
+				return nil, false, fmt.Errorf("--%s=%q: use a number from 1, %s or %s", l.name, values[i], unlimited, inherited)
+			}
+			*field = &n
+		}
+		changed = true
+	}
+	return own, changed, nil
+}
+
+func quotaTable(w *tabwriter.Writer, q *windlassv1.Quota) {
+	row(w, "LIMIT", "USED", "OF", "SET BY")
+	for _, l := range limits {
+		used, of, by := "-", "-", "control plane"
+		if l.used != nil {
+			used = strconv.FormatInt(l.used(q.GetUsage()), 10)
+		}
+		if v := *l.of(q.GetLimits()); v != nil {
+			of = strconv.FormatInt(*v, 10)
+			if *v == 0 {
+				of = unlimited
+			}
+		}
+		if *l.of(q.GetOwn()) != nil {
+			by = "workspace " + q.GetWorkspaceName()
+		}
+		row(w, l.name, used, of, by)
+	}
+	if left := q.GetUsage().GetStartsLeft(); left >= 0 {
+		row(w)
+		row(w, fmt.Sprintf("%d calls that start work may be made at once, now.", left))
+	}
+}

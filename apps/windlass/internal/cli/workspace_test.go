@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// full is a control plane that has no room.
+type full struct {
+	windlassv1connect.UnimplementedAppServiceHandler
+	windlassv1connect.UnimplementedWorkspaceServiceHandler
+	refusal error
+	quota   *windlassv1.Quota
+}
+
+func (f *full) GetApp(context.Context, *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
+	return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app", "none")
+}
+
+func (f *full) Deploy(context.Context, *windlassv1.DeployRequest) (*windlassv1.DeployResponse, error) {
+	return nil, f.refusal
+}
+
+func (f *full) GetQuota(context.Context, *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
+	return &windlassv1.GetQuotaResponse{Quota: f.quota}, nil
+}
+
+func (f *full) SetQuota(_ context.Context, req *windlassv1.SetQuotaRequest) (*windlassv1.SetQuotaResponse, error) {
+	q := proto.CloneOf(f.quota)
+	q.Own = req.GetOwn()
+	proto.Merge(q.Limits, req.GetOwn())
+	return &windlassv1.SetQuotaResponse{Quota: q}, nil
+}
+
+// windlass runs a command against it.
+func (f *full) windlass(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(windlassv1connect.NewAppServiceHandler(f))
+	mux.Handle(windlassv1connect.NewWorkspaceServiceHandler(f))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	var out bytes.Buffer
+	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
+	root := New(Config{Stdout: &out, Stderr: &bytes.Buffer{}, Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client()})
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestARefusalIsToldWithTheLimitAndTheWayOn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "app.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("app: llama\ncommand: [serve]\nregions: [eu-west-1]\n"), 0o600))
+	for _, c := range []struct {
+		reason       windlassv1.ErrorReason
+		message, fix string
+		want         string
+	}{
+		{
+			windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+			"the workspace may have 64 GPUs: it has 60, and this call asks for 8 more",
+			"Scale down or delete what is not needed (`windlass workspace quota` shows what there is), or have an operator raise it: `windlass workspace quota ws_1 --gpus 68`.",
+			`the workspace may have 64 GPUs: it has 60, and this call asks for 8 more
+Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` shows what there is), or have an operator raise it: ` + "`windlass workspace quota ws_1 --gpus 68`" + `.`,
+		},
+		{
+			windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+			"the workspace may start work 1200 times a minute and 1000 times at once, and has: wait 50ms",
+			"Call again after that.",
+			`the workspace may start work 1200 times a minute and 1000 times at once, and has: wait 50ms
+Call again after that.`,
+		},
+	} {
+		f := &full{refusal: rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+			Reason: c.reason, Fix: c.fix, Limit: &windlassv1.LimitDetail{Name: "gpus", Max: 64, Used: 60, Asked: 8},
+		}, c.message)}
+		out, err := f.windlass(t, "deploy", "-f", file)
+		require.Error(t, err)
+		require.Empty(t, out)
+		require.Equal(t, c.want, Explain(err))
+		require.EqualValues(t, 64, rpc.DetailOf(err).GetLimit().GetMax())
+	}
+}
+
+func TestAQuotaIsShownWithWhatIsUsedOfIt(t *testing.T) {
+	f := &full{quota: &windlassv1.Quota{
+		WorkspaceName: "search", ResourceVersion: 3,
+		Limits: &windlassv1.Limits{
+			Apps: new(int64(10000)), Deployments: new(int64(0)), Instances: new(int64(100)), Gpus: new(int64(64)),
+			Rollouts: new(int64(20)), StartsPerMinute: new(int64(1200)), StartsBurst: new(int64(1000)),
+		},
+		Own:   &windlassv1.Limits{Gpus: new(int64(64)), Deployments: new(int64(0))},
+		Usage: &windlassv1.Usage{Apps: 12, Deployments: 11, Instances: 40, Gpus: 60, Rollouts: 1, StartsLeft: 998},
+	}}
+	out, err := f.windlass(t, "workspace", "quota")
+	require.NoError(t, err)
+	require.Equal(t, `LIMIT               USED   OF          SET BY
+apps                12     10000       control plane
+deployments         11     unlimited   workspace search
+instances           40     100         control plane
+gpus                60     64          workspace search
+rollouts            1      20          control plane
+starts-per-minute   -      1200        control plane
+starts-burst        -      1000        control plane
+
+998 calls that start work may be made at once, now.
+`, out)
+
+	out, err = f.windlass(t, "workspace", "quota", "search", "--gpus", "128", "--apps", "unlimited", "--deployments", "default")
+	require.NoError(t, err)
+	require.Contains(t, out, "gpus                60     128         workspace search\n")
+	require.Contains(t, out, "apps                12     unlimited   workspace search\n")
+	require.Contains(t, out, "deployments         11     unlimited   control plane\n")
+	for _, bad := range []string{"0", "-1", "many", "1.5"} {
+		_, err = f.windlass(t, "workspace", "quota", "--gpus="+bad)
+		require.ErrorContains(t, err, `--gpus="`+bad+`": use a number from 1, unlimited or default`)
+	}
+}
