@@ -109,8 +109,12 @@ func (c *Credentials) save() error {
 var ErrJoin = errors.New("cannot join")
 
 // EnsureJoined joins, with full jitter between attempts, until there is a
-// credential or ctx ends. It returns at once when there is one already.
+// credential or ctx ends. It returns at once when there is one already. A retry that
+// is not set is that of a Session.
 func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
+	if retry == (backoff.Policy{}) {
+		retry = reconnect
+	}
 	for attempt := 0; c.Token() == ""; attempt++ {
 		err := c.JoinOnce(ctx, client, tokenFile, info)
 		if err == nil {

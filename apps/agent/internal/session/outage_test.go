@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -25,6 +27,7 @@ type nobody struct {
 	Client
 	mu      sync.Mutex
 	asked   []time.Time
+	joined  *agentv1.JoinResponse
 	renewed func() (*agentv1.RenewCredentialResponse, error)
 }
 
@@ -33,6 +36,15 @@ func (n *nobody) Watch(context.Context, *agentv1.WatchRequest) (*connect.ServerS
 	defer n.mu.Unlock()
 	n.asked = append(n.asked, time.Now())
 	return nil, connect.NewError(connect.CodeUnavailable, errors.New("refused"))
+}
+
+func (n *nobody) Join(context.Context, *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.joined == nil {
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("refused"))
+	}
+	return n.joined, nil
 }
 
 func (n *nobody) RenewCredential(context.Context, *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
@@ -116,5 +128,27 @@ func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *
 		require.NoError(t, f.hello(ctx, &agentv1.Hello{}))
 		synctest.Wait()
 		require.Equal(t, "new", s.cfg.Credentials.Token())
+	})
+}
+
+func TestAnAgentThatCouldNotJoinDuringAnOutageHasJoinedFiveSecondsAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, away := t.TempDir(), &nobody{}
+		token := filepath.Join(dir, "token")
+		require.NoError(t, os.WriteFile(token, []byte("wlj_token"), 0o600))
+		c, err := OpenCredentials(filepath.Join(dir, "credential.json"))
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			done <- c.EnsureJoined(t.Context(), away, token, nil, backoff.Policy{}, rand.New(rand.NewPCG(1, 0)).Float64, slog.New(slog.DiscardHandler))
+		}()
+		time.Sleep(time.Hour)
+		require.Empty(t, c.Token())
+		away.mu.Lock()
+		away.joined = &agentv1.JoinResponse{RegionName: "us-east-1", Credential: &agentv1.Credential{Value: "wla_credential"}}
+		away.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, "wla_credential", c.Token())
+		require.NoError(t, <-done)
 	})
 }
