@@ -34,19 +34,22 @@ func StopStray(ctx context.Context, recordFile string, grace time.Duration) (int
 // have to finish its disk writes first.
 const killWait = 10 * time.Second
 
-// stop sends SIGTERM, waits, sends SIGKILL to the group, waits. ended may be
-// nil: a process that is not our child can only be polled.
+// stop sends SIGTERM, waits, sends SIGKILL to the group, waits. Without grace there
+// is no SIGTERM: the process is to get no chance to clean up. ended may be nil: a
+// process that is not our child can only be polled.
 func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, ended <-chan struct{}) error {
 	if !alive() {
 		return nil
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("stop process %d: %w", pid, err)
-	}
-	gctx, cancel := context.WithTimeout(ctx, grace)
-	defer cancel()
-	if gone(gctx, alive, ended) {
-		return nil
+	if grace > 0 {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop process %d: %w", pid, err)
+		}
+		gctx, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		if gone(gctx, alive, ended) {
+			return nil
+		}
 	}
 	err := syscall.Kill(-pid, syscall.SIGKILL)
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EPERM) {
