@@ -177,7 +177,7 @@ func TestAPictureThatSharesSaysWhatAWholeOneSays(t *testing.T) {
 		s := &scene{}
 		latest, reported := emptyPicture(), emptyPicture()
 		stored := whole{}
-		for range rapid.IntRange(200, 400).Draw(t, "length") {
+		for range rapid.IntRange(100, 250).Draw(t, "length") {
 			s.happen(t)
 			now, ok := take(s, latest)
 			require.True(t, ok)
