@@ -47,6 +47,7 @@ var table = []entry{
 	{"deploys", "--apps=50 --concurrency=1,16", ""},
 	{"reconnect", "--agents=100 --apps=10 --cuts=1", ""},
 	{"slow", "--agents=20 --changes=60 --rounds=1", ""},
+	{"flood", "--deploys=30 --rounds=1", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 

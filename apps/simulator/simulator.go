@@ -62,6 +62,7 @@ type cli struct {
 	Deploys   scenario.Deploys   `cmd:"" help:"Whole deployments per second."`
 	Reconnect scenario.Reconnect `cmd:"" help:"Time until a fleet that was cut is back."`
 	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`
+	Flood     scenario.Flood     `cmd:"" help:"What one workspace's flood of calls costs another."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`

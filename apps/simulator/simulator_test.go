@@ -119,6 +119,12 @@ func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
 	positive(t, run(t, "slow", "--agents=3", "--changes=20", "--rounds=1"), "ratio", "p99_ms", "p99_ms_without")
 }
 
+func TestAFloodIsHeldToItsQuotaAndTheOtherWorkspaceIsNotRefused(t *testing.T) {
+	t.Parallel()
+	result := run(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
+	positive(t, result, "ratio", "p99_ms", "p99_ms_without", "admitted_per_s", "refused")
+}
+
 func TestRegionsComparesFleets(t *testing.T) {
 	t.Parallel()
 	result := run(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")

@@ -257,6 +257,9 @@ func (s *Stack) addControlPlane(name, database string, api, admin, workflows int
 		"--restate-admin=http://"+address(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"),
 		"--pprof",
+		// What is measured is what a part can do, and who may is not in its way.
+		"--limit-apps=0", "--limit-deployments=0", "--limit-instances=0", "--limit-gpus=0", "--limit-rollouts=0",
+		"--limit-starts-per-minute=0",
 	)
 	if s.cfg.LeaseTTL > 0 {
 		args = append(args, "--lease-ttl="+s.cfg.LeaseTTL.String())
