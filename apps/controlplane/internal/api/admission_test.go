@@ -77,7 +77,7 @@ func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
 	const calls = 24
 	for name, c := range map[string]struct {
 		limits model.Limits
-		passes int32
+		passes int
 	}{
 		"apps":        {model.Limits{Apps: 5}, 5},
 		"deployments": {model.Limits{Deployments: 6}, 6},
@@ -87,21 +87,22 @@ func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t, limited(c.limits))
-			var passed atomic.Int32
+			errs := make([]error, calls)
 			var wg sync.WaitGroup
-			for i := range calls {
-				wg.Go(func() {
-					_, err := w.tryDeploy(fmt.Sprintf("app-%d", i), "", gpus(2))
-					if err == nil {
-						passed.Add(1)
-						return
-					}
-					limitOf(t, err, beyond, name)
-				})
+			for i := range errs {
+				wg.Go(func() { _, errs[i] = w.tryDeploy(fmt.Sprintf("app-%d", i), "", gpus(2)) })
 			}
 			wg.Wait()
-			require.Equal(t, c.passes, passed.Load())
-			n := int64(c.passes)
+			passed := 0
+			for _, err := range errs {
+				if err == nil {
+					passed++
+					continue
+				}
+				limitOf(t, err, beyond, name)
+			}
+			require.Equal(t, c.passes, passed)
+			n := int64(passed)
 			require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
 			apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
 			require.NoError(t, err)
