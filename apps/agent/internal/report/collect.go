@@ -25,6 +25,8 @@ type picture struct {
 	quarantined []*agentv1.QuarantinedKey
 	// judged: whether quarantined is known at all.
 	judged bool
+	// notices are the newest; those that were told are the newest when they were.
+	notices []runtime.Notice
 }
 
 // key names what an AppliedState is about.
@@ -76,7 +78,7 @@ func take(src Source, before picture) (picture, bool) {
 			p.rollups[a.Key] = before.none(a.Key, a.Generation)
 		}
 	}
-	p.capacity = seen.Capacity
+	p.capacity, p.notices = seen.Capacity, seen.Notices
 	p.quarantined, p.judged = src.Quarantined()
 	return p, true
 }

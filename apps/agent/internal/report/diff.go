@@ -20,6 +20,7 @@ type diff struct {
 	capacity    *agentv1.Capacity
 	quarantine  bool
 	quarantined []*agentv1.QuarantinedKey
+	notices     []runtime.Notice
 	// edge: somebody waits for this; do not coalesce.
 	edge bool
 }
@@ -41,7 +42,7 @@ func (t told) state() *agentv1.InstanceState {
 }
 
 func (d diff) empty() bool {
-	return len(d.applied)+len(d.instances)+len(d.rollups) == 0 && d.capacity == nil && !d.quarantine
+	return len(d.applied)+len(d.instances)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
 }
 
 // compare finds what changed. It looks into those deployments only that are not
@@ -73,6 +74,7 @@ func compare(before, now picture) diff {
 	if now.judged && (!before.judged || !slices.EqualFunc(before.quarantined, now.quarantined, same)) {
 		d.quarantine, d.quarantined = true, now.quarantined
 	}
+	d.notices = unsaid(before.notices, now.notices)
 	slices.SortFunc(d.instances, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(d.rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
 	slices.SortFunc(d.applied, func(a, b *agentv1.AppliedState) int {
@@ -179,6 +181,7 @@ func (d diff) reports(size int) iter.Seq2[*agentv1.ReportRequest, bool] {
 			if last {
 				req.Applied, req.Rollups, req.Capacity = d.applied, d.rollups, d.capacity
 				req.QuarantineComplete, req.Quarantined = d.quarantine, d.quarantined
+				req.Notices = noticesOf(d.notices)
 			}
 			if !yield(req, last) {
 				return

@@ -176,6 +176,8 @@ func (r *Reporter) inventory(ctx context.Context) error {
 	all := compare(emptyPicture(), now)
 	all.capacity = now.capacity
 	all.quarantine, all.quarantined = now.judged, now.quarantined
+	// A notice is of what happened, not of what is: a new session knows what was told.
+	all.notices = unsaid(r.reported.notices, now.notices)
 	since, begin := r.sequence+1, true
 	r.previous = 0
 	size, _ := r.pace()
@@ -291,7 +293,8 @@ func (r *Reporter) Reported() int64 {
 	return r.previous
 }
 
-// says tells a report from a mere sign of life.
+// says tells a report from a mere sign of life. Notices alone do not count: a control
+// plane of an earlier release, which does not know them, has not lost anything then.
 func says(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }

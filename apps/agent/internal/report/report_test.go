@@ -38,6 +38,7 @@ type place struct {
 	mu        sync.Mutex
 	instances map[string]windlassv1.InstanceStatus
 	message   string
+	notices   []runtime.Notice
 	judged    bool
 	got       []*agentv1.ReportRequest
 	at        []time.Time
@@ -66,7 +67,7 @@ func (p *place) Observation() (runtime.Observation, bool) {
 	for _, id := range slices.Sorted(maps.Keys(p.instances)) {
 		d.Instances = append(d.Instances, runtime.Instance{ID: id, Group: int(id[len(id)-1]), Status: p.instances[id], Message: p.message})
 	}
-	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}}, true
+	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}, Notices: p.notices}, true
 }
 
 func (p *place) Applied() []*agentv1.AppliedState { return nil }

@@ -76,6 +76,25 @@ type Assignment struct {
 type Observation struct {
 	Deployments []ObservedDeployment
 	Capacity    *agentv1.Capacity
+	// Notices are the newest, MaxNotices at most, oldest first; read only.
+	Notices []Notice
+}
+
+// MaxNotices is how many an observation has, and one report.
+const MaxNotices = 100
+
+// Notice tells people of something that the runtime did without being told to; see
+// agentv1.Notice.
+type Notice struct {
+	// Seq counts up from 1, for as long as the runtime lives.
+	Seq          int64
+	Kind         agentv1.Notice_Kind
+	DeploymentID string
+	Object       string
+	Message      string
+	// Times that it happened since the notice before about the same object.
+	Times int
+	At    time.Time
 }
 
 // ObservedDeployment is what exists of one deployment.

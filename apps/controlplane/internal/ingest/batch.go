@@ -42,6 +42,8 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 		return nil, err
 	}
 	s.remember(current)
+	s.kept(w.history, now)
+	s.metrics.dropped.Add(float64(w.dropped))
 	for _, err := range errs {
 		if err != nil {
 			s.metrics.stale.Inc()
@@ -80,6 +82,11 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 		return nil, nil, err
 	}
 	before := current
+	for _, p := range batch {
+		if i := slices.IndexFunc(before, func(r model.Region) bool { return r.ID == p.region }); i >= 0 {
+			p.heard = before[i].SessionSequence
+		}
+	}
 	var sessions []model.Region
 	for i, p := range batch {
 		if errs[i] != nil {
@@ -134,6 +141,8 @@ type writes struct {
 	observed  []model.Observed
 	routes    []model.RouteObserved
 	instances []model.Instance
+	history   []model.History
+	dropped   int // notices beside it
 	ended     []inventory
 	quarantin map[string][]model.Quarantined
 	wake      map[string]bool
@@ -235,6 +244,8 @@ func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
 			Guard: guard, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: now,
 		})
 	}
+	history, dropped := s.notices(p, owners, now)
+	w.history, w.dropped = append(w.history, history...), w.dropped+dropped
 	if req.InventoryEnd {
 		w.ended = append(w.ended, inventory{region: p.region, since: model.NewGuard(req.Fence, req.InventorySince)})
 	}
@@ -271,6 +282,9 @@ func (s *Service) context(tx Tx, p *pending) (owners map[string]model.Topology, 
 	mentioned := maps.Clone(observed)
 	for _, i := range p.req.Instances {
 		mentioned[i.DeploymentId] = true
+	}
+	for _, n := range p.req.Notices {
+		mentioned[n.DeploymentId] = true
 	}
 	before = map[string]model.Observed{}
 	if len(mentioned) == 0 {
@@ -350,6 +364,11 @@ func (w *writes) put(tx Tx, now int64) error {
 	if len(w.instances) > 0 {
 		if err := tx.PutInstances(w.instances); err != nil {
 			return fmt.Errorf("put instances: %w", err)
+		}
+	}
+	if len(w.history) > 0 {
+		if err := tx.InsertHistory(w.history); err != nil {
+			return fmt.Errorf("insert history: %w", err)
 		}
 	}
 	for _, inv := range w.ended {

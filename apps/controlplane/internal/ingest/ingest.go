@@ -26,6 +26,12 @@
 // and ids are bounded too: what no column holds would fail the whole report, and
 // every retry of it.
 //
+// # Notices
+//
+// What an agent has done of itself becomes history, at a bounded rate a region, since
+// an app keeps so many entries and no more. It has no guard in SQL: a report counts
+// only once by its sequence, read before the lease was renewed.
+//
 // # Wake-ups
 //
 // An app's workflow is woken only when a report crosses a value that plan reads
@@ -67,6 +73,7 @@ type Tx interface {
 	ResetObserved(regionID string, below model.Guard, now int64) ([]string, error)
 	SetQuarantine(regionID string, rows []model.Quarantined) error
 	AppsInRegion(regionID string) ([]string, error)
+	InsertHistory([]model.History) error
 	Wake(appIDs []string, due, now int64) error
 }
 
@@ -126,6 +133,7 @@ type Service struct {
 	sessions map[string]known        // by region: current when last checked
 	renewals map[string]model.Region // by region: leases to renew
 	commit   time.Duration           // moving average of a batch's time
+	noticing map[string]budget       // by region: notices that may be kept
 }
 
 // known is a session that was current at a time.
@@ -140,6 +148,9 @@ type pending struct {
 	issuedAt int64
 	req      *agentv1.ReportRequest
 	done     chan error
+	// heard is the sequence of the newest report of the session that was stored before
+	// this one.
+	heard int64
 }
 
 // New checks the config.
@@ -163,6 +174,7 @@ func New(cfg Config) (*Service, error) {
 		metrics:  newMetrics(cfg.Registerer),
 		sessions: map[string]known{},
 		renewals: map[string]model.Region{},
+		noticing: map[string]budget{},
 	}, nil
 }
 
@@ -235,7 +247,7 @@ func unavailable(message string) error {
 // rows is about what the report costs to store, and to keep waiting.
 func (p *pending) rows() int {
 	r := p.req
-	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined)
+	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
 }
 
 // heartbeat takes a report that says nothing new, if its session was current a
@@ -244,7 +256,7 @@ func (p *pending) rows() int {
 // refuses.
 func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	r := p.req
-	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined) > 0 ||
+	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined)+len(r.Notices) > 0 ||
 		r.Capacity != nil || r.InventoryBegin || r.InventoryEnd || r.QuarantineComplete {
 		return false
 	}

@@ -9,6 +9,7 @@ type metrics struct {
 	heartbeats prometheus.Counter
 	stale      prometheus.Counter
 	wakes      prometheus.Counter
+	dropped    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -33,7 +34,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		wakes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_report_wakes_total", Help: "Apps woken by a report.",
 		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_report_notices_dropped_total", Help: "Notices of regions that had more than history keeps.",
+		}),
 	}
-	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes)
+	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped)
 	return m
 }

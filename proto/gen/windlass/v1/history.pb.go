@@ -26,11 +26,12 @@ type HistoryEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	At    int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	// What was decided: "DeploymentCreated", "RegionReady", "LiveMoved" ...
+	// What was decided: "DeploymentCreated", "RegionReady", "LiveMoved" ... From an agent:
+	// "Drift", somebody changed or removed an object in the region and it was put back.
 	What string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
 	// Why, with the figures that it was decided on.
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	// Who: a key's name, "windlass" for the control plane itself.
+	// Who: a key's name, "windlass" for the control plane itself, "agent" for a region's.
 	Who           string `protobuf:"bytes,5,opt,name=who,proto3" json:"who,omitempty"`
 	RolloutId     string `protobuf:"bytes,6,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	DeploymentId  string `protobuf:"bytes,7,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -130,6 +131,22 @@ func TestWhatSomebodyEditsIsPutBackAndTold(t *testing.T) {
 	_, err := p.api.CoreV1().Services(p.namespace).Patch(t.Context(), p.name, types.MergePatchType, []byte(`{"spec":{"selector":{"windlass.run/workload":"another"}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
 	require.Contains(t, p.told(t, "Service", "Drift", "spec.selector"), `found "another"`)
+
+	// Those who own the deployment and cannot look into the cluster are told, too.
+	noticed := map[string]string{}
+	until(t, "notices", func() bool {
+		o, err := p.rt.Observe(t.Context())
+		require.NoError(t, err)
+		for _, n := range o.Notices {
+			require.Equal(t, agentv1.Notice_KIND_DRIFT, n.Kind)
+			require.Equal(t, p.a.Deployment.Id, n.DeploymentID)
+			require.Equal(t, 1, n.Times)
+			noticed[n.Object] = n.Message
+		}
+		return len(noticed) == 2
+	})
+	require.Equal(t, message, noticed["Deployment "+p.namespace+"/"+p.name])
+	require.Contains(t, noticed["Service "+p.namespace+"/"+p.name], `found "another"`)
 
 	// Our labels too, by which we know our own.
 	_, err = p.api.PolicyV1().PodDisruptionBudgets(p.namespace).Patch(t.Context(), p.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"windlass.run/region":null,"app.kubernetes.io/managed-by":null}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})

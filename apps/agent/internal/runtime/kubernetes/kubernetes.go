@@ -44,6 +44,7 @@ type Runtime struct {
 	repairs   *repairs
 	quota     *quota
 	tidier    tidier
+	notices   notices
 
 	mu sync.Mutex
 	// wanted is what each workload is to be, since Apply said so.

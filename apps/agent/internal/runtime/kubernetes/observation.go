@@ -82,7 +82,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 	}
 	r.memories = memories
-	out := runtime.Observation{Capacity: r.fleet.Capacity(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
+	out := runtime.Observation{Capacity: r.fleet.Capacity(), Notices: r.notices.newest(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
 	for id, d := range seen {
 		d.Removing = !alive[id] && !r.wants(id)
 		out.Deployments = append(out.Deployments, *d)

@@ -21,8 +21,9 @@ import (
 
 // set is what an assignment comes to: one object of each kind, or several.
 type set struct {
-	ref     ref
-	objects *render.Objects
+	ref        ref
+	deployment string
+	objects    *render.Objects
 	// live is the workload as it is; nil: there is none.
 	live *appsv1.Deployment
 	// config is the workload as it is to be.
@@ -59,7 +60,7 @@ func paused(w ref) *runtime.Rejection {
 
 // plan finds out what has to be put, in order. It calls nothing.
 func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*set, error) {
-	s := &set{ref: w, objects: objects}
+	s := &set{ref: w, deployment: a.Deployment.GetId(), objects: objects}
 	if o := r.caches.get(w); o != nil {
 		s.live = o.(*appsv1.Deployment)
 	}

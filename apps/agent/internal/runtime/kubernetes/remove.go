@@ -131,8 +131,9 @@ type tidier struct {
 	empty map[string]time.Time
 }
 
-// tidy removes namespaces that are empty, and pods that are lost or over, until ctx
-// ends. It reads the caches, and calls only when there is something to do.
+// tidy removes namespaces that are empty, and pods that are lost or over, and sums up
+// what happened, until ctx ends. It reads the caches, and calls only when there is
+// something to do.
 func (r *Runtime) tidy(ctx context.Context) {
 	for {
 		select {
@@ -149,6 +150,7 @@ func (r *Runtime) tidy(ctx context.Context) {
 		if err := r.forceLost(ctx, now); err != nil && ctx.Err() == nil {
 			r.cfg.Log.WarnContext(ctx, "cannot remove pods of lost nodes; will try again", "error", err)
 		}
+		r.changedIf(r.notices.sumUp(now))
 		if err := r.removeEnded(ctx, now); err != nil && ctx.Err() == nil {
 			r.cfg.Log.WarnContext(ctx, "cannot remove pods that are over; will try again", "error", err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
 // repairWorkers look at workloads that something happened to. Looking is cheap and
@@ -172,7 +173,8 @@ func (r *Runtime) lookAt(ctx context.Context, w ref) error {
 	return nil
 }
 
-// tellDrift says, on the object, what somebody changed and that it is put back.
+// tellDrift says, on the object and to the deployment's people, what somebody changed
+// and that it is put back.
 func (r *Runtime) tellDrift(s *set, st step, now object) {
 	if !st.drift || now == nil {
 		return
@@ -184,6 +186,8 @@ func (r *Runtime) tellDrift(s *set, st step, now object) {
 	r.metrics.drift.WithLabelValues(string(st.ref.kind)).Inc()
 	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.ref.String(), "what", what)
 	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
+	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.deployment, st.ref.String()}, what, time.Now())
+	r.signal()
 }
 
 // ownersOf are the workloads that an object is for.

@@ -208,6 +208,54 @@ func (DeploymentState_Action) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{16, 0}
 }
 
+// One that the server does not know is kept as "Notice".
+type Notice_Kind int32
+
+const (
+	Notice_KIND_UNSPECIFIED Notice_Kind = 0
+	// Somebody changed or removed an object of the deployment, and it was put back.
+	Notice_KIND_DRIFT Notice_Kind = 1
+)
+
+// Enum value maps for Notice_Kind.
+var (
+	Notice_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "KIND_DRIFT",
+	}
+	Notice_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED": 0,
+		"KIND_DRIFT":       1,
+	}
+)
+
+func (x Notice_Kind) Enum() *Notice_Kind {
+	p := new(Notice_Kind)
+	*p = x
+	return p
+}
+
+func (x Notice_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Notice_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_agent_v1_agent_proto_enumTypes[3].Descriptor()
+}
+
+func (Notice_Kind) Type() protoreflect.EnumType {
+	return &file_windlass_agent_v1_agent_proto_enumTypes[3]
+}
+
+func (x Notice_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Notice_Kind.Descriptor instead.
+func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
+}
+
 type AppliedState_Phase int32
 
 const (
@@ -248,11 +296,11 @@ func (x AppliedState_Phase) String() string {
 }
 
 func (AppliedState_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_agent_v1_agent_proto_enumTypes[3].Descriptor()
+	return file_windlass_agent_v1_agent_proto_enumTypes[4].Descriptor()
 }
 
 func (AppliedState_Phase) Type() protoreflect.EnumType {
-	return &file_windlass_agent_v1_agent_proto_enumTypes[3]
+	return &file_windlass_agent_v1_agent_proto_enumTypes[4]
 }
 
 func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
@@ -261,7 +309,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
 }
 
 type JoinRequest struct {
@@ -2167,8 +2215,12 @@ type ReportRequest struct {
 	// With quarantine_complete, all quarantined keys of the region.
 	Quarantined        []*QuarantinedKey `protobuf:"bytes,12,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	QuarantineComplete bool              `protobuf:"varint,13,opt,name=quarantine_complete,json=quarantineComplete,proto3" json:"quarantine_complete,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// What people should know of since the last report that had any, oldest first. More
+	// than the server is ready to keep of a region are dropped, the oldest first: 30 at
+	// once, and one a minute in the long run.
+	Notices       []*Notice `protobuf:"bytes,16,rep,name=notices,proto3" json:"notices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportRequest) Reset() {
@@ -2306,6 +2358,108 @@ func (x *ReportRequest) GetQuarantineComplete() bool {
 	return false
 }
 
+func (x *ReportRequest) GetNotices() []*Notice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+// Notice tells people of something that the agent did without being told to: it
+// becomes an entry of the app's history. No decision reads it. Notices about one
+// object of a deployment are summed up: the first is sent at once, the next after ten
+// minutes, and while it goes on the pause doubles up to six hours. The agent sends
+// each once, but for those of a report that was left unanswered as its session ended,
+// which come again with the next one; what it has not sent dies with its process.
+type Notice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  Notice_Kind            `protobuf:"varint,1,opt,name=kind,proto3,enum=windlass.agent.v1.Notice_Kind" json:"kind,omitempty"`
+	// One that was never assigned to the region: the notice is dropped.
+	DeploymentId string `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// What it is about, as people there call it: "Service windlass-shop/chat-v3".
+	Object  string `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// How often it happened since the notice before about the same, at least 1; message
+	// is about the last time.
+	Times int32 `protobuf:"varint,5,opt,name=times,proto3" json:"times,omitempty"`
+	// When it last happened, unix ms by the agent's clock.
+	At            int64 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Notice) GetKind() Notice_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Notice_KIND_UNSPECIFIED
+}
+
+func (x *Notice) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *Notice) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Notice) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Notice) GetTimes() int32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *Notice) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
 type ReportResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limits        *ReportLimits          `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -2316,7 +2470,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2482,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2495,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -2379,7 +2533,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2545,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2558,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -2492,7 +2646,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2658,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2671,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InstanceState) GetId() string {
@@ -2648,7 +2802,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2814,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2827,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -2781,7 +2935,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2947,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +2960,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -2861,7 +3015,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3027,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3040,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -2970,7 +3124,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3136,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3149,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -3029,7 +3183,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3195,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3208,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -3080,7 +3234,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3092,7 +3246,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3105,7 +3259,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -3126,7 +3280,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3292,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3305,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -3188,7 +3342,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3354,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3367,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -3252,7 +3406,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3418,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3431,7 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -3433,7 +3587,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06GoAway\x12:\n" +
 	"\vretry_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x9f\x06\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xde\x06\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tsessionId\x12\x14\n" +
@@ -3455,7 +3609,19 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x0finventory_since\x18\x0e \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0einventorySince\x12O\n" +
 	"\vquarantined\x18\f \x03(\v2!.windlass.agent.v1.QuarantinedKeyB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\vquarantined\x12/\n" +
-	"\x13quarantine_complete\x18\r \x01(\bR\x12quarantineComplete\"\x81\x01\n" +
+	"\x13quarantine_complete\x18\r \x01(\bR\x12quarantineComplete\x12=\n" +
+	"\anotices\x18\x10 \x03(\v2\x19.windlass.agent.v1.NoticeB\b\xbaH\x05\x92\x01\x02\x10dR\anotices\"\xe7\x01\n" +
+	"\x06Notice\x122\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1e.windlass.agent.v1.Notice.KindR\x04kind\x12#\n" +
+	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x16\n" +
+	"\x06object\x18\x03 \x01(\tR\x06object\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
+	"\x05times\x18\x05 \x01(\x05R\x05times\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\x03R\x02at\",\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"KIND_DRIFT\x10\x01\"\x81\x01\n" +
 	"\x0eReportResponse\x127\n" +
 	"\x06limits\x18\x01 \x01(\v2\x1f.windlass.agent.v1.ReportLimitsR\x06limits\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\"\x84\x03\n" +
@@ -3591,113 +3757,117 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_windlass_agent_v1_agent_proto_rawDescData
 }
 
-var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
 	(DeploymentState_Action)(0),     // 2: windlass.agent.v1.DeploymentState.Action
-	(AppliedState_Phase)(0),         // 3: windlass.agent.v1.AppliedState.Phase
-	(*JoinRequest)(nil),             // 4: windlass.agent.v1.JoinRequest
-	(*JoinResponse)(nil),            // 5: windlass.agent.v1.JoinResponse
-	(*AgentInfo)(nil),               // 6: windlass.agent.v1.AgentInfo
-	(*Credential)(nil),              // 7: windlass.agent.v1.Credential
-	(*RenewCredentialRequest)(nil),  // 8: windlass.agent.v1.RenewCredentialRequest
-	(*RenewCredentialResponse)(nil), // 9: windlass.agent.v1.RenewCredentialResponse
-	(*WatchRequest)(nil),            // 10: windlass.agent.v1.WatchRequest
-	(*WatchResponse)(nil),           // 11: windlass.agent.v1.WatchResponse
-	(*Hello)(nil),                   // 12: windlass.agent.v1.Hello
-	(*ReportLimits)(nil),            // 13: windlass.agent.v1.ReportLimits
-	(*SnapshotBegin)(nil),           // 14: windlass.agent.v1.SnapshotBegin
-	(*SnapshotItems)(nil),           // 15: windlass.agent.v1.SnapshotItems
-	(*SnapshotEnd)(nil),             // 16: windlass.agent.v1.SnapshotEnd
-	(*Delta)(nil),                   // 17: windlass.agent.v1.Delta
-	(*Bookmark)(nil),                // 18: windlass.agent.v1.Bookmark
-	(*Item)(nil),                    // 19: windlass.agent.v1.Item
-	(*DeploymentState)(nil),         // 20: windlass.agent.v1.DeploymentState
-	(*Deployment)(nil),              // 21: windlass.agent.v1.Deployment
-	(*SecretVersion)(nil),           // 22: windlass.agent.v1.SecretVersion
-	(*Routes)(nil),                  // 23: windlass.agent.v1.Routes
-	(*RouteTarget)(nil),             // 24: windlass.agent.v1.RouteTarget
-	(*Request)(nil),                 // 25: windlass.agent.v1.Request
-	(*LogsRequest)(nil),             // 26: windlass.agent.v1.LogsRequest
-	(*RestartRequest)(nil),          // 27: windlass.agent.v1.RestartRequest
-	(*GoAway)(nil),                  // 28: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 29: windlass.agent.v1.ReportRequest
-	(*ReportResponse)(nil),          // 30: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 31: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 32: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 33: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 34: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 35: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 36: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 37: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 38: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 39: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 40: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 41: windlass.agent.v1.UploadLogsResponse
-	(*durationpb.Duration)(nil),     // 42: google.protobuf.Duration
-	(*v1.DeploymentSpec)(nil),       // 43: windlass.v1.DeploymentSpec
-	(v1.InstanceStatus)(0),          // 44: windlass.v1.InstanceStatus
+	(Notice_Kind)(0),                // 3: windlass.agent.v1.Notice.Kind
+	(AppliedState_Phase)(0),         // 4: windlass.agent.v1.AppliedState.Phase
+	(*JoinRequest)(nil),             // 5: windlass.agent.v1.JoinRequest
+	(*JoinResponse)(nil),            // 6: windlass.agent.v1.JoinResponse
+	(*AgentInfo)(nil),               // 7: windlass.agent.v1.AgentInfo
+	(*Credential)(nil),              // 8: windlass.agent.v1.Credential
+	(*RenewCredentialRequest)(nil),  // 9: windlass.agent.v1.RenewCredentialRequest
+	(*RenewCredentialResponse)(nil), // 10: windlass.agent.v1.RenewCredentialResponse
+	(*WatchRequest)(nil),            // 11: windlass.agent.v1.WatchRequest
+	(*WatchResponse)(nil),           // 12: windlass.agent.v1.WatchResponse
+	(*Hello)(nil),                   // 13: windlass.agent.v1.Hello
+	(*ReportLimits)(nil),            // 14: windlass.agent.v1.ReportLimits
+	(*SnapshotBegin)(nil),           // 15: windlass.agent.v1.SnapshotBegin
+	(*SnapshotItems)(nil),           // 16: windlass.agent.v1.SnapshotItems
+	(*SnapshotEnd)(nil),             // 17: windlass.agent.v1.SnapshotEnd
+	(*Delta)(nil),                   // 18: windlass.agent.v1.Delta
+	(*Bookmark)(nil),                // 19: windlass.agent.v1.Bookmark
+	(*Item)(nil),                    // 20: windlass.agent.v1.Item
+	(*DeploymentState)(nil),         // 21: windlass.agent.v1.DeploymentState
+	(*Deployment)(nil),              // 22: windlass.agent.v1.Deployment
+	(*SecretVersion)(nil),           // 23: windlass.agent.v1.SecretVersion
+	(*Routes)(nil),                  // 24: windlass.agent.v1.Routes
+	(*RouteTarget)(nil),             // 25: windlass.agent.v1.RouteTarget
+	(*Request)(nil),                 // 26: windlass.agent.v1.Request
+	(*LogsRequest)(nil),             // 27: windlass.agent.v1.LogsRequest
+	(*RestartRequest)(nil),          // 28: windlass.agent.v1.RestartRequest
+	(*GoAway)(nil),                  // 29: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 30: windlass.agent.v1.ReportRequest
+	(*Notice)(nil),                  // 31: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 32: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 33: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 34: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 35: windlass.agent.v1.DeploymentRollup
+	(*Capacity)(nil),                // 36: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 37: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 38: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 39: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 40: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 41: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 42: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 43: windlass.agent.v1.UploadLogsResponse
+	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
+	(*v1.DeploymentSpec)(nil),       // 45: windlass.v1.DeploymentSpec
+	(v1.InstanceStatus)(0),          // 46: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
-	6,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
-	7,  // 1: windlass.agent.v1.JoinResponse.credential:type_name -> windlass.agent.v1.Credential
-	7,  // 2: windlass.agent.v1.RenewCredentialResponse.credential:type_name -> windlass.agent.v1.Credential
-	6,  // 3: windlass.agent.v1.WatchRequest.agent:type_name -> windlass.agent.v1.AgentInfo
-	12, // 4: windlass.agent.v1.WatchResponse.hello:type_name -> windlass.agent.v1.Hello
-	14, // 5: windlass.agent.v1.WatchResponse.snapshot_begin:type_name -> windlass.agent.v1.SnapshotBegin
-	15, // 6: windlass.agent.v1.WatchResponse.snapshot_items:type_name -> windlass.agent.v1.SnapshotItems
-	16, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
-	17, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
-	18, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
-	25, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	28, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	42, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
-	13, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	42, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	19, // 15: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
-	19, // 16: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
+	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
+	8,  // 1: windlass.agent.v1.JoinResponse.credential:type_name -> windlass.agent.v1.Credential
+	8,  // 2: windlass.agent.v1.RenewCredentialResponse.credential:type_name -> windlass.agent.v1.Credential
+	7,  // 3: windlass.agent.v1.WatchRequest.agent:type_name -> windlass.agent.v1.AgentInfo
+	13, // 4: windlass.agent.v1.WatchResponse.hello:type_name -> windlass.agent.v1.Hello
+	15, // 5: windlass.agent.v1.WatchResponse.snapshot_begin:type_name -> windlass.agent.v1.SnapshotBegin
+	16, // 6: windlass.agent.v1.WatchResponse.snapshot_items:type_name -> windlass.agent.v1.SnapshotItems
+	17, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
+	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
+	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
+	26, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
+	29, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	44, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	14, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
+	44, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	20, // 15: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
+	20, // 16: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 17: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
-	20, // 18: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	23, // 19: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	21, // 18: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
+	24, // 19: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 20: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
-	21, // 21: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	43, // 22: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	22, // 23: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	24, // 24: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	26, // 25: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	27, // 26: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	42, // 27: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	31, // 28: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	32, // 29: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	33, // 30: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	34, // 31: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	36, // 32: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	13, // 33: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	42, // 34: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 35: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	3,  // 36: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	44, // 37: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	35, // 38: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	39, // 39: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	4,  // 40: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	8,  // 41: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	10, // 42: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	29, // 43: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	37, // 44: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	40, // 45: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	5,  // 46: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	9,  // 47: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	11, // 48: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	30, // 49: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	38, // 50: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	41, // 51: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	46, // [46:52] is the sub-list for method output_type
-	40, // [40:46] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	22, // 21: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
+	45, // 22: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	23, // 23: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	25, // 24: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	27, // 25: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	28, // 26: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	44, // 27: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	33, // 28: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	34, // 29: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	35, // 30: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	36, // 31: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	38, // 32: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	31, // 33: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 34: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 35: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	44, // 36: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 37: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 38: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	46, // 39: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	37, // 40: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	41, // 41: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 42: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 43: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 44: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	30, // 45: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	39, // 46: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	42, // 47: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 48: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 49: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 50: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	32, // 51: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	40, // 52: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	43, // 53: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	48, // [48:54] is the sub-list for method output_type
+	42, // [42:48] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -3728,8 +3898,8 @@ func file_windlass_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   38,
+			NumEnums:      5,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

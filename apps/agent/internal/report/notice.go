@@ -1,0 +1,31 @@
+package report
+
+import (
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// unsaid are the notices that are newer than those of before.
+func unsaid(before, now []runtime.Notice) []runtime.Notice {
+	if len(before) == 0 {
+		return now
+	}
+	said := before[len(before)-1].Seq
+	for len(now) > 0 && now[0].Seq <= said {
+		now = now[1:]
+	}
+	return now
+}
+
+// noticesOf are as many of them as a report may have, the newest.
+func noticesOf(notices []runtime.Notice) []*agentv1.Notice {
+	notices = notices[max(0, len(notices)-runtime.MaxNotices):]
+	out := make([]*agentv1.Notice, len(notices))
+	for i, n := range notices {
+		out[i] = &agentv1.Notice{
+			Kind: n.Kind, DeploymentId: n.DeploymentID, Object: text(n.Object), Message: text(n.Message),
+			Times: int32(n.Times), At: n.At.UnixMilli(),
+		}
+	}
+	return out
+}

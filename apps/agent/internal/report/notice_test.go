@@ -1,0 +1,104 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// notice has the source tell of more.
+func (p *place) notice(seqs ...int64) {
+	p.mu.Lock()
+	for _, n := range seqs {
+		p.notices = append(p.notices, runtime.Notice{
+			Seq: n, Kind: agentv1.Notice_KIND_DRIFT, DeploymentID: "dep_1", Object: fmt.Sprint("Service ", n), Message: "gone", Times: 2, At: time.Now(),
+		})
+	}
+	p.mu.Unlock()
+	p.signal()
+}
+
+// noticed are the objects that reports gave notice of, in order.
+func noticed(reports []*agentv1.ReportRequest) (out []string) {
+	for _, r := range reports {
+		for _, n := range r.Notices {
+			out = append(out, n.Object)
+		}
+	}
+	return out
+}
+
+func TestEachNoticeIsSentOnceWhateverSessionsComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		p.notice(1, 2)
+		stop := p.run(Session{ID: "session-1", Epoch: 1, Fence: 1})
+		got := p.take()
+		require.Equal(t, []string{"Service 1", "Service 2"}, noticed(got))
+		first := got[len(got)-1].Notices[0]
+		require.Equal(t, "dep_1", first.DeploymentId)
+		require.EqualValues(t, 2, first.Times)
+		require.Equal(t, agentv1.Notice_KIND_DRIFT, first.Kind)
+
+		p.notice(3)
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"Service 3"}, noticed(p.take()))
+		time.Sleep(time.Hour) // and two inventories
+		require.Empty(t, noticed(p.take()))
+		require.NoError(t, stop())
+
+		stop = p.run(Session{ID: "session-1", Epoch: 1, Fence: 2})
+		time.Sleep(time.Minute)
+		require.Empty(t, noticed(p.take()), "a new session's inventory is of what is")
+		p.notice(4)
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"Service 4"}, noticed(p.take()))
+		require.NoError(t, stop())
+	})
+}
+
+func TestANoticeThatWasNotAnsweredComesWithTheNextSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		over := make(chan error, 1)
+		go func() { over <- p.rep.Run(t.Context(), Session{ID: "session-1", Epoch: 1, Fence: 1}) }()
+		p.take()
+		p.mu.Lock()
+		p.answer = func(r *agentv1.ReportRequest) error {
+			if len(r.Notices) > 0 {
+				return connect.NewError(connect.CodeFailedPrecondition, errors.New("the session is over"))
+			}
+			return nil
+		}
+		p.mu.Unlock()
+		p.notice(1)
+		require.ErrorIs(t, <-over, ErrSessionOver)
+		p.mu.Lock()
+		p.answer = nil
+		p.mu.Unlock()
+		stop := p.run(Session{ID: "session-1", Epoch: 1, Fence: 2})
+		require.Equal(t, []string{"Service 1"}, noticed(p.take()))
+		require.NoError(t, stop())
+	})
+}
+
+func TestAReportHasAsManyNoticesAsItMayTheNewest(t *testing.T) {
+	var all []runtime.Notice
+	for i := range int64(2 * runtime.MaxNotices) {
+		all = append(all, runtime.Notice{Seq: i + 1, Object: fmt.Sprint(i + 1), Message: "\xff"})
+	}
+	out := noticesOf(all)
+	require.Len(t, out, runtime.MaxNotices)
+	require.Equal(t, fmt.Sprint(2*runtime.MaxNotices), out[len(out)-1].Object)
+	require.Empty(t, out[0].Message, "what cannot be sent is left out")
+	require.Len(t, unsaid(all[:50], all), 2*runtime.MaxNotices-50)
+	require.Empty(t, unsaid(all, all[:50]))
+}

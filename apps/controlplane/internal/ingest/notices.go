@@ -1,0 +1,94 @@
+package ingest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// A region may have maxNotices kept at once and one every noticeEvery after that: an
+// app keeps a thousand entries of history, and what an agent saw must not push a day's
+// decisions out of it. Each process of the control plane counts for itself.
+const (
+	maxNotices  = 30
+	noticeEvery = time.Minute
+	// whoAgent is who did what a notice tells of.
+	whoAgent = "agent"
+	// oldestNotice bounds how far back an agent's clock is believed: the time of one
+	// that waited for an outage's end is its own.
+	oldestNotice = 24 * time.Hour
+)
+
+// budget is how many notices of a region may be kept, as of a time.
+type budget struct {
+	left int
+	at   int64
+}
+
+func (b budget) now(now int64) budget {
+	if b.at == 0 {
+		return budget{left: maxNotices, at: now}
+	}
+	more := max(0, now-b.at) / noticeEvery.Milliseconds()
+	if left := int64(b.left) + more; left < maxNotices {
+		return budget{left: int(left), at: b.at + more*noticeEvery.Milliseconds()}
+	}
+	return budget{left: maxNotices, at: now}
+}
+
+// notices makes history of what a report tells people; nothing, if it was stored
+// before. Beyond the region's budget the newest stand, and the others are dropped.
+func (s *Service) notices(p *pending, owners map[string]model.Topology, now int64) (out []model.History, dropped int) {
+	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
+		return nil, 0
+	}
+	for _, n := range p.req.Notices {
+		if owner, ok := owners[n.DeploymentId]; ok {
+			out = append(out, model.History{
+				ID: ident.New("hst"), WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: n.DeploymentId, RegionID: p.region,
+				At: noticedAt(n.At, now), What: what(n.Kind), Why: why(n), Who: whoAgent,
+			})
+		}
+	}
+	s.mu.Lock()
+	left := s.noticing[p.region].now(now).left
+	s.mu.Unlock()
+	dropped = max(0, len(out)-max(0, left))
+	return out[dropped:], dropped
+}
+
+// kept takes what was stored off the regions' budgets.
+func (s *Service) kept(notices []model.History, now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range notices {
+		b := s.noticing[h.RegionID].now(now)
+		b.left--
+		s.noticing[h.RegionID] = b
+	}
+}
+
+func noticedAt(at, now int64) int64 {
+	if at > now || at < now-oldestNotice.Milliseconds() {
+		return now
+	}
+	return at
+}
+
+func what(k agentv1.Notice_Kind) string {
+	if k == agentv1.Notice_KIND_DRIFT {
+		return "Drift"
+	}
+	return "Notice"
+}
+
+func why(n *agentv1.Notice) string {
+	text := clip(n.Object, maxName) + ": " + n.Message
+	if n.Times > 1 {
+		text = fmt.Sprintf("%s (the last of %d times)", clip(text, maxMessage-40), n.Times)
+	}
+	return clip(text, maxMessage)
+}
