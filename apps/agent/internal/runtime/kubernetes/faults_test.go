@@ -196,7 +196,7 @@ func TestWhateverTheAPIServerDoesTheRegionConvergesAndIsNotTrampled(t *testing.T
 		for i := range n {
 			wg.Go(func() {
 				a := change(i)
-				retry := backoff.Policy{Min: time.Second, Max: time.Minute} // the reconciler's
+				retry := backoff.Policy{Min: time.Second, Max: 4 * time.Second} // the reconciler's in an outage, of which one asks at a time there
 				for attempt := 0; rt.Apply(t.Context(), a) != nil; attempt++ {
 					if backoff.Sleep(t.Context(), retry.Delay(attempt, nil)) != nil {
 						return
