@@ -5,6 +5,26 @@
 // statement and the note that it ran leaves a schema one step ahead of its
 // version. Every migration can therefore be run twice, and the next Migrate
 // finishes what the killed one began.
+//
+// # Expand, then contract
+//
+// The first control plane of a new version migrates while those of the old one still
+// run, and go on running, on the schema that it leaves. So a migration only expands:
+//
+//	may       CREATE TABLE; ADD COLUMN that has a DEFAULT or may be NULL; ADD KEY;
+//	          MODIFY to a type that holds all that the one before it held
+//	may not   DROP a table, column or key; RENAME; CHANGE; ADD COLUMN ... NOT NULL
+//	          without a DEFAULT; ADD UNIQUE, CHECK or FOREIGN KEY; MODIFY to less
+//
+// The old version inserts without the new columns and does not know the new tables:
+// the new version has to make sense of what the old one left out, for as long as there
+// may be both. What no version that may still run reads or writes any more is taken
+// away by a later migration, which says so in a comment on a line of its own:
+//
+//	-- contract: nothing reads apps.colour since v1.3
+//
+// Both are tested: the statements here, and beside the control plane's store that
+// writers of earlier schemas still work on the newest.
 package db
 
 import (
@@ -15,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -26,6 +47,10 @@ var migrations embed.FS
 // ErrNewerSchema: the database was migrated by a later version of the program.
 var ErrNewerSchema = errors.New("the database's schema is newer than this program")
 
+// Baseline is the last migration of the first release. No older control plane ever met
+// those up to it.
+const Baseline = 27
+
 // migrateTimeout bounds Migrate when ctx has no deadline: the wait for another
 // process's migration, plus our own.
 const migrateTimeout = 5 * time.Minute
@@ -34,7 +59,13 @@ const migrateTimeout = 5 * time.Minute
 // may call it at once: one works, the others wait for it and find nothing to do.
 // It refuses a schema that it does not know with ErrNewerSchema, and changes
 // nothing then. It uses two connections of db at a time.
-func Migrate(ctx context.Context, db *sql.DB) error {
+func Migrate(ctx context.Context, db *sql.DB) error { return MigrateTo(ctx, db, newest) }
+
+const newest = math.MaxInt64
+
+// MigrateTo is Migrate, no further than to a version: for tests of what an earlier
+// control plane leaves behind.
+func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, migrateTimeout)
@@ -48,13 +79,13 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p) }); err != nil {
+	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p, version) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-func up(ctx context.Context, c *sql.Conn, p *goose.Provider) error {
+func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version int64) error {
 	for _, q := range versionTable {
 		if _, err := c.ExecContext(ctx, q); err != nil {
 			return fmt.Errorf("prepare the table of versions: %w", err)
@@ -67,7 +98,7 @@ func up(ctx context.Context, c *sql.Conn, p *goose.Provider) error {
 	if at > known {
 		return fmt.Errorf("%w: it is at version %d, this program knows %d; run a newer version of the program", ErrNewerSchema, at, known)
 	}
-	_, err = p.Up(ctx)
+	_, err = p.UpTo(ctx, version)
 	return err
 }
 

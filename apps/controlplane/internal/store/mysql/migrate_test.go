@@ -1,7 +1,10 @@
 package mysql_test
 
 import (
+	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -55,4 +58,94 @@ func TestABadDSNIsSaidByName(t *testing.T) {
 		_, err := mysql.Open(t.Context(), mysql.Config{DSN: dsn})
 		require.ErrorContains(t, err, "DSN")
 	}
+}
+
+// An old control plane names the columns that it knows, whatever there are by now.
+func TestWhoKnowsAnEarlierSchemaGoesOnOnTheNewest(t *testing.T) {
+	newest := handle(t, stacktest.MariaDB(t))
+	require.NoError(t, db.Migrate(t.Context(), newest))
+	var version int64
+	require.NoError(t, newest.QueryRowContext(t.Context(), "SELECT MAX(version_id) FROM goose_db_version").Scan(&version))
+	require.Greater(t, version, int64(db.Baseline))
+
+	for _, earlier := range []int64{db.Baseline, version - 1} {
+		t.Run(fmt.Sprintf("version %d", earlier), func(t *testing.T) {
+			d := handle(t, stacktest.MariaDB(t))
+			require.NoError(t, db.MigrateTo(t.Context(), d, earlier))
+			known := tables(t, d)
+			require.NotEmpty(t, known)
+			for _, table := range known {
+				table.insert(t, d, 1)
+			}
+			before := map[string][]string{}
+			for _, table := range known {
+				before[table.name] = table.read(t, d)
+			}
+			require.NoError(t, db.Migrate(t.Context(), d))
+			for _, table := range known {
+				require.Equal(t, before[table.name], table.read(t, d), "rows of %s changed", table.name)
+				table.insert(t, d, 2)
+				require.Len(t, table.read(t, d), 2, table.name)
+			}
+		})
+	}
+}
+
+// table is one as the program of a schema knows it.
+type table struct {
+	name           string
+	columns, types []string
+}
+
+func tables(t *testing.T, d *sql.DB) (all []*table) {
+	t.Helper()
+	rows, err := d.QueryContext(t.Context(), `SELECT table_name, column_name, data_type FROM information_schema.columns
+		WHERE table_schema = DATABASE() AND table_name NOT LIKE 'goose%' ORDER BY table_name, ordinal_position`)
+	require.NoError(t, err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var name, column, kind string
+		require.NoError(t, rows.Scan(&name, &column, &kind))
+		if len(all) == 0 || all[len(all)-1].name != name {
+			all = append(all, &table{name: name})
+		}
+		last := all[len(all)-1]
+		last.columns, last.types = append(last.columns, column), append(last.types, kind)
+	}
+	require.NoError(t, rows.Err())
+	return all
+}
+
+// insert the row of a number: no two share a value.
+func (b *table) insert(t *testing.T, d *sql.DB, number int) {
+	t.Helper()
+	var args []any
+	for i, kind := range b.types {
+		switch kind {
+		case "int", "bigint":
+			args = append(args, 100*i+number)
+		case "tinyint":
+			args = append(args, number%2)
+		default:
+			args = append(args, fmt.Sprintf("%d-%d", i, number))
+		}
+	}
+	_, err := d.ExecContext(t.Context(), "INSERT INTO "+b.name+" ("+strings.Join(b.columns, ", ")+") VALUES (?"+
+		strings.Repeat(", ?", len(args)-1)+")", args...)
+	require.NoError(t, err, b.name)
+}
+
+// read all rows, the columns of each joined.
+func (b *table) read(t *testing.T, d *sql.DB) (all []string) {
+	t.Helper()
+	rows, err := d.QueryContext(t.Context(), "SELECT CONCAT_WS('|', "+strings.Join(b.columns, ", ")+") AS joined FROM "+b.name+" ORDER BY joined")
+	require.NoError(t, err, b.name)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var row string
+		require.NoError(t, rows.Scan(&row))
+		all = append(all, row)
+	}
+	require.NoError(t, rows.Err())
+	return all
 }

@@ -1,0 +1,201 @@
+package db
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// schema is the columns of tables, as migrations define them: "table.column" to its
+// definition in upper case.
+type schema map[string]string
+
+var (
+	createTable = regexp.MustCompile(`(?s)^CREATE TABLE (?:IF NOT EXISTS )?(\w+) \((.*)\)[^)]*$`)
+	alterTable  = regexp.MustCompile(`(?s)^ALTER TABLE (\w+) (.*)$`)
+	createIndex = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX `)
+	addColumn   = regexp.MustCompile(`^ADD (?:COLUMN )?(?:IF NOT EXISTS )?(\w+) (.*)$`)
+	modify      = regexp.MustCompile(`^MODIFY (?:COLUMN )?(\w+) (.*)$`)
+	addKey      = regexp.MustCompile(`^ADD (KEY|INDEX) `)
+	contract    = regexp.MustCompile(`(?m)^-- contract: (\S.*)$`)
+	sqlType     = regexp.MustCompile(`^(\w+)(?:\((\d+)\))?`)
+)
+
+// apply notes what a migration defines, and returns what of it an older control plane
+// could not live with.
+func (s schema) apply(migration string) (broken []string) {
+	for statement := range strings.SplitSeq(statements(migration), ";") {
+		statement = strings.Join(strings.Fields(statement), " ")
+		if m := createTable.FindStringSubmatch(statement); m != nil {
+			for _, clause := range clauses(m[2]) {
+				s.define(m[1], clause)
+			}
+		} else if m := alterTable.FindStringSubmatch(statement); m != nil {
+			for _, clause := range clauses(m[2]) {
+				if why := s.alter(m[1], clause); why != "" {
+					broken = append(broken, why+": "+clause)
+				}
+			}
+		} else if m := createIndex.FindStringSubmatch(statement); statement != "" && (m == nil || m[1] != "") {
+			broken = append(broken, "is not known to be harmless: "+statement)
+		}
+	}
+	return broken
+}
+
+func (s schema) define(table, clause string) {
+	name, definition, _ := strings.Cut(clause, " ")
+	s[table+"."+name] = definition
+}
+
+// alter returns why the clause breaks an older control plane; empty: it does not.
+func (s schema) alter(table, clause string) string {
+	if addKey.MatchString(clause) {
+		return ""
+	}
+	if m := modify.FindStringSubmatch(clause); m != nil {
+		was := s[table+"."+m[1]]
+		s.define(table, m[1]+" "+m[2])
+		if !holds(was, m[2]) {
+			return fmt.Sprintf("narrows %q", was)
+		}
+		return ""
+	}
+	m := addColumn.FindStringSubmatch(clause)
+	if m == nil || slices.Contains([]string{"UNIQUE", "CONSTRAINT", "FOREIGN", "CHECK", "PRIMARY"}, m[1]) {
+		return "may not be done to a table that is in use"
+	}
+	s.define(table, m[1]+" "+m[2])
+	if strings.Contains(m[2], "NOT NULL") && !strings.Contains(m[2], "DEFAULT") {
+		return "is missing from the rows that an older one inserts"
+	}
+	return ""
+}
+
+// wider types, each holding all that those before it hold.
+var wider = [][]string{
+	{"TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT"},
+	{"TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"},
+	{"TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"},
+	{"VARCHAR"}, {"VARBINARY"},
+}
+
+// holds tells whether the definition allows all that the one before it allowed.
+func holds(was, is string) bool {
+	from, to := sqlType.FindStringSubmatch(was), sqlType.FindStringSubmatch(is)
+	if from == nil || to == nil || strings.Contains(is, "NOT NULL") && !strings.Contains(was, "NOT NULL") ||
+		strings.Contains(is, "UNSIGNED") != strings.Contains(was, "UNSIGNED") {
+		return false
+	}
+	fromSize, _ := strconv.Atoi(from[2])
+	toSize, _ := strconv.Atoi(to[2])
+	return slices.ContainsFunc(wider, func(types []string) bool {
+		a, b := slices.Index(types, from[1]), slices.Index(types, to[1])
+		return a >= 0 && b >= a && toSize >= fromSize
+	})
+}
+
+// statements of the migration, in upper case, without comments.
+func statements(migration string) string {
+	var b strings.Builder
+	for line := range strings.SplitSeq(migration, "\n") {
+		code, _, _ := strings.Cut(line, "--")
+		b.WriteString(strings.ToUpper(code) + "\n")
+	}
+	return b.String()
+}
+
+// clauses are parted by commas outside of parentheses.
+func clauses(list string) (parts []string) {
+	depth, from := 0, 0
+	for i, c := range list {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == ',' && depth == 0:
+			parts = append(parts, strings.TrimSpace(list[from:i]))
+			from = i + 1
+		}
+	}
+	return append(parts, strings.TrimSpace(list[from:]))
+}
+
+func TestMigrationsAfterTheFirstReleaseOnlyExpand(t *testing.T) {
+	s := schema{}
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil || len(files) <= Baseline {
+		t.Fatalf("%d migrations: %v", len(files), err)
+	}
+	for _, name := range files {
+		text, err := fs.ReadFile(migrations, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, _, _ := strings.Cut(strings.TrimPrefix(name, "migrations/"), "_")
+		version, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, broken := range s.apply(string(text)) {
+			if version > Baseline && !contract.Match(text) {
+				t.Errorf("%s: %s\nAn older control plane may still run: see the package comment, expand, then contract.", name, broken)
+			}
+		}
+	}
+	if s["APPS.LIVE_DEPLOYMENT_ID"] == "" {
+		t.Error("migrations are not written as this test reads them")
+	}
+}
+
+func TestWhatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
+	const before = `CREATE TABLE a (
+		name VARCHAR(63) CHARACTER SET ascii NOT NULL,
+		n    INT NOT NULL, -- how many
+		note TEXT NULL,
+		PRIMARY KEY (name)
+	) ENGINE = InnoDB;`
+	for statement, harmless := range map[string]bool{
+		"CREATE TABLE IF NOT EXISTS b (id INT NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB": true,
+		"ALTER TABLE a ADD COLUMN c BIGINT NOT NULL DEFAULT 0":                             true,
+		"ALTER TABLE a ADD COLUMN c TEXT NULL, ADD KEY by_c (c(8))":                        true,
+		"alter table a add c int":                                             true,
+		"CREATE INDEX a_by_n ON a (n)":                                        true,
+		"ALTER TABLE a MODIFY name VARCHAR(128) NOT NULL":                     true,
+		"ALTER TABLE a MODIFY COLUMN n BIGINT NULL":                           true,
+		"-- DROP TABLE a":                                                     true,
+		"DROP TABLE a":                                                        false,
+		"RENAME TABLE a TO b":                                                 false,
+		"TRUNCATE a":                                                          false,
+		"UPDATE a SET n = 0":                                                  false,
+		"ALTER TABLE a DROP COLUMN n":                                         false,
+		"ALTER TABLE a ADD COLUMN c INT NULL, DROP n":                         false,
+		"ALTER TABLE a RENAME COLUMN n TO m":                                  false,
+		"ALTER TABLE a RENAME TO b":                                           false,
+		"ALTER TABLE a CHANGE n m INT NOT NULL":                               false,
+		"ALTER TABLE a ADD COLUMN c INT NOT NULL":                             false,
+		"ALTER TABLE a ADD UNIQUE KEY one (n)":                                false,
+		"ALTER TABLE a ADD CONSTRAINT f FOREIGN KEY (n) REFERENCES b (id)":    false,
+		"CREATE UNIQUE INDEX one ON a (n)":                                    false,
+		"ALTER TABLE a MODIFY name VARCHAR(32) NOT NULL":                      false,
+		"ALTER TABLE a MODIFY n SMALLINT NOT NULL":                            false,
+		"ALTER TABLE a MODIFY n INT UNSIGNED NOT NULL":                        false,
+		"ALTER TABLE a MODIFY note TEXT NOT NULL":                             false,
+		"ALTER TABLE a MODIFY name INT NOT NULL":                              false,
+		"ALTER TABLE a MODIFY name VARCHAR(128) NOT NULL, MODIFY n TINYINT":   false,
+		"ALTER TABLE a MODIFY name VARCHAR(128) NOT NULL;\nDROP TABLE other;": false,
+	} {
+		s := schema{}
+		if broken := s.apply(before); len(broken) > 0 {
+			t.Fatal(broken)
+		}
+		if broken := s.apply(statement); (len(broken) == 0) != harmless {
+			t.Errorf("%s: %q", statement, broken)
+		}
+	}
+}
