@@ -74,7 +74,7 @@ func (a *API) start(ctx context.Context, by caller) error {
 		return c.admit()
 	})
 	a.learn(by.WorkspaceID, c)
-	return err
+	return a.storeError(err)
 }
 
 // turns lets one at a time do what has the same name.
