@@ -366,10 +366,8 @@ func (w *writes) put(tx Tx, now int64) error {
 			return fmt.Errorf("put instances: %w", err)
 		}
 	}
-	if len(w.history) > 0 {
-		if err := tx.InsertHistory(w.history); err != nil {
-			return fmt.Errorf("insert history: %w", err)
-		}
+	if err := w.putHistory(tx); err != nil {
+		return err
 	}
 	for _, inv := range w.ended {
 		if _, err := tx.MarkLost(inv.region, inv.since, now); err != nil {

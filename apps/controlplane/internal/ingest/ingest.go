@@ -73,6 +73,7 @@ type Tx interface {
 	ResetObserved(regionID string, below model.Guard, now int64) ([]string, error)
 	SetQuarantine(regionID string, rows []model.Quarantined) error
 	AppsInRegion(regionID string) ([]string, error)
+	GetDeployments(ids []string) ([]model.Deployment, error)
 	InsertHistory([]model.History) error
 	Wake(appIDs []string, due, now int64) error
 }

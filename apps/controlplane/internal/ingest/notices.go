@@ -2,6 +2,8 @@ package ingest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -58,6 +60,31 @@ func (s *Service) notices(p *pending, owners map[string]model.Topology, now int6
 	s.mu.Unlock()
 	dropped = max(0, len(out)-max(0, left))
 	return out[dropped:], dropped
+}
+
+// putHistory stores it with the versions that its deployments are.
+func (w *writes) putHistory(tx Tx) error {
+	if len(w.history) == 0 {
+		return nil
+	}
+	versions := map[string]int32{}
+	for _, h := range w.history {
+		versions[h.DeploymentID] = 0
+	}
+	deployments, err := tx.GetDeployments(slices.Sorted(maps.Keys(versions)))
+	if err != nil {
+		return fmt.Errorf("read versions: %w", err)
+	}
+	for _, d := range deployments {
+		versions[d.ID] = d.Version
+	}
+	for i := range w.history {
+		w.history[i].Version = versions[w.history[i].DeploymentID]
+	}
+	if err := tx.InsertHistory(w.history); err != nil {
+		return fmt.Errorf("insert history: %w", err)
+	}
+	return nil
 }
 
 // kept takes what was stored off the regions' budgets.

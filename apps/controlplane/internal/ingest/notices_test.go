@@ -45,7 +45,7 @@ func TestWhatAnAgentDidOfItselfIsHistoryOnce(t *testing.T) {
 		require.NotEmpty(t, rows[0].ID)
 		rows[0].ID = ""
 		require.Equal(t, model.History{
-			WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: east, At: before.UnixMilli(),
+			WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", Version: 1, RegionID: east, At: before.UnixMilli(),
 			What: "Drift", Why: "Service shop/chat-v1: somebody removed it; it was made again", Who: "agent",
 		}, rows[0])
 		require.Empty(t, h.woken(), "no decision reads it")
