@@ -29,6 +29,9 @@ import (
 const asKubelab = "KUBELAB_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(asAsset); name != "" {
+		os.Exit(asset(name))
+	}
 	if os.Getenv(asKubelab) != "" {
 		os.Exit(Main(os.Args))
 	}
