@@ -17,7 +17,7 @@ type schema map[string]string
 var (
 	createTable = regexp.MustCompile(`(?s)^CREATE TABLE (?:IF NOT EXISTS )?(\w+) \((.*)\)[^)]*$`)
 	alterTable  = regexp.MustCompile(`(?s)^ALTER TABLE (\w+) (.*)$`)
-	createIndex = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX `)
+	createIndex = regexp.MustCompile(`^CREATE INDEX `)
 	addColumn   = regexp.MustCompile(`^ADD (?:COLUMN )?(?:IF NOT EXISTS )?(\w+) (.*)$`)
 	modify      = regexp.MustCompile(`^MODIFY (?:COLUMN )?(\w+) (.*)$`)
 	addKey      = regexp.MustCompile(`^ADD (KEY|INDEX) `)
@@ -40,7 +40,7 @@ func (s schema) apply(migration string) (broken []string) {
 					broken = append(broken, why+": "+clause)
 				}
 			}
-		} else if m := createIndex.FindStringSubmatch(statement); statement != "" && (m == nil || m[1] != "") {
+		} else if statement != "" && !createIndex.MatchString(statement) {
 			broken = append(broken, "is not known to be harmless: "+statement)
 		}
 	}
@@ -66,7 +66,7 @@ func (s schema) alter(table, clause string) string {
 		return ""
 	}
 	m := addColumn.FindStringSubmatch(clause)
-	if m == nil || slices.Contains([]string{"UNIQUE", "CONSTRAINT", "FOREIGN", "CHECK", "PRIMARY"}, m[1]) {
+	if len(m) == 0 || slices.Contains([]string{"UNIQUE", "CONSTRAINT", "FOREIGN", "CHECK", "PRIMARY"}, m[1]) {
 		return "may not be done to a table that is in use"
 	}
 	s.define(table, m[1]+" "+m[2])
@@ -81,7 +81,8 @@ var wider = [][]string{
 	{"TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT"},
 	{"TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"},
 	{"TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"},
-	{"VARCHAR"}, {"VARBINARY"},
+	{"VARCHAR"},
+	{"VARBINARY"},
 }
 
 // holds tells whether the definition allows all that the one before it allowed.

@@ -106,7 +106,7 @@ func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
 			require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
 			apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
 			require.NoError(t, err)
-			require.Len(t, apps.GetApps(), int(c.passes), "who was refused left an app behind")
+			require.Len(t, apps.GetApps(), c.passes, "who was refused left an app behind")
 		})
 	}
 }

@@ -58,7 +58,7 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.stop()) }()
+	defer f.stop()
 
 	if _, err := s.phase(ctx, w, "nothing", warmUp, new(measure.Durations)); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *Flood) flooder(ctx context.Context, w *world.World, seed uint64) (_ *fl
 		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.OperatorKey }, UserAgent: "windlass-simulator"})...)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.stop())
+			f.stop()
 		}
 	}()
 	f.dir = filepath.Join(w.Stack.Dir(), "flood")
@@ -190,7 +190,7 @@ func (s *Flood) flooder(ctx context.Context, w *world.World, seed uint64) (_ *fl
 	return f, f.fleet.Start(ctx)
 }
 
-func (f *flooder) stop() error {
+func (f *flooder) stop() {
 	if f.ended != nil {
 		f.ended()
 		<-f.done
@@ -199,7 +199,6 @@ func (f *flooder) stop() error {
 		f.fleet.Stop()
 	}
 	f.api.Close()
-	return nil
 }
 
 // begin a flood.
