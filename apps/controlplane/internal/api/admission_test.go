@@ -74,7 +74,6 @@ func limitOf(t *testing.T, err error, reason windlassv1.ErrorReason, name string
 }
 
 func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
-	const calls = 24
 	for name, c := range map[string]struct {
 		limits model.Limits
 		passes int
@@ -85,30 +84,37 @@ func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
 		"gpus":        {model.Limits{GPUs: 8 * 3}, 3},
 		"rollouts":    {model.Limits{Rollouts: 4}, 4},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := setup(t, limited(c.limits))
-			errs := make([]error, calls)
-			var wg sync.WaitGroup
-			for i := range errs {
-				wg.Go(func() { _, errs[i] = w.tryDeploy(fmt.Sprintf("app-%d", i), "", gpus(2)) })
-			}
-			wg.Wait()
-			passed := 0
-			for _, err := range errs {
-				if err == nil {
-					passed++
-					continue
-				}
-				limitOf(t, err, beyond, name)
-			}
-			require.Equal(t, c.passes, passed)
-			n := int64(passed)
-			require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
-			apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
-			require.NoError(t, err)
-			require.Len(t, apps.GetApps(), c.passes, "who was refused left an app behind")
-		})
+		for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
+			t.Run(name+" in "+database, func(t *testing.T) {
+				deploysAtOnce(t, setupOn(t, open(t), limited(c.limits)), name, c.passes)
+			})
+		}
 	}
+}
+
+// deploysAtOnce makes more deployments than the limit of that name lets pass.
+func deploysAtOnce(t *testing.T, w *world, name string, passes int) {
+	t.Helper()
+	errs := make([]error, 24)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = w.tryDeploy(fmt.Sprintf("app-%d", i), "", gpus(2)) })
+	}
+	wg.Wait()
+	passed := 0
+	for _, err := range errs {
+		if err == nil {
+			passed++
+			continue
+		}
+		limitOf(t, err, beyond, name)
+	}
+	require.Equal(t, passes, passed)
+	n := int64(passed)
+	require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
+	apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
+	require.NoError(t, err)
+	require.Len(t, apps.GetApps(), passes, "who was refused left an app behind")
 }
 
 func TestARefusedDeployLeavesNothing(t *testing.T) {

@@ -66,8 +66,12 @@ func is(target error) func(error) bool { return func(err error) bool { return er
 
 func setup(t *testing.T, tweak ...func(*api.Config)) *world {
 	t.Helper()
+	return setupOn(t, newStore(t), tweak...)
+}
 
-	w := &world{t: t, store: newStore(t), regions: map[string]string{}}
+func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
+	t.Helper()
+	w := &world{t: t, store: on, regions: map[string]string{}}
 	keys, err := seal.Generate()
 	require.NoError(t, err)
 	w.box, err = seal.New(keys)
