@@ -61,6 +61,7 @@ func (s *storm) blows() []blow {
 		{"kill the agent of", 8, region, s.killAgent(false)},
 		{"lose the inbox of", 3, region, s.killAgent(true)},
 		{"crash an instance of", 4, region, s.crash},
+		{"silence the executor of", 4, region, s.silence},
 		{"lose, double and delay reports of", 6, region, s.misreport},
 		{"cut", 6, link, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
 		{"take down", 5, link, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, time.Second, 20*time.Second)},
@@ -153,6 +154,14 @@ func (s *storm) crash(_ context.Context, rnd *rand.Rand, region string) (func(co
 		break
 	}
 	return nil, 0, nil
+}
+
+// silence has the API server of a region, so to speak, go away: instances run on, and
+// its agent can neither change nor see anything.
+func (s *storm) silence(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+	m := s.w.Fleet.Member(region)
+	m.Runtime.Silence(true)
+	return func(context.Context) error { m.Runtime.Silence(false); return nil }, span(rnd, time.Second, 40*time.Second), nil
 }
 
 func (s *storm) misreport(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {

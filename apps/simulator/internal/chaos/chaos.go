@@ -5,7 +5,8 @@
 //	agents -- link, ------->   |    `---> controlplane-2 --'       \
 //	          mischief         |                                    Restate
 //	                           blows: kill -9, freeze, cut, delay, half-open, double
-//	                           and late reports, full disks, clocks, backups
+//	                           and late reports, silent executors, full disks,
+//	                           clocks, backups
 //
 // It goes in rounds. In each, users change apps while blows fall; then everything
 // is mended, the users rest, and within some seconds all has to be settled and the

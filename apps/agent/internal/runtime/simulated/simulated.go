@@ -54,6 +54,7 @@ type Runtime struct {
 	changes chan struct{}
 
 	mu          sync.Mutex
+	silent      bool
 	deployments map[string]*deployment
 	timeline    timeline
 	starts      int
@@ -96,8 +97,28 @@ func (r *Runtime) Starts() int {
 	return r.starts
 }
 
+// Silence has Apply, Remove and Observe fail as they do while an API server is away,
+// until it is called with false. Instances go on.
+func (r *Runtime) Silence(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = on
+}
+
+func (r *Runtime) answers() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.silent {
+		return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: "the executor does not answer", Retryable: true}
+	}
+	return nil
+}
+
 // Apply takes the assignment; instances of another template are replaced.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
+	if err := r.answers(); err != nil {
+		return err
+	}
 	if r.cfg.Applied != nil {
 		r.cfg.Applied(a.Deployment.Id, a.Generation)
 	}
@@ -130,6 +151,9 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 
 // Remove ends every instance.
 func (r *Runtime) Remove(_ context.Context, id string) error {
+	if err := r.answers(); err != nil {
+		return err
+	}
 	if r.cfg.Removed != nil {
 		r.cfg.Removed(id)
 	}
@@ -218,6 +242,9 @@ func (r *Runtime) sweep(d *deployment) {
 
 // Observe lists what there is.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
+	if err := r.answers(); err != nil {
+		return runtime.Observation{}, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := runtime.Observation{

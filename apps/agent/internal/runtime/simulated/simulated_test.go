@@ -115,6 +115,24 @@ func TestAnObservationIsNotChangedByWhatHappensAfterIt(t *testing.T) {
 	require.ErrorIs(t, r.Restart(t.Context(), "ins_none"), runtime.ErrUnknownInstance)
 }
 
+func TestASilentRuntimeRefusesForNowAndItsInstancesGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Start: func() time.Duration { return time.Second }})
+		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
+		r.Silence(true)
+		_, err := r.Observe(t.Context())
+		for _, err := range []error{err, r.Apply(t.Context(), assignment("dep_1", 0, 2, "a")), r.Remove(t.Context(), "dep_1")} {
+			var rejection *runtime.Rejection
+			require.ErrorAs(t, err, &rejection)
+			require.True(t, rejection.Retryable)
+		}
+		time.Sleep(2 * time.Second)
+		require.Len(t, r.Ready()["dep_1"], 2)
+		r.Silence(false)
+		require.EqualValues(t, 1, observe(t, r).Deployments[0].Generation)
+	})
+}
+
 // BenchmarkLargeRegion is a region of 200 deployments with 1,000 instances each
 // that start over a while.
 func BenchmarkLargeRegion(b *testing.B) {
