@@ -24,6 +24,8 @@ type options struct {
 	dataDir string
 	regions []string // nil: those of the last run
 	context string
+	// config is the file that gets the context; empty: the CLI's usual one.
+	config  string
 	gpus    string
 	runtime string   // empty: that of the last run
 	nodes   int      // of each cluster; 0: not said
@@ -104,6 +106,13 @@ func (o *options) complete(cmd *cobra.Command, cfg Config) error {
 	}
 	if o.context == "" {
 		return errors.New("--context is empty")
+	}
+	// The CLI's flag, for all its commands.
+	if f := cmd.Flag("config"); f != nil && f.Value.String() != "" {
+		var err error
+		if o.config, err = filepath.Abs(f.Value.String()); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
 	}
 	count, _, _ := strings.Cut(o.gpus, ":")
 	if n, err := strconv.Atoi(count); o.gpus != "auto" && o.gpus != "none" && (err != nil || n < 0 || n > 64) {

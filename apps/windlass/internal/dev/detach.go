@@ -53,6 +53,9 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 	if opts.regions != nil {
 		args = append(args, "--regions", strings.Join(opts.regions, ","))
 	}
+	if opts.config != "" {
+		args = append(args, "--config", opts.config)
+	}
 	if opts.runtime != "" {
 		args = append(args, "--runtime", opts.runtime)
 	}

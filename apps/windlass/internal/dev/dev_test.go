@@ -237,9 +237,14 @@ func TestWhatAKilledDevLeavesIsSeenTakenOverAndStopped(t *testing.T) {
 
 func TestDetachedItReturnsWhenReadyAndStopEndsIt(t *testing.T) {
 	m := setup(t)
-	out, err := m.command("--detach", "--regions", "here").CombinedOutput()
+	other := filepath.Join(t.TempDir(), "other.yaml")
+	out, err := m.command("--detach", "--regions", "here", "--config", other).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "Windlass is ready.")
+	f, err := clientconfig.Load(other)
+	require.NoError(t, err)
+	require.Equal(t, "dev", f.Current)
+	require.NoFileExists(t, m.config)
 	s := m.healthy()
 
 	out, err = m.command("--detach").CombinedOutput()

@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 
 func windlass() int {
 	root := &cobra.Command{Use: "windlass", SilenceErrors: true}
+	root.PersistentFlags().String("config", "", "")
 	root.AddCommand(dev.Command(dev.Config{
 		Getenv: os.Getenv,
 		Programs: dev.Programs{

@@ -236,12 +236,15 @@ func (r *run) bootstrap(ctx context.Context, dsn string) error {
 
 // leadHere writes the CLI's context and makes it the current one.
 func (r *run) leadHere(ctx context.Context, key string) error {
-	path, err := clientconfig.Path(r.cfg.Getenv)
-	if err != nil {
-		return err
+	path := r.opts.config
+	if path == "" {
+		var err error
+		if path, err = clientconfig.Path(r.cfg.Getenv); err != nil {
+			return err
+		}
 	}
 	before := ""
-	err = clientconfig.Update(ctx, path, func(f *clientconfig.File) error {
+	err := clientconfig.Update(ctx, path, func(f *clientconfig.File) error {
 		before, f.Current = f.Current, r.opts.context
 		f.Put(clientconfig.Context{
 			Name: r.opts.context, Server: localURL(r.ports[portAPI]), APIKey: key,
