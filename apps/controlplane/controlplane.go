@@ -72,9 +72,10 @@ type limitFlags struct {
 	GPUs        int64 `name:"gpus" help:"GPUs of those instances." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
 	Rollouts    int64 `help:"Rollouts in flight." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
 	// 20 a second is half of what one replica of the control plane completes on two
-	// cores: one workspace leaves room for others.
+	// cores, and what comes at once is done within some eight seconds: one workspace
+	// leaves room for others.
 	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
-	StartsBurst     int64 `help:"So many of them at once; 0: a minute's." default:"1000" env:"WINDLASS_LIMIT_STARTS_BURST"`
+	StartsBurst     int64 `help:"So many of them at once; 0: a minute's." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }
 
 // Validate implements kong's check.

@@ -29,7 +29,7 @@ type Flood struct {
 	Concurrency     int `help:"Of them under way at once." default:"2"`
 	Calls           int `help:"Calls of the flood per second." default:"300"`
 	StartsPerMinute int `help:"Calls that the flooding workspace may make." default:"300"`
-	Burst           int `help:"Calls that it may make at once." default:"20"`
+	Burst           int `help:"Calls that it may make at once: the other waits behind them." default:"5"`
 	Apps            int `help:"Apps that it deploys in turn." default:"20"`
 	Rounds          int `help:"Pairs of phases, without and with the flood." default:"2"`
 
