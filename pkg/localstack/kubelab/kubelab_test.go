@@ -25,9 +25,9 @@ func standIn(t *testing.T, script string) {
 
 // obedient says what it was called with, is ready, and ends when told to.
 const obedient = `
+trap 'echo asked; exit 0' TERM
 echo "$@" > args
 for a in "$@"; do case "$a" in --ready-file=*) touch "${a#--ready-file=}";; esac; done
-trap 'echo asked; exit 0' TERM
 while :; do sleep 0.02; done
 `
 
@@ -60,7 +60,7 @@ func TestALabThatEndsBeforeItIsReadySaysItsLastWords(t *testing.T) {
 }
 
 func TestALabThatIsNeverReadyIsStoppedAtTheCallersDeadline(t *testing.T) {
-	standIn(t, "echo $$ > pid; trap 'exit 0' TERM; while :; do sleep 0.02; done")
+	standIn(t, "trap 'exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done")
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
