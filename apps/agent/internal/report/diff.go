@@ -41,7 +41,7 @@ func (t told) state() *agentv1.InstanceState {
 	return s
 }
 
-func (d diff) empty() bool {
+func (d *diff) empty() bool {
 	return len(d.applied)+len(d.instances)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
 }
 
@@ -167,7 +167,7 @@ func (d *diff) compareLists(m *moves, id string, was, is []runtime.Instance) {
 // reports cuts a diff into reports of at most size instances, which are made one at
 // a time. Counts and applied states go with the last one: when they are stored, the
 // instances are.
-func (d diff) reports(size int) iter.Seq2[*agentv1.ReportRequest, bool] {
+func (d *diff) reports(size int) iter.Seq2[*agentv1.ReportRequest, bool] {
 	return func(yield func(req *agentv1.ReportRequest, last bool) bool) {
 		rest := d.instances
 		for last := false; !last; {
