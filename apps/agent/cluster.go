@@ -99,6 +99,10 @@ const (
 	roleActive   = "active"
 )
 
+// retryMembership spaces out attempts to join and to stand by again: as short as a
+// session's, so that a region is back within seconds of what kept it away.
+var retryMembership = backoff.Policy{Max: 5 * time.Second}
+
 // joinLease is held while an agent joins, so that one of several uses the token, and
 // the others find the credential.
 const joinLease = "windlass-agent-join"
@@ -204,7 +208,7 @@ func (m *member) run(ctx context.Context) error {
 		}
 		m.cfg.Log.WarnContext(ctx, "not active any more; standing by", "error", err)
 		// Its error is that ctx ended, which the loop sees.
-		_ = backoff.Sleep(ctx, backoff.Policy{}.Delay(0, m.cfg.Rand))
+		_ = backoff.Sleep(ctx, retryMembership.Delay(0, m.cfg.Rand))
 	}
 	return nil
 }
@@ -221,7 +225,7 @@ func (m *member) join(ctx context.Context) (region string, err error) {
 			continue // ctx ended while another agent joined
 		}
 		m.lacks(err.Error())
-		wait := backoff.Policy{}.Delay(attempt, m.cfg.Rand)
+		wait := retryMembership.Delay(attempt, m.cfg.Rand)
 		m.cfg.Log.WarnContext(ctx, "cannot get the region's credential; will try again", "error", err, "retry_in", wait)
 		// Its error is that ctx ended, which the loop sees.
 		_ = backoff.Sleep(ctx, wait)

@@ -22,7 +22,7 @@ import (
 )
 
 // Version of the build, set by the linker.
-var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+var Version = "dev"
 
 // flags of the program; each has an environment variable.
 type flags struct {

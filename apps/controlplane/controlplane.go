@@ -34,7 +34,7 @@ import (
 )
 
 // Version of the build, set by the linker.
-var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+var Version = "dev"
 
 // Database flags, shared by all commands.
 type databaseFlags struct {
@@ -256,8 +256,7 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 	said := false
 	err := backoff.Retry(ctx, backoff.Policy{Max: 5 * time.Second}, func(ctx context.Context) (err error) {
 		db, err = mysql.Open(ctx, mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN, Registerer: registry})
-		var network *net.OpError
-		if err != nil && !errors.As(err, &network) {
+		if err != nil && !mysql.IsUnavailable(err) {
 			return backoff.Permanent(err)
 		}
 		if err != nil && !said {

@@ -18,7 +18,7 @@ import (
 )
 
 // Version of the build, set by the linker.
-var Version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+var Version = "dev"
 
 // Main runs the program and returns its exit code.
 func Main(ctx context.Context, args []string) int {

@@ -168,10 +168,10 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 
 // notOverlaid are folders of a container that a volume must not hide: devices
 // (/dev/shm among them), the kernel's, and what Kubernetes puts there itself.
-var notOverlaid = []string{"/dev", "/proc", "/sys", "/etc", "/var/run/secrets", "/run/secrets"} //nolint:gochecknoglobals // a table
+var notOverlaid = []string{"/dev", "/proc", "/sys", "/etc", "/var/run/secrets", "/run/secrets"}
 
 // notShared are folders of a host with which a container would own the host.
-var notShared = []string{ //nolint:gochecknoglobals // a table
+var notShared = []string{
 	"/dev", "/proc", "/sys", "/etc", "/boot", "/root", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/run", "/var/run",
 	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/docker", "/var/lib/etcd",
 }

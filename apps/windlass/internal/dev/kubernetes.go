@@ -28,7 +28,7 @@ const (
 
 // defaultGroups are the nodes of a region's cluster: two kinds of GPU, so that
 // there is something to choose, spread over zones, and a node for what needs none.
-var defaultGroups = []string{ //nolint:gochecknoglobals // a table
+var defaultGroups = []string{
 	"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3,zones=a|b",
 	"name=l4,nodes=2,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-L4,zones=a|b,spot=true",
 	"name=cpu,nodes=1",

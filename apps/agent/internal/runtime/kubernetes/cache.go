@@ -97,7 +97,7 @@ func informer[L apiruntime.Object](client watched[L], example apiruntime.Object,
 	return i
 }
 
-var ourIndexes = cache.Indexers{ //nolint:gochecknoglobals // a table
+var ourIndexes = cache.Indexers{
 	byWorkload:           indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelWorkload) }),
 	byDeployment:         indexOf(func(o metav1.Object) string { return o.GetLabels()[render.LabelDeployment] }),
 	byApp:                indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelApp) }),

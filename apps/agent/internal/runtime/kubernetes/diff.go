@@ -76,7 +76,7 @@ func compare(path string, want, found any, out *[]difference) {
 
 // keyOf names the field that tells the items of a list apart where items of others
 // may stand beside ours, as the API's schema has it. Other lists are ours whole.
-var keyOf = map[string]string{ //nolint:gochecknoglobals // a table
+var keyOf = map[string]string{
 	"containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
 	"imagePullSecrets": "name", "volumeMounts": "mountPath", "ownerReferences": "uid",
 	"topologySpreadConstraints": "topologyKey",

@@ -16,7 +16,7 @@
 //
 // # What happens when
 //
-//   - a step fails: its invocation is tried again, for ever, at most ten seconds
+//   - a step fails: its invocation is tried again, for ever, at most four seconds
 //     apart. Restate's default would pause the key after a while, which is why an
 //     outage of the database must not be left to it.
 //   - Restate loses its data: reconcile registers us again, and the Sweeper brings

@@ -46,7 +46,8 @@ func newServer(d *Driver) (*http.Server, error) {
 		sdk.WithInvocationRetryPolicy(
 			sdk.WithInitialRetryInterval(200*time.Millisecond),
 			sdk.WithRetryIntervalFactor(2),
-			sdk.WithMaxRetryInterval(10*time.Second),
+			// Within the ten seconds in which all is to be well again after an outage.
+			sdk.WithMaxRetryInterval(4*time.Second),
 			// Five hundred years of retries. Should they ever end, the key is given
 			// free, not paused: the app's wake-up row starts over.
 			sdk.WithMaxRetryAttempts(math.MaxInt32),

@@ -34,7 +34,7 @@ type Rig interface {
 }
 
 // patience is how long anything may take. Real drivers share a busy machine, and
-// try again after ten seconds what failed on it.
+// wait for seconds before they try again what failed on it.
 const patience = 2 * time.Minute
 
 func logger(t testing.TB) *slog.Logger {
