@@ -187,7 +187,7 @@ func TestAnOutageNeverPausesAnApp(t *testing.T) {
 	require.NoError(t, p.admin.call(context.Background(), "GET", "/services/"+r.service, nil, &service))
 	require.Greater(t, service.RetryPolicy.MaxAttempts, int64(1_000_000_000))
 	require.Equal(t, "Kill", service.RetryPolicy.OnMaxAttempts)
-	require.Equal(t, "10s", service.RetryPolicy.MaxInterval)
+	require.Equal(t, "4s", service.RetryPolicy.MaxInterval)
 }
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
