@@ -195,9 +195,9 @@ func (m *member) lacks(why string) { m.unjoined.Store(&why) }
 
 // run joins, and then stands by and works in turns.
 func (m *member) run(ctx context.Context) error {
-	region, err := m.join(ctx)
-	if err != nil || ctx.Err() != nil {
-		return err
+	region := m.join(ctx)
+	if region == "" {
+		return nil
 	}
 	m.cfg.Log.InfoContext(ctx, "agent started", "region", region, "runtime", m.flags.Runtime, "version", Version, "identity", m.identity)
 	for ctx.Err() == nil {
@@ -215,11 +215,12 @@ func (m *member) run(ctx context.Context) error {
 
 // join makes sure of a credential and returns the region that it is for; none when
 // ctx ended before.
-func (m *member) join(ctx context.Context) (region string, err error) {
+func (m *member) join(ctx context.Context) (region string) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
-		if region, err = m.joinOnce(ctx); err == nil && region != "" {
+		region, err := m.joinOnce(ctx)
+		if err == nil && region != "" {
 			m.unjoined.Store(nil)
-			return region, nil
+			return region
 		}
 		if err == nil {
 			continue // ctx ended while another agent joined
@@ -230,7 +231,7 @@ func (m *member) join(ctx context.Context) (region string, err error) {
 		// Its error is that ctx ended, which the loop sees.
 		_ = backoff.Sleep(ctx, wait)
 	}
-	return "", nil
+	return ""
 }
 
 // joinOnce takes the credential that the agents share, or joins and shares it. The

@@ -47,7 +47,7 @@ func (e *EndedPods) check() error {
 }
 
 // surplus are those of a workload's ended pods that may go, the oldest first.
-func (e EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
+func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	newest := slices.SortedFunc(slices.Values(ended), func(a, b *corev1.Pod) int {
 		return cmp.Or(endedAt(b).Compare(endedAt(a)), cmp.Compare(b.Name, a.Name))
 	})

@@ -415,7 +415,7 @@ func TestOfEndedPodsTheOldestGoFirstAndNoneBeforeItCouldBeReported(t *testing.T)
 func TestWhatHappensToOneObjectAgainAndAgainIsSummedUp(t *testing.T) {
 	var n notices
 	start := time.Now()
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	service := subject{agentv1.Notice_KIND_DRIFT, "dep_1", "Service shop/chat"}
 	policy := subject{agentv1.Notice_KIND_DRIFT, "dep_1", "NetworkPolicy shop/chat"}
 	said := 0
