@@ -12,9 +12,9 @@ var features = []struct {
 	feature agentv1.Feature
 	used    func(*windlassv1.DeploymentSpec) bool
 }{
-	{agentv1.Feature_FEATURE_GPU_POOL, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetPool() != "" }},
-	{agentv1.Feature_FEATURE_GPU_MIN_MEMORY, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetMinMemoryMib() > 0 }},
-	{agentv1.Feature_FEATURE_GPU_RESOURCE_NAME, func(s *windlassv1.DeploymentSpec) bool { return gpu(s).GetResourceName() != "" }},
+	{agentv1.Feature_FEATURE_GPU_POOL, anyGPU(func(g *windlassv1.Gpu) bool { return g.GetPool() != "" })},
+	{agentv1.Feature_FEATURE_GPU_MIN_MEMORY, anyGPU(func(g *windlassv1.Gpu) bool { return g.GetMinMemoryMib() > 0 })},
+	{agentv1.Feature_FEATURE_GPU_RESOURCE_NAME, anyGPU(func(g *windlassv1.Gpu) bool { return g.GetResourceName() != "" })},
 	{agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS, func(s *windlassv1.DeploymentSpec) bool {
 		return slices.ContainsFunc(s.GetSecrets(), (*windlassv1.SecretReference).GetImagePull)
 	}},
@@ -22,7 +22,14 @@ var features = []struct {
 	{agentv1.Feature_FEATURE_KUBERNETES_OPTIONS, func(s *windlassv1.DeploymentSpec) bool { return s.GetKubernetes() != nil }},
 }
 
-func gpu(s *windlassv1.DeploymentSpec) *windlassv1.Gpu { return s.GetResources().GetGpu() }
+// anyGPU asks about the GPUs of the spec and of each role that has its own resources.
+func anyGPU(used func(*windlassv1.Gpu) bool) func(*windlassv1.DeploymentSpec) bool {
+	return func(s *windlassv1.DeploymentSpec) bool {
+		return used(s.GetResources().GetGpu()) || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool {
+			return used(r.GetResources().GetGpu())
+		})
+	}
+}
 
 // requiredFeatures are what an agent must know of for the spec to become what it
 // says; see agentv1.Feature.

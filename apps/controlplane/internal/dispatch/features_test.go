@@ -40,6 +40,11 @@ func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
 	}
 }
 
+func TestARoleAsksForWhatItsOwnResourcesMakeUseOf(t *testing.T) {
+	role := &windlassv1.RoleSpec{Name: "main", Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}}
+	require.Equal(t, []string{"FEATURE_GPU_POOL"}, requiredFeatures(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{role}}))
+}
+
 func TestAnyAgentCanRunWhatEarlierReleasesKnew(t *testing.T) {
 	plain := &windlassv1.DeploymentSpec{
 		Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1"},
