@@ -174,7 +174,8 @@ func (p *planner) resolved(d *model.Deployment, image string) bool {
 }
 
 // start tells every region at once: there is nothing to protect on a first
-// deployment, and an update gets no weight before it is ready everywhere.
+// deployment, which has its weight from the start, and an update gets none before
+// it is ready everywhere.
 func (p *planner) start(d *model.Deployment) {
 	replicas := int32(defaultReplicas)
 	switch {

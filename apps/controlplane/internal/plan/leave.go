@@ -31,7 +31,13 @@ func (p *planner) wanted(t *model.Topology) int32 {
 	}
 	live := t.DeploymentID == p.app.LiveDeploymentID
 	d := p.target()
-	if d == nil || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK || d.ID == p.app.LiveDeploymentID {
+	switch {
+	case d == nil || d.ID == p.app.LiveDeploymentID:
+		return share(live)
+	case p.app.LiveDeploymentID == "":
+		// Nobody serves that would have to be kept: each region does as soon as it can.
+		return share(t.DeploymentID == d.ID)
+	case d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
 		return share(live)
 	}
 	if t.DeploymentID == d.ID {
@@ -171,16 +177,13 @@ func (p *planner) isWanted(deployment string) bool {
 	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment)
 }
 
-// mayStop tells whether nothing is routed to the row. A row that is starting
-// never had weight. A deletion does not wait for the acknowledgement of a region
-// that is out of reach: no successor is to be protected there, and the region
-// takes routes before deletes when it returns.
+// mayStop tells whether nothing is routed to the row. A deletion does not wait for
+// the acknowledgement of a region that is out of reach: no successor is to be
+// protected there, and the region takes routes before deletes when it returns.
 func (p *planner) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
-	case p.before[rowKey{t.DeploymentID, t.RegionID}].Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING:
-		return true
 	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
 		return true
 	}
@@ -230,6 +233,8 @@ func (p *planner) logWeights() {
 		switch {
 		case d == nil:
 			p.log("RoutesRemoved", "nothing is to serve in "+regions, nil, "")
+		case p.app.LiveDeploymentID == "":
+			p.log("WeightsGiven", fmt.Sprintf("nothing is live yet: all traffic of %s goes to v%d as its replicas become ready", regions, d.Version), d, "")
 		case id != p.app.LiveDeploymentID:
 			p.log("WeightsMoved", fmt.Sprintf("every region has its replicas ready: all traffic of %s goes to v%d", regions, d.Version), d, "")
 		default:

@@ -16,8 +16,8 @@
 //     wanted; everything else that has rows is leaving. Failure, cancellation,
 //     supersession and deletion only change who is wanted; leaving is one path.
 //   - Weights are a function of who is wanted: all to the target once it is ready
-//     everywhere (network), else all to the live one. So going back needs no
-//     record of where one came from.
+//     everywhere (network), or from the start when nothing is live; else all to the
+//     live one. So going back needs no record of where one came from.
 //   - Make before break. A leaving row stops only when its region acknowledged,
 //     in its present epoch, the route generation that gives it nothing. The live
 //     pointer moves only when every region acknowledged its successor, so the
