@@ -1016,13 +1016,20 @@ func (x *Hello) GetServerVersion() string {
 	return ""
 }
 
-// ReportLimits are the server's, and may change with each reply: an overloaded
-// control plane slows its agents. Edges (ready, failed, applied, rejected) are
-// sent at once whatever the interval is.
+// ReportLimits are the server's, and may change with each reply: a control plane
+// that is behind slows its agents. Edges (ready, failed, applied, rejected) are sent
+// at once whatever the limits are: as counts and states, ahead of the instances that
+// they are of.
 type ReportLimits struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	MinInterval   *durationpb.Duration   `protobuf:"bytes,1,opt,name=min_interval,json=minInterval,proto3" json:"min_interval,omitempty"`
-	MaxInstances  int32                  `protobuf:"varint,2,opt,name=max_instances,json=maxInstances,proto3" json:"max_instances,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shortest time from one report of what is no edge to the next.
+	MinInterval *durationpb.Duration `protobuf:"bytes,1,opt,name=min_interval,json=minInterval,proto3" json:"min_interval,omitempty"`
+	// Instances in one report.
+	MaxInstances int32 `protobuf:"varint,2,opt,name=max_instances,json=maxInstances,proto3" json:"max_instances,omitempty"`
+	// Time from the answer to a report with instances to the next report with
+	// instances. Absent: none, so that the parts of what is too much for one report
+	// follow each other at once.
+	Pause         *durationpb.Duration `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,6 +1076,13 @@ func (x *ReportLimits) GetMaxInstances() int32 {
 		return x.MaxInstances
 	}
 	return 0
+}
+
+func (x *ReportLimits) GetPause() *durationpb.Duration {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
 }
 
 // A snapshot is the state at one revision. The inbox commits it whole, at its
@@ -3492,10 +3506,11 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\aresumed\x18\x03 \x01(\bR\aresumed\x126\n" +
 	"\tlease_ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x127\n" +
 	"\x06limits\x18\x05 \x01(\v2\x1f.windlass.agent.v1.ReportLimitsR\x06limits\x12%\n" +
-	"\x0eserver_version\x18\x06 \x01(\tR\rserverVersion\"q\n" +
+	"\x0eserver_version\x18\x06 \x01(\tR\rserverVersion\"\xa2\x01\n" +
 	"\fReportLimits\x12<\n" +
 	"\fmin_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vminInterval\x12#\n" +
-	"\rmax_instances\x18\x02 \x01(\x05R\fmaxInstances\"\x87\x01\n" +
+	"\rmax_instances\x18\x02 \x01(\x05R\fmaxInstances\x12/\n" +
+	"\x05pause\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05pause\"\x87\x01\n" +
 	"\rSnapshotBegin\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x14\n" +
@@ -3824,50 +3839,51 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	44, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
 	44, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	20, // 15: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
-	20, // 16: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
-	1,  // 17: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
-	21, // 18: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	24, // 19: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
-	2,  // 20: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
-	22, // 21: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	45, // 22: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	23, // 23: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	25, // 24: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	27, // 25: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	28, // 26: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	44, // 27: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	33, // 28: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	34, // 29: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	35, // 30: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	36, // 31: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	38, // 32: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	31, // 33: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 34: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 35: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	44, // 36: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 37: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 38: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	46, // 39: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	37, // 40: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	41, // 41: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 42: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 43: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 44: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	30, // 45: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	39, // 46: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	42, // 47: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 48: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 49: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 50: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	32, // 51: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	40, // 52: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	43, // 53: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	48, // [48:54] is the sub-list for method output_type
-	42, // [42:48] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	44, // 15: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	20, // 16: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
+	20, // 17: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
+	1,  // 18: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
+	21, // 19: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
+	24, // 20: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	2,  // 21: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
+	22, // 22: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
+	45, // 23: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	23, // 24: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	25, // 25: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	27, // 26: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	28, // 27: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	44, // 28: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	33, // 29: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	34, // 30: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	35, // 31: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	36, // 32: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	38, // 33: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	31, // 34: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 35: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 36: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	44, // 37: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 38: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 39: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	46, // 40: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	37, // 41: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	41, // 42: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 43: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 44: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 45: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	30, // 46: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	39, // 47: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	42, // 48: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 49: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 50: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 51: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	32, // 52: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	40, // 53: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	43, // 54: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	49, // [49:55] is the sub-list for method output_type
+	43, // [43:49] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }

@@ -72,7 +72,9 @@ type AgentServiceClient interface {
 	// control. Renews the lease. A report whose (epoch, fence) is not the
 	// region's current session is refused with ERROR_REASON_STALE_SESSION and
 	// nothing of it is stored; the agent then watches again. Repeating a report
-	// changes nothing.
+	// changes nothing. A server that is too far behind refuses reports with
+	// ERROR_REASON_RATE_LIMITED and retry_after_ms, and stores nothing of them: the
+	// agent holds its instances back for so long, and then tells what is so by then.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
 	// Values of the secrets of one deployment, allowed only while that deployment
 	// is assigned to the credential's region at that generation or a later one.
@@ -208,7 +210,9 @@ type AgentServiceHandler interface {
 	// control. Renews the lease. A report whose (epoch, fence) is not the
 	// region's current session is refused with ERROR_REASON_STALE_SESSION and
 	// nothing of it is stored; the agent then watches again. Repeating a report
-	// changes nothing.
+	// changes nothing. A server that is too far behind refuses reports with
+	// ERROR_REASON_RATE_LIMITED and retry_after_ms, and stores nothing of them: the
+	// agent holds its instances back for so long, and then tells what is so by then.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
 	// Values of the secrets of one deployment, allowed only while that deployment
 	// is assigned to the credential's region at that generation or a later one.
