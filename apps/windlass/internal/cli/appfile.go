@@ -74,7 +74,7 @@ func parseAppFile(data []byte) (*appFile, error) {
 		}
 		text, ok := value.(string)
 		if !ok {
-			return nil, fmt.Errorf("%s: want a name, got %v", key, value)
+			return nil, fmt.Errorf("%s: want a name, got %s", key, shown(value))
 		}
 		*into = text
 		delete(root, key)
@@ -113,29 +113,29 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 		case field.IsMap():
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fmt.Errorf("%s: want a mapping of names to texts, got %v", at, value)
+				return fmt.Errorf("%s: want a mapping of names to texts, got %s", at, shown(value))
 			}
 			for name, v := range m {
 				if _, ok := v.(string); !ok {
-					return fmt.Errorf("%s: %v is not a text: put it in quotes", join(at, name), v)
+					return fmt.Errorf("%s: %s is not a text: put it in quotes", join(at, name), shown(v))
 				}
 			}
 		case field.IsList():
 			list, ok := value.([]any)
 			if !ok {
-				return fmt.Errorf("%s: want a list, got %v: write [%v]", at, value, value)
+				return fmt.Errorf("%s: want a list, got %s: write [%s]", at, shown(value), shown(value))
 			}
 			for i, v := range list {
 				item := fmt.Sprintf("%s[%d]", at, i)
 				if field.Message() == nil {
 					if _, ok := v.(string); !ok {
-						return fmt.Errorf("%s: %v is not a text: put it in quotes", item, v)
+						return fmt.Errorf("%s: %s is not a text: put it in quotes", item, shown(v))
 					}
 					continue
 				}
 				m, ok := v.(map[string]any)
 				if !ok {
-					return fmt.Errorf("%s: want a mapping, got %v", item, v)
+					return fmt.Errorf("%s: want a mapping, got %s", item, shown(v))
 				}
 				if err := normalise(item, m, field.Message()); err != nil {
 					return err
@@ -150,7 +150,7 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 		case field.Message() != nil:
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fmt.Errorf("%s: want a mapping, got %v", at, value)
+				return fmt.Errorf("%s: want a mapping, got %s", at, shown(value))
 			}
 			if err := normalise(at, m, field.Message()); err != nil {
 				return err
@@ -170,20 +170,38 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 func duration(value any) (string, error) {
 	text, ok := value.(string)
 	if !ok {
-		return "", fmt.Errorf("%v has no unit: write for example 10s or 5m", value)
+		return "", fmt.Errorf("%s has no unit: write for example 10s or 5m", shown(value))
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", text)
+		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", clip(text))
 	}
-	return fmt.Sprintf("%d.%09ds", int64(d/time.Second), int64(d%time.Second)), nil
+	sign := ""
+	if d < 0 {
+		sign = "-"
+	}
+	whole, rest := int64(d/time.Second), int64(d%time.Second)
+	return fmt.Sprintf("%s%d.%09ds", sign, max(whole, -whole), max(rest, -rest)), nil
 }
 
 func join(path, key string) string {
+	key = clip(key)
 	if path == "" {
 		return key
 	}
 	return path + "." + key
+}
+
+// maxShown is how much of a value an error repeats, in bytes: enough to recognise it.
+const maxShown = 200
+
+func shown(value any) string { return clip(fmt.Sprint(value)) }
+
+func clip(text string) string {
+	if len(text) <= maxShown {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxShown], "") + "..."
 }
 
 // suggest names the field that was perhaps meant, or all there are.

@@ -14,24 +14,31 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
 		n, ok := value.(json.Number)
+		if text, quoted := value.(string); quoted && field.Kind() == protoreflect.Int64Kind {
+			// It is how `-o yaml` prints one.
+			n, ok = json.Number(text), true
+			if _, err := n.Int64(); err != nil {
+				ok = false
+			}
+		}
 		if !ok {
-			return nil, fmt.Errorf("want a whole number, got %v", value)
+			return nil, fmt.Errorf("want a whole number, got %s", shown(value))
 		}
 		i, err := n.Int64()
 		if err != nil || field.Kind() == protoreflect.Int32Kind && (i < -1<<31 || i > 1<<31-1) {
-			return nil, fmt.Errorf("%v is not a whole number in range", n)
+			return nil, fmt.Errorf("%s is not a whole number in range", clip(n.String()))
 		}
 	case protoreflect.BoolKind:
 		if _, ok := value.(bool); !ok {
-			return nil, fmt.Errorf("want true or false, got %v", value)
+			return nil, fmt.Errorf("want true or false, got %s", shown(value))
 		}
 	case protoreflect.StringKind:
 		switch value.(type) {
 		case string:
 		case map[string]any, []any, nil:
-			return nil, fmt.Errorf("want a text, got %v", value)
+			return nil, fmt.Errorf("want a text, got %s", shown(value))
 		default:
-			return nil, fmt.Errorf("%v is not a text: put it in quotes", value)
+			return nil, fmt.Errorf("%s is not a text: put it in quotes", shown(value))
 		}
 	case protoreflect.EnumKind:
 		return choice(field.Enum(), value)
@@ -57,5 +64,5 @@ func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 			names = append(names, short)
 		}
 	}
-	return "", fmt.Errorf("%v is no choice: use %s", value, strings.Join(names, " or "))
+	return "", fmt.Errorf("%s is no choice: use %s", shown(value), strings.Join(names, " or "))
 }
