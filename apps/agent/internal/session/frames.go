@@ -79,7 +79,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
 		}
 	case *agentv1.WatchResponse_GoAway:
-		f.retryAfter = frame.GoAway.RetryAfter.AsDuration()
+		f.retryAfter = min(max(frame.GoAway.RetryAfter.AsDuration(), 0), maxRetryAfter)
 		return goAway{reason: frame.GoAway.Reason}
 	default:
 		if msg.Required {

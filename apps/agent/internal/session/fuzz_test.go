@@ -1,13 +1,20 @@
 package session
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
@@ -28,9 +35,12 @@ func stream(f *testing.F, frames ...*agentv1.WatchResponse) []byte {
 }
 
 // FuzzWatchFrames gives a session whatever decodes as frames. None may end the
-// agent; and whatever happens, the inbox found again after a crash is the inbox
-// that was, and no key goes back in (epoch, generation).
+// agent; and whatever happens, a frame that is refused changes nothing, only the
+// end of a snapshot makes a key go, no key goes back in (epoch, generation), only
+// frames that carry state move the cursor, and the inbox found again after a crash
+// is the inbox that was.
 func FuzzWatchFrames(f *testing.F) {
+	f.Add(recorded(f))
 	f.Add(stream(f, append([]*agentv1.WatchResponse{hello()}, snapshot(5, item("dep_1"), item("dep_2"))...)...))
 	f.Add(stream(f, append(append([]*agentv1.WatchResponse{hello()}, snapshot(5, item("dep_1"))...), delta(5, 6), delta(7, 8))...))
 	f.Add(stream(f, append(snapshot(5), hello())...))
@@ -39,7 +49,7 @@ func FuzzWatchFrames(f *testing.F) {
 	f.Add(stream(f, hello(),
 		&agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Bookmark{Bookmark: &agentv1.Bookmark{Digest: 4}}},
 		&agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Request{Request: &agentv1.Request{Id: "req_1", Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{InstanceId: "ins_1"}}}}},
-		&agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{}}}))
+		&agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{RetryAfter: durationpb.New(1000 * time.Hour)}}}))
 
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "inbox.db")
@@ -57,20 +67,22 @@ func FuzzWatchFrames(f *testing.F) {
 		}
 		ctx, cancel := context.WithCancelCause(context.Background())
 		fr := &frames{session: s, cancel: cancel, reporting: make(chan struct{}), slots: make(chan struct{}, maxAnswers)}
+		before := in.Cursor()
 		held := map[inbox.Key]*agentv1.Item{}
 		for len(data) >= 2 {
 			n := min(int(data[0])<<8|int(data[1]), len(data)-2)
 			msg := &agentv1.WatchResponse{}
-			if proto.Unmarshal(data[2:2+n], msg) == nil && fr.handle(ctx, msg) != nil {
-				break
-			}
+			err := proto.Unmarshal(data[2:2+n], msg)
 			data = data[2+n:]
-			for _, it := range in.Items() {
-				k := inbox.Key{Kind: it.Kind, Name: it.Key}
-				if was := held[k]; was != nil && (it.Epoch < was.Epoch || it.Epoch == was.Epoch && it.Generation < was.Generation) && msg.GetSnapshotEnd() == nil {
-					t.Fatalf("%v went from %v back to %v", k, was, it)
-				}
-				held[k] = it
+			if err != nil {
+				continue
+			}
+			err = fr.handle(ctx, msg)
+			now := in.Cursor()
+			checkFrame(t, msg, err, held, in, before, now)
+			before = now
+			if err != nil {
+				break
 			}
 		}
 		cancel(nil)
@@ -78,7 +90,10 @@ func FuzzWatchFrames(f *testing.F) {
 			<-fr.reporting
 		}
 		fr.answers.Wait()
-		cursor, sums, count := in.Cursor(), in.Sums(), len(in.Items())
+		if fr.retryAfter < 0 || fr.retryAfter > maxRetryAfter {
+			t.Fatalf("sent away for %s", fr.retryAfter)
+		}
+		sums := in.Sums()
 		if err := in.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -86,10 +101,81 @@ func FuzzWatchFrames(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer in.Close()
-		if again := in.Cursor(); again.Epoch != cursor.Epoch || again.Revision != cursor.Revision || string(again.Chain) != string(cursor.Chain) || in.Sums() != sums || len(in.Items()) != count {
-			t.Fatalf("found %v with %d items again as %v with %d", cursor, count, again, len(in.Items()))
+		if again := in.Cursor(); !same(again, before) || in.Sums() != sums || len(in.Items()) != len(held) {
+			t.Fatalf("found %v with %d items again as %v with %d", before, len(held), again, len(in.Items()))
+		}
+		for k, was := range held {
+			if again, _ := in.Get(k); !proto.Equal(was, again) {
+				t.Fatalf("found %v again as %v", was, again)
+			}
 		}
 	})
+}
+
+func same(a, b inbox.Cursor) bool {
+	return a.Epoch == b.Epoch && a.Revision == b.Revision && string(a.Chain) == string(b.Chain)
+}
+
+// checkFrame compares what was held before a frame, which it brings up to date,
+// with what is held after it.
+func checkFrame(t *testing.T, msg *agentv1.WatchResponse, err error, held map[inbox.Key]*agentv1.Item, in *inbox.Inbox, before, now inbox.Cursor) {
+	end, frame := msg.GetSnapshotEnd() != nil, msg.GetDelta()
+	switch {
+	case err != nil || !end && frame == nil:
+		if !same(before, now) {
+			t.Fatalf("%v (%v) moved the cursor from %v to %v", msg, err, before, now)
+		}
+	case frame != nil && (now.Epoch != before.Epoch || now.Revision < before.Revision):
+		t.Fatalf("%v moved the cursor from %v to %v", msg, before, now)
+	case now.Epoch < before.Epoch:
+		t.Fatalf("a snapshot moved the cursor from %v to %v", before, now)
+	}
+	items := in.Items()
+	present := make(map[inbox.Key]bool, len(items))
+	for _, it := range items {
+		k := inbox.Key{Kind: it.Kind, Name: it.Key}
+		present[k] = true
+		was := held[k]
+		switch {
+		case was == it:
+			continue
+		case err != nil:
+			t.Fatalf("%v was refused (%v) and left %v", msg, err, it)
+		case was != nil && (it.Epoch < was.Epoch || it.Epoch == was.Epoch && it.Generation < was.Generation):
+			t.Fatalf("%v went from %v back to %v", k, was, it)
+		}
+		held[k] = it
+	}
+	for k, was := range held {
+		if present[k] {
+			continue
+		}
+		if err != nil || !end {
+			t.Fatalf("%v (%v) lost %v", msg, err, was)
+		}
+		delete(held, k)
+	}
+}
+
+// recorded are the frames of a real stream.
+func recorded(f *testing.F) []byte {
+	file, err := os.Open("testdata/recorded/watch-1.binpb")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // read only
+	in := bufio.NewReader(file)
+	var out []*agentv1.WatchResponse
+	for {
+		frame := &agentv1.WatchResponse{}
+		switch err := protodelim.UnmarshalFrom(in, frame); {
+		case errors.Is(err, io.EOF):
+			return stream(f, out...)
+		case err != nil:
+			f.Fatal(err)
+		}
+		out = append(out, frame)
+	}
 }
 
 type quietReporter struct{}

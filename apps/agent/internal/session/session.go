@@ -73,6 +73,9 @@ const (
 	// settled is how long a stream must have lived for the next attempt to count
 	// as the first.
 	settled = 10 * time.Second
+	// maxRetryAfter bounds what a server that leaves may ask for: one that says a year
+	// must not make a region miss that another is there.
+	maxRetryAfter = time.Minute
 	// uploadChunk is the size of one piece of an answer.
 	uploadChunk = 256 << 10
 	// maxAnswers bounds the answers being gathered, of up to 1 MiB each.
