@@ -1,10 +1,21 @@
 package ingest_test
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -13,8 +24,8 @@ import (
 )
 
 // FuzzReport gives ingest whatever decodes as a report, under the region's current
-// session: it is stored or refused as invalid, never more than is allowed, and
-// nothing of another region changes.
+// session: it is stored or refused whole as invalid, never more than is allowed,
+// nothing of another region changes, and coming twice it counts once.
 func FuzzReport(f *testing.F) {
 	for _, req := range []*agentv1.ReportRequest{
 		says(1),
@@ -24,6 +35,7 @@ func FuzzReport(f *testing.F) {
 			r.QuarantineComplete = true
 			r.Quarantined = []*agentv1.QuarantinedKey{{Key: "dep_8"}, {Key: "dep_8"}}
 			r.Capacity = &agentv1.Capacity{CpuMillicores: -1}
+			r.Notices = []*agentv1.Notice{{Kind: agentv1.Notice_KIND_DRIFT, DeploymentId: "dep_1", Object: "o", Message: "m", Times: 2, At: 1}, {Kind: 9, DeploymentId: "dep_2", Times: -1}}
 			r.Applied = []*agentv1.AppliedState{{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1"}, {Kind: 9, Key: "app_2"}}
 		}),
 	} {
@@ -31,6 +43,9 @@ func FuzzReport(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
+		f.Add(data)
+	}
+	for _, data := range recorded(f) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -44,30 +59,160 @@ func FuzzReport(f *testing.F) {
 		}
 		h := setup(t)
 		defer h.stop()
-		other := read(h, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(west) })
+		west := read(h, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(west) })
 		req.SessionId, req.Epoch, req.Fence, req.PreviousSequence = "session-1", 1, 1, 0
 		hung := time.AfterFunc(10*time.Second, func() { panic("a report hangs") })
 		defer hung.Stop()
-		for range 2 {
-			if err := h.report(east, req); err != nil && connect.CodeOf(err) != connect.CodeInvalidArgument {
-				t.Fatalf("refused: %v", err)
-			}
+
+		first := h.report(east, req)
+		if first != nil && connect.CodeOf(first) != connect.CodeInvalidArgument {
+			t.Fatalf("refused: %v", first)
 		}
-		if now := read(h, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(west) }); now.SessionFence != other.SessionFence || now.LeaseExpiresAt != other.LeaseExpiresAt {
+		kept := h.kept()
+		check(t, kept, req)
+		if first != nil && len(kept.instances)+len(kept.observed)+len(kept.routes)+len(kept.history)+len(kept.quarantine) > 0 {
+			t.Fatalf("refused (%v), and stored %+v", first, kept)
+		}
+		if now := read(h, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(west.ID) }); now.SessionFence != west.SessionFence || now.LeaseExpiresAt != west.LeaseExpiresAt || len(now.Capacity) > 0 {
 			t.Fatalf("another region changed: %+v", now)
 		}
-		instances := read(h, func(tx store.Tx) ([]model.Instance, error) {
-			return tx.ListInstances(model.InstanceFilter{IncludeTerminated: true}, model.Page{Limit: 1000})
-		})
-		for _, i := range instances {
-			if i.RegionID != east || i.DeploymentID != "dep_1" || i.ID == "" || len(i.ID) > 64 || len(i.Message) > 1024 || len(i.Reason) > 64 {
-				t.Fatalf("stored %+v", i)
-			}
+
+		// Its answer was lost, and it comes again.
+		if again := h.report(east, req); connect.CodeOf(again) != connect.CodeOf(first) {
+			t.Fatalf("%v at first, and %v when it came again", first, again)
 		}
-		for _, o := range read(h, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{"app_1", "app_2"}) }) {
-			if o.DeploymentID != "dep_1" || o.RegionID != east || o.Instances() < 0 && o.Ready < 0 {
-				t.Fatalf("stored %+v", o)
-			}
+		if again := h.kept(); !reflect.DeepEqual(kept, again) {
+			t.Fatalf("%+v was stored, and %+v when it came again", kept, again)
 		}
 	})
+}
+
+// keptRows is all that reports of the east can change, its session aside.
+type keptRows struct {
+	instances  []model.Instance
+	observed   []model.Observed
+	routes     []model.RouteObserved
+	history    []model.History
+	quarantine []string
+	capacity   int
+}
+
+func (h *house) kept() (k keptRows) {
+	page := model.Page{Limit: 1000}
+	err := h.db.View(context.Background(), func(tx store.Tx) (err error) {
+		apps := []string{"app_1", "app_2"}
+		if k.instances, err = tx.ListInstances(model.InstanceFilter{IncludeTerminated: true}, page); err != nil {
+			return err
+		}
+		if k.observed, err = tx.ListObserved(apps); err != nil {
+			return err
+		}
+		if k.routes, err = tx.ListRouteObserved(apps); err != nil {
+			return err
+		}
+		for n, app := range apps {
+			history, err := tx.ListHistory(fmt.Sprintf("ws_%d", n+1), app, page)
+			if err != nil {
+				return err
+			}
+			k.history = append(k.history, history...)
+		}
+		for _, region := range []string{east, west} {
+			rows, err := tx.ListQuarantine(region, page)
+			if err != nil {
+				return err
+			}
+			for _, q := range rows {
+				k.quarantine = append(k.quarantine, q.RegionID+"/"+q.Key)
+			}
+		}
+		region, err := tx.GetRegion(east)
+		k.capacity = len(region.Capacity)
+		return err
+	})
+	require.NoError(h.t, err)
+	return k
+}
+
+// check: nothing of another region's, and nothing that a column does not hold.
+func check(t *testing.T, k keptRows, req *agentv1.ReportRequest) {
+	text := func(of any, s string, most int) {
+		if len(s) > most || !utf8.ValidString(s) {
+			t.Fatalf("stored %d bytes where %d are held: %+v", len(s), most, of)
+		}
+	}
+	for _, i := range k.instances {
+		if i.RegionID != east || i.DeploymentID != "dep_1" || i.ID == "" || len(i.GPUs) > 64 {
+			t.Fatalf("stored %+v", i)
+		}
+		text(i, i.ID, 64)
+		text(i, i.Reason, 64)
+		text(i, i.Message, 1024)
+		text(i, i.Role, 255)
+		text(i, i.Address, 255)
+		text(i, i.RuntimeName, 255)
+		for _, g := range i.GPUs {
+			text(i, g, 64)
+		}
+	}
+	for _, o := range k.observed {
+		if o.DeploymentID != "dep_1" || o.RegionID != east || min(o.Pending, o.Running, o.Ready, o.Draining, o.Fail, o.ReadyReplicas, o.Doomed, o.Restarts) < 0 {
+			t.Fatalf("stored %+v", o)
+		}
+		text(o, o.Code, 64)
+		text(o, o.Message, 1024)
+		text(o, o.Reason, 64)
+		text(o, o.ReasonMessage, 1024)
+	}
+	for _, o := range k.routes {
+		if o.AppID != "app_1" || o.RegionID != east {
+			t.Fatalf("stored %+v", o)
+		}
+		text(o, o.Code, 64)
+		text(o, o.Message, 1024)
+	}
+	if len(k.history) > len(req.Notices) {
+		t.Fatalf("%d notices made %d entries", len(req.Notices), len(k.history))
+	}
+	for _, n := range k.history {
+		if n.DeploymentID != "dep_1" || n.AppID != "app_1" || n.RegionID != east || n.At <= 0 {
+			t.Fatalf("stored %+v", n)
+		}
+		text(n, n.Why, 1024)
+	}
+	seen := map[string]bool{}
+	for _, q := range k.quarantine {
+		if seen[q] || !strings.HasPrefix(q, east+"/") {
+			t.Fatalf("stored %v", k.quarantine)
+		}
+		seen[q] = true
+		text(q, q, len(east)+1+64)
+	}
+	if k.capacity > 64<<10 {
+		t.Fatalf("stored %d bytes of capacity", k.capacity)
+	}
+}
+
+// recorded are reports that real agents sent.
+func recorded(f *testing.F) (out [][]byte) {
+	file, err := os.Open("testdata/recorded/reports-1.binpb")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // read only
+	in := bufio.NewReader(file)
+	for {
+		req := &agentv1.ReportRequest{}
+		switch err := protodelim.UnmarshalFrom(in, req); {
+		case errors.Is(err, io.EOF):
+			return out
+		case err != nil:
+			f.Fatal(err)
+		}
+		data, err := proto.Marshal(req)
+		if err != nil {
+			f.Fatal(err)
+		}
+		out = append(out, data)
+	}
 }
