@@ -19,6 +19,50 @@ func (q *Queries) ClearWake(ctx context.Context, appID string) error {
 	return err
 }
 
+const dueWakes = `-- name: DueWakes :many
+SELECT app_id, due, sent_at FROM app_wake
+WHERE due <= ?
+  AND (sent_at = 0 OR (sent_at = due AND sent_at <= ?) OR sent_at <= ?)
+ORDER BY due, app_id LIMIT ?
+`
+
+type DueWakesParams struct {
+	Now   int64
+	Lost  int64
+	Again int64
+	Limit int32
+}
+
+// sent_at is 0 for what was to wait, due for what was sent with the commit, and later
+// for what was sent since.
+func (q *Queries) DueWakes(ctx context.Context, arg DueWakesParams) ([]AppWake, error) {
+	rows, err := q.db.QueryContext(ctx, dueWakes,
+		arg.Now,
+		arg.Lost,
+		arg.Again,
+		arg.Limit,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppWake
+	for rows.Next() {
+		var i AppWake
+		if err := rows.Scan(&i.AppID, &i.Due, &i.SentAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockWakes = `-- name: LockWakes :many
 SELECT app_id, due, sent_at FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id FOR UPDATE
 `
@@ -59,18 +103,18 @@ func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]AppWake, er
 }
 
 const markWakesSent = `-- name: MarkWakesSent :exec
-UPDATE app_wake SET sent_at = ? WHERE app_id IN (/*SLICE:app_ids*/?)
+UPDATE app_wake SET sent_at = ? WHERE app_id IN (/*SLICE:app_ids*/?) AND due <= ?
 `
 
 type MarkWakesSentParams struct {
-	SentAt int64
+	At     int64
 	AppIds []string
 }
 
 func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) error {
 	query := markWakesSent
 	var queryParams []interface{}
-	queryParams = append(queryParams, arg.SentAt)
+	queryParams = append(queryParams, arg.At)
 	if len(arg.AppIds) > 0 {
 		for _, v := range arg.AppIds {
 			queryParams = append(queryParams, v)
@@ -79,41 +123,7 @@ func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) er
 	} else {
 		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
 	}
+	queryParams = append(queryParams, arg.At)
 	_, err := q.db.ExecContext(ctx, query, queryParams...)
 	return err
-}
-
-const overdueWakes = `-- name: OverdueWakes :many
-SELECT app_id, due, sent_at FROM app_wake
-WHERE due <= ? AND sent_at <= ?
-ORDER BY due, app_id LIMIT ?
-`
-
-type OverdueWakesParams struct {
-	Due        int64
-	SentBefore int64
-	Limit      int32
-}
-
-func (q *Queries) OverdueWakes(ctx context.Context, arg OverdueWakesParams) ([]AppWake, error) {
-	rows, err := q.db.QueryContext(ctx, overdueWakes, arg.Due, arg.SentBefore, arg.Limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AppWake
-	for rows.Next() {
-		var i AppWake
-		if err := rows.Scan(&i.AppID, &i.Due, &i.SentAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

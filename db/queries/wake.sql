@@ -6,10 +6,13 @@ SELECT * FROM app_wake WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR
 -- name: ClearWake :exec
 DELETE FROM app_wake WHERE app_id = ?;
 
--- name: OverdueWakes :many
+-- name: DueWakes :many
+-- sent_at is 0 for what was to wait, due for what was sent with the commit, and later
+-- for what was sent since.
 SELECT * FROM app_wake
-WHERE due <= sqlc.arg(due) AND sent_at <= sqlc.arg(sent_before)
+WHERE due <= sqlc.arg(now)
+  AND (sent_at = 0 OR (sent_at = due AND sent_at <= sqlc.arg(lost)) OR sent_at <= sqlc.arg(again))
 ORDER BY due, app_id LIMIT ?;
 
 -- name: MarkWakesSent :exec
-UPDATE app_wake SET sent_at = ? WHERE app_id IN (sqlc.slice(app_ids));
+UPDATE app_wake SET sent_at = sqlc.arg(at) WHERE app_id IN (sqlc.slice(app_ids)) AND due <= sqlc.arg(at);

@@ -226,7 +226,7 @@ func (w *world) settle(app string) *windlassv1.App {
 	got, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
 	require.NoError(w.t, err)
 	for range 20 {
-		_, err := w.stepper.Step(ctx, got.GetApp().GetId())
+		err := w.stepper.Step(ctx, got.GetApp().GetId())
 		require.NoError(w.t, err)
 		w.report(got.GetApp().GetId())
 	}

@@ -57,7 +57,7 @@ func TestAFreshWorkspaceIsReadyToDeployAndGoesWhenItIsEmpty(t *testing.T) {
 	require.NoError(t, err)
 	app, err := w.apps(key).GetApp(ctx, &windlassv1.GetAppRequest{App: "chat"})
 	require.NoError(t, err)
-	_, err = w.stepper.Step(ctx, app.GetApp().GetId())
+	err = w.stepper.Step(ctx, app.GetApp().GetId())
 	require.NoError(t, err)
 	refused(t, remove(), failed, inUse, "")
 	_, err = w.regionService(key).DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Region: region.GetRegion().GetId()})

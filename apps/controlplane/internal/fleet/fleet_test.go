@@ -318,7 +318,8 @@ func TestALeaseExpiresOnlyAfterAFullTimeToLiveOfOurOwnHealth(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		require.Equal(t, unreachable, h.status())
 		h.update(func(tx store.Tx) error {
-			wakes, err := tx.OverdueWakes(time.Now().UnixMilli(), time.Now().UnixMilli(), 10)
+			now := time.Now().UnixMilli()
+			wakes, err := tx.DueWakes(now, now, now, 10)
 			require.Len(t, wakes, 1, "its apps are told")
 			return err
 		})

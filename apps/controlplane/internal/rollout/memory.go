@@ -13,9 +13,9 @@ import (
 // enough not to queue in it.
 const maxSteps = 32
 
-// Memory is a Driver without anything behind it: goroutines and timers of this
-// process. Its wake-ups are lost with the process, which the Sweeper makes up
-// for. Inside a synctest bubble it runs on virtual time.
+// Memory is a Driver without anything behind it: goroutines of this process. Its
+// wake-ups are lost with the process, which the Sweeper makes up for. Inside a
+// synctest bubble it runs on virtual time.
 type Memory struct {
 	step Step
 	log  *slog.Logger
@@ -30,7 +30,7 @@ type Memory struct {
 	apps   map[string]*memoryApp
 }
 
-// memoryApp exists while its app runs or has a timer.
+// memoryApp exists while its app runs or is to be tried again.
 type memoryApp struct {
 	running, again bool
 	failures       int
@@ -107,42 +107,37 @@ func (a *memoryApp) stop() {
 func (m *Memory) run(id string, a *memoryApp) {
 	for {
 		m.slot <- struct{}{}
-		next, err := m.step(m.ctx, id)
+		err := m.step(m.ctx, id)
 		<-m.slot
 		if err != nil && m.ctx.Err() == nil {
 			m.log.Warn("step failed, will be tried again", "app", id, "failures", a.failures+1, "error", err)
 		}
-		if m.settle(id, a, next, err) {
+		if m.settle(id, a, err) {
 			return
 		}
 	}
 }
 
-// settle schedules the next look, or reports that a step is to run at once.
-func (m *Memory) settle(id string, a *memoryApp, next int64, err error) (done bool) {
+// settle schedules the next try of what failed, or reports that a step is to run
+// at once.
+func (m *Memory) settle(id string, a *memoryApp, err error) (done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return true
-	}
-	delay := time.Until(time.UnixMilli(next))
-	if err != nil {
-		delay = backoff.Policy{}.Delay(a.failures, nil)
-		a.failures++
-	} else {
-		a.failures = 0
 	}
 	if a.again {
 		a.again = false
 		return false
 	}
 	a.running = false
-	if err == nil && next == 0 {
+	if err == nil {
 		delete(m.apps, id)
 		return true
 	}
 	nonce := a.nonce
-	a.timer = time.AfterFunc(delay, func() { m.fire(id, a, nonce) })
+	a.timer = time.AfterFunc(backoff.Policy{}.Delay(a.failures, nil), func() { m.fire(id, a, nonce) })
+	a.failures++
 	return true
 }
 

@@ -4,9 +4,9 @@
 //	api, ingest, fleet      one transaction: what happened, and app_wake(app, now)
 //	      |
 //	   Waker                told of the commit, sends a step          (fast)
-//	   Sweeper              finds wake rows that are overdue          (sure)
+//	   Sweeper              sends what is due by its row, or was lost (sure)
 //	      v
-//	   Driver               one step of an app at a time, one timer an app
+//	   Driver               one step of an app at a time, tried until it passes
 //	      v
 //	   Stepper.Step         clear the wake; read; plan; write; app_wake(app, next)
 //
@@ -60,10 +60,9 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Step looks at one app and does what there is to do. It returns when to look
-// again, unix ms, 0 for not before something happens. It is safe to call at any
-// time, any number of times.
-type Step func(ctx context.Context, appID string) (next int64, err error)
+// Step looks at one app, does what there is to do, and leaves a row that says when
+// to look again. It is safe to call at any time, any number of times.
+type Step func(ctx context.Context, appID string) error
 
 // Driver calls a Step, one at a time for each app.
 type Driver interface {

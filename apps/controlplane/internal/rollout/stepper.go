@@ -60,18 +60,15 @@ func NewStepper(cfg Config) (*Stepper, error) {
 // Step implements the type Step: a transaction that reads, plans and writes; and
 // when the plan asks for an image, its resolution and a second transaction. The
 // registry is never asked with a row locked.
-func (s *Stepper) Step(ctx context.Context, appID string) (int64, error) {
+func (s *Stepper) Step(ctx context.Context, appID string) error {
 	d, err := s.decide(ctx, appID, nil)
+	if err == nil && d.out.Resolve != "" {
+		_, err = s.decide(ctx, appID, s.resolve(ctx, d, d.out.Resolve))
+	}
 	if err != nil {
-		return 0, fmt.Errorf("step app %s: %w", appID, err)
+		return fmt.Errorf("step app %s: %w", appID, err)
 	}
-	if image := d.out.Resolve; image != "" {
-		resolution := s.resolve(ctx, d, image)
-		if d, err = s.decide(ctx, appID, resolution); err != nil {
-			return 0, fmt.Errorf("step app %s: %w", appID, err)
-		}
-	}
-	return d.out.Next, nil
+	return nil
 }
 
 // decision is one pass: what was found and what was made of it.

@@ -20,8 +20,8 @@ type SweeperConfig struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// Interval between sweeps, jittered by half of it. 0: 3 s, about what a person
-	// takes for a hiccup.
+	// Interval between sweeps, jittered by half of it, and so how late a look may
+	// come. 0: 1 s, less than a person notices in what waits for seconds and more.
 	Interval time.Duration
 	// Grace that a wake-up has before it counts as lost. 0: 5 s, many times what a
 	// step takes on its way.
@@ -33,7 +33,10 @@ type SweeperConfig struct {
 
 // SweepTx and SweepStore are what a Sweeper needs of the store.
 type SweepTx interface {
-	OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error)
+	// DueWakes returns the rows that are due now and whose step was never sent, or
+	// was when they were written and is lost by now, or was sent too long ago.
+	DueWakes(now, lost, again int64, limit int) ([]model.Wake, error)
+	// MarkWakesSent notes that the steps of those that are due were sent.
 	MarkWakesSent(appIDs []string, at int64) error
 }
 
@@ -43,8 +46,9 @@ type SweepStore interface {
 	View(ctx context.Context, fn func(SweepTx) error) error
 }
 
-// Sweeper finds apps whose wake-up is overdue, whoever lost it, and sends it
-// again. It is the net under every Driver.
+// Sweeper is the clock of all workflows, and the net under every Driver: it sends
+// the wake-ups whose time has come, and those that are overdue, whoever lost them.
+// It is one query an interval in each replica, whatever waits.
 type Sweeper struct {
 	cfg   SweeperConfig
 	swept prometheus.Counter
@@ -64,7 +68,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	}
 	s := &Sweeper{cfg: cfg, swept: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_rollout_swept_total",
-		Help: "Wake-ups that were overdue and sent again: lost, or behind a backlog.",
+		Help: "Wake-ups that were sent because their time had come, or again because they were lost or behind a backlog.",
 	})}
 	cfg.Registerer.MustRegister(s.swept)
 	return s, nil
@@ -86,17 +90,17 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep sends what is overdue now.
+// Sweep sends what is due now.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	for {
-		ids, err := s.overdue(ctx)
+		ids, err := s.due(ctx)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
 		if err := wake(ctx, s.cfg.Driver, ids); err != nil {
-			return fmt.Errorf("send %d overdue wake-ups: %w", len(ids), err)
+			return fmt.Errorf("send %d wake-ups: %w", len(ids), err)
 		}
 		s.swept.Add(float64(len(ids)))
 		err = s.cfg.Store.Update(ctx, func(tx SweepTx) error { return tx.MarkWakesSent(ids, nowMillis()) })
@@ -109,12 +113,12 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 }
 
-func (s *Sweeper) overdue(ctx context.Context) (ids []string, err error) {
+func (s *Sweeper) due(ctx context.Context) (ids []string, err error) {
 	now := nowMillis()
 	err = s.cfg.Store.View(ctx, func(tx SweepTx) error {
-		rows, err := tx.OverdueWakes(now-s.cfg.Grace.Milliseconds(), now-s.cfg.Resend.Milliseconds(), sendBatch)
+		rows, err := tx.DueWakes(now, now-s.cfg.Grace.Milliseconds(), now-s.cfg.Resend.Milliseconds(), sendBatch)
 		if err != nil {
-			return fmt.Errorf("list overdue wake-ups: %w", err)
+			return fmt.Errorf("list wake-ups that are due: %w", err)
 		}
 		ids = ids[:0]
 		for _, r := range rows {

@@ -190,14 +190,15 @@ type AppTx interface {
 
 	// Wake asks for a step of each app at due or earlier: the row keeps the
 	// earlier time. Apps whose row was unset or later end in Commit.Woken if due
-	// is not after now.
+	// is not after now, and count as sent at due: whoever hears of the commit does.
 	Wake(appIDs []string, due, now int64) error
 	// ClearWake takes the row away, before the step reads anything.
 	ClearWake(appID string) error
-	// OverdueWakes returns rows with Due <= due that were not sent after
-	// sentBefore, oldest first.
-	OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that steps were sent.
+	// DueWakes returns rows with Due <= now, oldest first: those that were never
+	// sent; those that were sent when they became due at once, if that was not after
+	// lost; and those that were sent later, if that was not after again.
+	DueWakes(now, lost, again int64, limit int) ([]model.Wake, error)
+	// MarkWakesSent notes that steps were sent, for rows that are due at that time.
 	MarkWakesSent(appIDs []string, at int64) error
 }
 

@@ -1,18 +1,11 @@
-// Package restate is the rollout driver over Restate: durable timers, one step of
-// an app at a time across all replicas of the control plane, and retries.
+// Package restate is the rollout driver over Restate: one step of an app at a time
+// across all replicas of the control plane, and retries that outlive each of them.
 //
-// An app is a virtual object. Its state is the timer that is on its way and the
-// look that is owed; everything true is in SQL:
-//
-//	Wake --send--> Step(app)         run the step, then schedule
-//	               Timer(app, nonce) the same, if the nonce is the live one's
-//
-//	schedule   a look is owed at due. A timer that comes no later is kept, and
-//	           sets itself again when it comes before due; else a new one is sent,
-//	           with the next nonce, and the old one finds itself stale.
-//
-// So at most one timer of an app is live, and a hundred wake-ups in the time of
-// one poll leave one delayed send behind, not a hundred.
+// An app is a virtual object without state, for everything true is in SQL. A wake-up
+// is one send, and one invocation of the object's handler, which runs the step. When
+// to look again is a row that the step wrote, and the Sweeper sends it when it is
+// due: a delayed send would cost another invocation, and one that is not needed any
+// more cannot be taken back.
 //
 // # What happens when
 //
@@ -83,7 +76,7 @@ type Driver struct {
 // handlersVersion names the handlers' code in the address. What is in flight goes
 // on with the code that it began with, so the version changes whenever the order
 // or the kinds of the handlers' durable steps do.
-const handlersVersion = "v1"
+const handlersVersion = "v2"
 
 // New checks cfg and begins to listen; Run serves.
 func New(cfg Config) (*Driver, error) { return newVersion(cfg, handlersVersion) }

@@ -14,25 +14,10 @@ import (
 )
 
 const (
-	stepHandler  = "Step"
+	stepHandler = "Step"
+	// timerHandler takes what an older build sent with a delay: timers are rows now.
 	timerHandler = "Timer"
-	stateKey     = "timer"
 )
-
-// timer is the whole state of an app's object. Times are unix ms.
-type timer struct {
-	// Nonce of the live delayed send, which arrives at Armed; 0 for none.
-	Nonce int64 `json:"nonce"`
-	Armed int64 `json:"armed"`
-	// Due is the look that is owed; 0 for none.
-	Due int64 `json:"due"`
-}
-
-// looked is what one durable run of the step answers.
-type looked struct {
-	Next int64 `json:"next"`
-	At   int64 `json:"at"`
-}
 
 // retention of finished invocations: long enough to look at what just went
 // wrong, short enough not to fill a disk at hundreds of steps a second.
@@ -80,62 +65,17 @@ func newServer(d *Driver) (*http.Server, error) {
 	}, nil
 }
 
+// handleStep runs the step with nothing around it: the step is safe to repeat, so
+// that a journal entry of its own would only be one more durable write.
 func (d *Driver) handleStep(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
-	t, err := sdk.Get[timer](ctx, stateKey)
-	if err != nil {
-		return sdk.Void{}, err
-	}
-	return sdk.Void{}, d.look(ctx, t)
+	err := d.cfg.Step(ctx, sdk.Key(ctx))
+	d.note(ctx, err)
+	return sdk.Void{}, err
 }
 
-func (d *Driver) handleTimer(ctx sdk.ObjectContext, nonce int64) (sdk.Void, error) {
-	t, err := sdk.Get[timer](ctx, stateKey)
-	switch {
-	case err != nil:
-		return sdk.Void{}, err
-	case nonce != t.Nonce:
-		return sdk.Void{}, nil // replaced since it was sent
-	case t.Due == 0:
-		sdk.Clear(ctx, stateKey)
-		return sdk.Void{}, nil
-	case t.Due > t.Armed:
-		// Kept when a later look was asked for. It came at Armed at the earliest, so
-		// the rest of the way is at most the difference.
-		wait := time.Duration(t.Due-t.Armed) * time.Millisecond
-		d.arm(ctx, timer{Nonce: t.Nonce + 1, Armed: t.Due, Due: t.Due}, wait)
-		return sdk.Void{}, nil
-	}
-	t.Armed = 0
-	return sdk.Void{}, d.look(ctx, t)
-}
-
-// look runs the step and schedules the next look.
-func (d *Driver) look(ctx sdk.ObjectContext, t timer) error {
-	id := sdk.Key(ctx)
-	// Only run's own context is used inside: the outer one is for the journal.
-	l, err := sdk.Run(ctx, func(run sdk.RunContext) (looked, error) {
-		next, err := d.cfg.Step(run, id)
-		d.note(run, err)
-		return looked{Next: next, At: time.Now().UnixMilli()}, err
-	}, sdk.WithName("step"))
-	if err != nil {
-		return err
-	}
-	live := t.Armed > l.At // a timer of an earlier step is still on its way
-	switch {
-	case l.Next == 0 && !live:
-		sdk.Clear(ctx, stateKey)
-	case l.Next == 0:
-		t.Due = 0
-		sdk.Set(ctx, stateKey, t)
-	case live && t.Armed <= l.Next:
-		t.Due = l.Next
-		sdk.Set(ctx, stateKey, t)
-	default:
-		wait := time.Duration(max(0, l.Next-l.At)) * time.Millisecond
-		d.arm(ctx, timer{Nonce: t.Nonce + 1, Armed: l.Next, Due: l.Next}, wait)
-	}
-	return nil
+func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
+	sdk.ClearAll(ctx)
+	return sdk.Void{}, nil
 }
 
 // note tells of the first step that fails and of the first that passes again.
@@ -146,12 +86,6 @@ func (d *Driver) note(ctx context.Context, err error) {
 	case err == nil && d.failing.Load() && d.failing.Swap(false):
 		d.cfg.Log.Info("steps pass again")
 	}
-}
-
-// arm sends the one live timer.
-func (d *Driver) arm(ctx sdk.ObjectContext, t timer, wait time.Duration) {
-	sdk.Set(ctx, stateKey, t)
-	sdk.ObjectSend(ctx, d.cfg.Service, sdk.Key(ctx), timerHandler).Send(t.Nonce, sdk.WithDelay(wait))
 }
 
 // quiet takes the SDK's records down to debug: it has one for each call's begin

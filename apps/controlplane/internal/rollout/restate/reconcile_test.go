@@ -25,7 +25,7 @@ type counter struct {
 
 func newCounter() *counter { return &counter{steps: map[string]int{}} }
 
-func (c *counter) step(ctx context.Context, id string) (int64, error) {
+func (c *counter) step(ctx context.Context, id string) error {
 	c.mu.Lock()
 	c.steps[id]++
 	hold, held := c.hold, c.held
@@ -36,10 +36,10 @@ func (c *counter) step(ctx context.Context, id string) (int64, error) {
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
-	return 0, nil
+	return nil
 }
 
 // holdNext makes the next step wait until the test ends.
@@ -114,7 +114,7 @@ func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
 	r, c, app := newRig(t), newCounter(), ident.New("app")
 	old := r.start(c.step)
 	await(t, "the old version leads", func() bool { return r.leads(old.Driver) })
-	r.leave(c, "v2", app)
+	r.leave(c, "v9", app)
 	before := c.count(app)
 	await(t, "the newer version, which is dead, is forgotten", func() bool { return r.leads(old.Driver) })
 	await(t, "new invocations come to the old one", func() bool {
@@ -175,7 +175,7 @@ func stop(t *testing.T, s *restate.Server) {
 // TestAnOutageNeverPausesAnApp: the retry policy that Restate has taken over.
 func TestAnOutageNeverPausesAnApp(t *testing.T) {
 	r := newRig(t)
-	p := r.start(func(context.Context, string) (int64, error) { return 0, nil })
+	p := r.start(func(context.Context, string) error { return nil })
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
 	var service struct {
 		RetryPolicy struct {
@@ -192,7 +192,7 @@ func TestAnOutageNeverPausesAnApp(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	good := Config{
-		Step:    func(context.Context, string) (int64, error) { return 0, nil },
+		Step:    func(context.Context, string) error { return nil },
 		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t),
 	}
 	for _, c := range []struct {
@@ -215,7 +215,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	cfg.Listen, cfg.Advertise = ":0", "http://controlplane:9080/base/"
 	d, err := New(cfg)
 	require.NoError(t, err)
-	require.Equal(t, "http://controlplane:9080/base/workflow/v1", d.Endpoint())
+	require.Equal(t, "http://controlplane:9080/base/workflow/v2", d.Endpoint())
 	require.NoError(t, d.listener.Close())
 }
 

@@ -53,7 +53,7 @@ func (r *rig) startVersion(step rollout.Step, version string) process {
 	ctx, cancel := context.WithCancel(context.Background())
 	d, err := newVersion(Config{
 		// A dead process runs nothing: its steps end with it.
-		Step: func(run context.Context, id string) (int64, error) {
+		Step: func(run context.Context, id string) error {
 			run, stop := context.WithCancel(run)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)()

@@ -52,7 +52,7 @@ func Run(t *testing.T, newRig func(t testing.TB) Rig, wrap func(t *testing.T, pa
 		{"StepsOfAnAppNeverOverlapAndThoseOfOthersDo", stepsNeverOverlap},
 		{"AWakeDuringAStepIsFollowedByAnother", wakeDuringAStep},
 		{"TheNextLookComesWhenItIsDue", nextLookComesWhenDue},
-		{"ALaterDecisionReplacesTheTimer", laterDecisionReplacesTimer},
+		{"ALaterDecisionReplacesTheLook", laterDecisionReplacesLook},
 		{"AFailingStepIsTriedAgain", failingStepIsTriedAgain},
 		{"ALostWakeIsFoundBySweeping", lostWakeIsFound},
 		{"ACrashBeforeTheScheduleLosesNoLook", crashBeforeSchedule},
@@ -137,6 +137,7 @@ func nextLookComesWhenDue(t *testing.T, rig Rig) {
 	w := newWorld(t)
 	p := rig.Start(w.step)
 	a := id("a")
+	w.sweep(p.Driver)
 	w.with(a, func(a *app) { a.looks = []time.Duration{300 * time.Millisecond, 400 * time.Millisecond} })
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
@@ -149,11 +150,12 @@ func nextLookComesWhenDue(t *testing.T, rig Rig) {
 	})
 }
 
-// laterDecisionReplacesTimer: each of several steps asks for a look; only the
-// last one's is owed. Timers that were replaced must not pile up steps.
-func laterDecisionReplacesTimer(t *testing.T, rig Rig) {
+// laterDecisionReplacesLook: each of several steps asks for a look; only the last
+// one's is owed. Looks that were replaced must not pile up steps.
+func laterDecisionReplacesLook(t *testing.T, rig Rig) {
 	w := newWorld(t)
 	p := rig.Start(w.step)
+	w.sweep(p.Driver)
 	a := id("a")
 	const wakes = 5
 	w.with(a, func(a *app) {
@@ -169,9 +171,9 @@ func laterDecisionReplacesTimer(t *testing.T, rig Rig) {
 	w.await("it looks once more", patience, w.quiet)
 	var last time.Time
 	w.with(a, func(a *app) { last = a.dues[len(a.dues)-1] })
-	w.await("all timers have passed", patience, func() bool { return time.Since(last) > 300*time.Millisecond })
+	w.await("all looks have passed", patience, func() bool { return time.Since(last) > 300*time.Millisecond })
 	w.with(a, func(a *app) {
-		require.Len(t, a.steps, wakes+1, "one look for the last timer, none for those it replaced")
+		require.Len(t, a.steps, wakes+1, "one look for the last decision, none for those it replaced")
 	})
 }
 
@@ -207,7 +209,7 @@ func crashBeforeSchedule(t *testing.T, rig Rig) {
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
 	await(t, reached)
-	p.Crash() // it has committed, and told nobody when to look again
+	p.Crash() // it has committed, and answered nobody
 	p = rig.Start(w.step)
 	w.sweep(p.Driver)
 	w.await("it looked as often as it wanted", patience, w.quiet)

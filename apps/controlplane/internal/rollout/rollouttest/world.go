@@ -70,12 +70,13 @@ func (w *world) with(id string, f func(*app)) {
 func (w *world) happen(id string) {
 	w.with(id, func(a *app) {
 		a.events++
-		a.due, a.sent = time.Now().UnixMilli(), 0
+		a.due = time.Now().UnixMilli()
+		a.sent = a.due
 	})
 }
 
 // step is a rollout.Step with the database's part in one critical section.
-func (w *world) step(ctx context.Context, id string) (next int64, err error) {
+func (w *world) step(ctx context.Context, id string) error {
 	w.mu.Lock()
 	a := w.app(id)
 	a.running++
@@ -91,15 +92,14 @@ func (w *world) step(ctx context.Context, id string) (next int64, err error) {
 	if a.fail > 0 {
 		a.fail--
 		w.mu.Unlock()
-		return 0, errors.New("the database is away")
+		return errors.New("the database is away")
 	}
 	a.due, a.sent = 0, 0
 	a.seen = a.events
 	if len(a.looks) > 0 {
-		next = time.Now().Add(a.looks[0]).UnixMilli()
+		a.due = time.Now().Add(a.looks[0]).UnixMilli()
 		a.looks = a.looks[1:]
-		a.due = next
-		a.dues = append(a.dues, time.UnixMilli(next))
+		a.dues = append(a.dues, time.UnixMilli(a.due))
 	}
 	hold, held := a.hold, a.held
 	a.hold, a.held = nil, nil
@@ -109,10 +109,10 @@ func (w *world) step(ctx context.Context, id string) (next int64, err error) {
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
-	return next, nil
+	return nil
 }
 
 // settled tells whether the app has seen all and looked as often as it was to.
@@ -146,13 +146,14 @@ func (w *world) unsettled() string {
 	return out.String()
 }
 
-// OverdueWakes implements rollout.SweepTx.
-func (w *world) OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error) {
+// DueWakes implements rollout.SweepTx.
+func (w *world) DueWakes(now, lost, again int64, limit int) ([]model.Wake, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var rows []model.Wake
 	for id, a := range w.apps {
-		if a.due != 0 && a.due <= due && a.sent < sentBefore && len(rows) < limit {
+		if a.due != 0 && a.due <= now && len(rows) < limit &&
+			(a.sent == 0 || a.sent == a.due && a.sent <= lost || a.sent <= again) {
 			rows = append(rows, model.Wake{AppID: id, Due: a.due, SentAt: a.sent})
 		}
 	}
@@ -164,7 +165,9 @@ func (w *world) MarkWakesSent(ids []string, at int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		w.app(id).sent = at
+		if a := w.app(id); a.due != 0 && a.due <= at {
+			a.sent = at
+		}
 	}
 	return nil
 }

@@ -56,6 +56,10 @@ func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Roll
 // Wake locks the row also where it leaves it: a step that clears it, and so takes
 // over what this transaction asks for, must see what this transaction wrote.
 func (t *tx) Wake(appIDs []string, due, now int64) error {
+	sentAt := int64(0)
+	if due <= now {
+		sentAt = due
+	}
 	for _, id := range distinct(appIDs) {
 		w, ok, err := t.wakes.lock(id)
 		if err != nil {
@@ -64,7 +68,7 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 		if ok && w.Due <= due {
 			continue
 		}
-		if err := t.wakes.put(model.Wake{AppID: id, Due: due}); err != nil {
+		if err := t.wakes.put(model.Wake{AppID: id, Due: due, SentAt: sentAt}); err != nil {
 			return err
 		}
 		if due <= now {
@@ -79,8 +83,10 @@ func (t *tx) ClearWake(appID string) error {
 	return t.wakes.delete(appID)
 }
 
-func (t *tx) OverdueWakes(due, sentBefore int64, limit int) ([]model.Wake, error) {
-	rows := t.wakes.list(func(w model.Wake) bool { return w.Due <= due && w.SentAt <= sentBefore })
+func (t *tx) DueWakes(now, lost, again int64, limit int) ([]model.Wake, error) {
+	rows := t.wakes.list(func(w model.Wake) bool {
+		return w.Due <= now && (w.SentAt == 0 || w.SentAt == w.Due && w.SentAt <= lost || w.SentAt <= again)
+	})
 	slices.SortFunc(rows, func(a, b model.Wake) int { return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.AppID, b.AppID)) })
 	return first(rows, limit), nil
 }
@@ -91,7 +97,7 @@ func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
 		if err != nil {
 			return err
 		}
-		if !ok {
+		if !ok || w.Due > at {
 			continue
 		}
 		w.SentAt = at

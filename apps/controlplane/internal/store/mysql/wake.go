@@ -5,12 +5,12 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// due is assigned last: sent_at compares with what it was. An earlier due was
-// not sent yet, whatever the later one was.
+// due is assigned last: sent_at compares with what it was. An earlier due takes its
+// own sent_at along, whatever the later one had.
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
-	row:  "(?, ?, 0)",
-	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, 0, sent_at), due = LEAST(due, VALUES(due))",
+	row:  "(?, ?, ?)",
+	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, VALUES(sent_at), sent_at), due = LEAST(due, VALUES(due))",
 }
 
 // Wake locks the rows that exist before it writes, to tell which turned. Two
@@ -38,8 +38,12 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 			turned = append(turned, id)
 		}
 	}
+	sentAt := int64(0)
+	if due <= now {
+		sentAt = due
+	}
 	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
-		return append(args, id, due)
+		return append(args, id, due, sentAt)
 	}); err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
@@ -56,15 +60,15 @@ func (t *tx) ClearWake(appID string) error {
 	return t.err(t.q.ClearWake(t.ctx, appID), "clear wake of app", appID)
 }
 
-func (t *tx) OverdueWakes(due, sentBefore int64, n int) ([]model.Wake, error) {
-	return list(t, "list overdue wakes", "", func(r gen.AppWake) (model.Wake, error) {
+func (t *tx) DueWakes(now, lost, again int64, n int) ([]model.Wake, error) {
+	return list(t, "list due wakes", "", func(r gen.AppWake) (model.Wake, error) {
 		return model.Wake{AppID: r.AppID, Due: r.Due, SentAt: r.SentAt}, nil
-	})(t.primary.OverdueWakes(t.ctx, gen.OverdueWakesParams{Due: due, SentBefore: sentBefore, Limit: limit(n)}))
+	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{Now: now, Lost: lost, Again: again, Limit: limit(n)}))
 }
 
 func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
 	if len(appIDs) == 0 {
 		return nil
 	}
-	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{SentAt: at, AppIds: distinct(appIDs)}), "mark wake as sent", appIDs[0])
+	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{At: at, AppIds: distinct(appIDs)}), "mark wake as sent", appIDs[0])
 }

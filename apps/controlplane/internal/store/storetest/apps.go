@@ -199,18 +199,18 @@ func testApps(t *testing.T, setup setup) {
 }
 
 func testWakes(t *testing.T, setup setup) {
-	overdue := func(w *world, due, sentBefore int64) []model.Wake {
+	due := func(w *world, at, lost, again int64) []model.Wake {
 		w.t.Helper()
-		return read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.OverdueWakes(due, sentBefore, 100) })
+		return read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(at, lost, again, 100) })
 	}
 
 	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
 		var told []string
 		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
-		wake := func(due int64) []string {
+		wake := func(at int64) []string {
 			told = nil
-			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, due, now) })
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, at, now) })
 			return told
 		}
 		require.Empty(t, wake(now+100), "it is not due")
@@ -218,10 +218,10 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_1"}, wake(now), "it turned from later to due")
 		require.Empty(t, wake(now), "it was due")
 		require.Empty(t, wake(now+100), "it keeps the earlier time")
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now}}, overdue(w, now, now))
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now, SentAt: now}}, due(w, now, now, 0))
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
 		require.Equal(t, []string{"app_1"}, wake(now-5), "it turned from unset to due")
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 5}}, overdue(w, now, now))
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 5, SentAt: now - 5}}, due(w, now, now, 0))
 	})
 
 	t.Run("several apps are woken at once and each once", func(t *testing.T) {
@@ -241,20 +241,31 @@ func testWakes(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
-		require.Empty(t, overdue(w, now+100, now+100))
+		require.Empty(t, due(w, now+100, now+100, now+100))
 	})
 
-	t.Run("overdue rows come oldest first and rest for a while after they were sent", func(t *testing.T) {
+	t.Run("rows come oldest first when they are due, and rest for a while after they were sent", func(t *testing.T) {
 		w := setup(t)
-		for i, due := range []int64{now - 1, now - 3, now + 1, now - 2} {
-			w.update(func(tx store.Tx) error { return tx.Wake([]string{fmt.Sprintf("app_%d", i)}, due, now) })
+		// All are to wait, from a moment before any of them.
+		for i, at := range []int64{now - 1, now - 3, now + 1, now - 2} {
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{fmt.Sprintf("app_%d", i)}, at, now-9) })
 		}
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 3}, {AppID: "app_3", Due: now - 2}, {AppID: "app_0", Due: now - 1}}, overdue(w, now, now))
-		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.OverdueWakes(now, now, 2) }), 2)
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_x"}, now) })
-		require.Equal(t, []model.Wake{{AppID: "app_3", Due: now - 2}}, overdue(w, now, now-1))
-		require.Equal(t, []string{"app_1", "app_3", "app_0"}, appsOf(overdue(w, now, now)))
+		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 3}, {AppID: "app_3", Due: now - 2}, {AppID: "app_0", Due: now - 1}}, due(w, now, 0, 0))
+		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(now, 0, 0, 2) }), 2)
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_2", "app_x"}, now) })
+		require.Equal(t, []string{"app_3"}, appsOf(due(w, now, now, now-1)))
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, appsOf(due(w, now, now, now)), "they were sent long ago")
+		require.Equal(t, []string{"app_3", "app_2"}, appsOf(due(w, now+1, now, now-1)), "one that was not due was not sent")
 		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil, now) })
+	})
+
+	t.Run("a row that was due at once is sent by whoever hears of the commit, unless that is lost", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now+5, now) })
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now, now) })
+		require.Empty(t, due(w, now+9, now-1, now-1))
+		require.Equal(t, []string{"app_1", "app_2"}, appsOf(due(w, now+9, now, now-1)))
 	})
 
 	t.Run("a wake-up that races the step which clears it is never lost", func(t *testing.T) {
@@ -287,7 +298,7 @@ func testWakes(t *testing.T, setup setup) {
 				require.NoError(t, err)
 			}
 			if seen != guard {
-				require.Equal(t, []string{app.ID}, appsOf(overdue(w, now, now)))
+				require.Equal(t, []string{app.ID}, appsOf(due(w, now, now, now)))
 			}
 		}
 	})
