@@ -2,7 +2,6 @@ package report
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -12,17 +11,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// diff is what the next report has to say: now against what was reported.
+// diff is what there is to say beside instances: now against what was reported.
 type diff struct {
 	applied     []*agentv1.AppliedState
-	instances   []told
 	rollups     []*agentv1.DeploymentRollup
 	capacity    *agentv1.Capacity
 	quarantine  bool
 	quarantined []*agentv1.QuarantinedKey
 	notices     []runtime.Notice
-	// edge: somebody waits for this; do not coalesce.
+	// edge: somebody waits for some of it; do not coalesce.
 	edge bool
+	// urgent are those.
+	urgent struct {
+		applied []*agentv1.AppliedState
+		rollups []*agentv1.DeploymentRollup
+	}
 }
 
 // told is an instance of which there is something to say: how it is, or, when it
@@ -42,31 +45,37 @@ func (t told) state() *agentv1.InstanceState {
 }
 
 func (d *diff) empty() bool {
-	return len(d.applied)+len(d.instances)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
+	return len(d.applied)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
 }
 
-// compare finds what changed. It looks into those deployments only that are not
-// the same in both pictures.
-func compare(before, now picture) diff {
+// edges are what somebody waits for, alone.
+func (d *diff) edges() diff {
+	return diff{applied: d.urgent.applied, rollups: d.urgent.rollups, edge: d.edge}
+}
+
+// compareFacts finds what changed beside instances.
+func compareFacts(before, now picture) diff {
 	var d diff
 	for k, a := range now.applied {
 		if was := before.applied[k]; was != a && !proto.Equal(was, a) {
 			d.applied = append(d.applied, a)
-			d.edge = d.edge || was == nil || was.Phase != a.Phase || was.Generation != a.Generation || was.Deleted != a.Deleted
+			if was == nil || was.Phase != a.Phase || was.Generation != a.Generation || was.Deleted != a.Deleted {
+				d.urgent.applied = append(d.urgent.applied, a)
+			}
 		}
 	}
-	d.compareInstances(before, now)
 	for id, r := range now.rollups {
 		if was := before.rollups[id]; was != r && !proto.Equal(was, r) {
-			d.rollups = append(d.rollups, r)
-			d.edge = d.edge || was == nil || was.ReadyReplicas != r.ReadyReplicas || was.Doomed != r.Doomed
+			d.count(was, r)
 		}
 	}
 	for id, was := range before.rollups {
-		if _, ok := now.rollups[id]; !ok {
-			d.rollups = append(d.rollups, &agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation})
+		// What was told to be none is not told again.
+		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); now.rollups[id] == nil && !proto.Equal(was, none) {
+			d.count(was, none)
 		}
 	}
+	d.edge = len(d.urgent.applied)+len(d.urgent.rollups) > 0
 	if now.capacity != nil && before.capacity != now.capacity && !proto.Equal(before.capacity, now.capacity) {
 		d.capacity = now.capacity
 	}
@@ -75,12 +84,23 @@ func compare(before, now picture) diff {
 		d.quarantine, d.quarantined = true, now.quarantined
 	}
 	d.notices = unsaid(before.notices, now.notices)
-	slices.SortFunc(d.instances, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(d.rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
-	slices.SortFunc(d.applied, func(a, b *agentv1.AppliedState) int {
+	byID := func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) }
+	slices.SortFunc(d.rollups, byID)
+	slices.SortFunc(d.urgent.rollups, byID)
+	byKey := func(a, b *agentv1.AppliedState) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key))
-	})
+	}
+	slices.SortFunc(d.applied, byKey)
+	slices.SortFunc(d.urgent.applied, byKey)
 	return d
+}
+
+// count tells of counts that were others, or none (nil).
+func (d *diff) count(was, is *agentv1.DeploymentRollup) {
+	d.rollups = append(d.rollups, is)
+	if was == nil || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed {
+		d.urgent.rollups = append(d.urgent.rollups, is)
+	}
 }
 
 // moves are the instances that a deployment has now and had not, and those that it
@@ -90,7 +110,17 @@ type moves struct {
 	went map[string]told
 }
 
-func (d *diff) compareInstances(before, now picture) {
+// changes are instances of which there is something to say, and whether somebody
+// waits for one of them.
+type changes struct {
+	list []told
+	edge bool
+}
+
+// compareInstances finds those that changed, by id. It looks into those deployments
+// only that are not the same in both pictures.
+func compareInstances(before, now picture) (list []told, edge bool) {
+	var d changes
 	m := moves{went: map[string]told{}}
 	for id, is := range now.deployments {
 		was := before.deployments[id]
@@ -118,21 +148,23 @@ func (d *diff) compareInstances(before, now picture) {
 		// An instance that is no longer there has ended, if that is not known yet.
 		if t.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			t.gone = true
-			d.instances = append(d.instances, t)
+			d.list = append(d.list, t)
 			d.edge = true
 		}
 	}
+	slices.SortFunc(d.list, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
+	return d.list, d.edge
 }
 
-func (d *diff) tell(t told, was windlassv1.InstanceStatus) {
-	d.instances = append(d.instances, t)
+func (d *changes) tell(t told, was windlassv1.InstanceStatus) {
+	d.list = append(d.list, t)
 	d.edge = d.edge || isEdge(was) != isEdge(t.Status)
 }
 
 // compareLists compares the instances of one deployment. Lists mostly have the same
 // instances in the same order: only between the first and the last place where they
 // do not does it have to search.
-func (d *diff) compareLists(m *moves, id string, was, is []runtime.Instance) {
+func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) {
 	pair := func(w, i *runtime.Instance) {
 		if !tellsTheSame(w, i) {
 			d.tell(told{deployment: id, Instance: i}, w.Status)
@@ -164,30 +196,17 @@ func (d *diff) compareLists(m *moves, id string, was, is []runtime.Instance) {
 	}
 }
 
-// reports cuts a diff into reports of at most size instances, which are made one at
-// a time. Counts and applied states go with the last one: when they are stored, the
-// instances are.
-func (d *diff) reports(size int) iter.Seq2[*agentv1.ReportRequest, bool] {
-	return func(yield func(req *agentv1.ReportRequest, last bool) bool) {
-		rest := d.instances
-		for last := false; !last; {
-			part := rest[:min(size, len(rest))]
-			rest = rest[len(part):]
-			last = len(rest) == 0
-			req := &agentv1.ReportRequest{}
-			for _, t := range part {
-				req.Instances = append(req.Instances, t.state())
-			}
-			if last {
-				req.Applied, req.Rollups, req.Capacity = d.applied, d.rollups, d.capacity
-				req.QuarantineComplete, req.Quarantined = d.quarantine, d.quarantined
-				req.Notices = noticesOf(d.notices)
-			}
-			if !yield(req, last) {
-				return
-			}
-		}
+// request makes the report that says it, with a part of what there is to say of
+// instances.
+func (d *diff) request(part []told) *agentv1.ReportRequest {
+	req := &agentv1.ReportRequest{
+		Applied: d.applied, Rollups: d.rollups, Capacity: d.capacity,
+		QuarantineComplete: d.quarantine, Quarantined: d.quarantined, Notices: noticesOf(d.notices),
 	}
+	for _, t := range part {
+		req.Instances = append(req.Instances, t.state())
+	}
+	return req
 }
 
 // terminated is the last word on an instance that is gone. One that failed, or left

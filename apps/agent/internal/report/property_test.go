@@ -56,12 +56,14 @@ func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups [
 	for _, id := range slices.Sorted(maps.Keys(now.rollups)) {
 		if was, is := w.rollups[id], now.rollups[id]; !proto.Equal(was, is) {
 			rollups = append(rollups, is)
-			edge = edge || was == nil || was.ReadyReplicas != is.ReadyReplicas || was.Doomed != is.Doomed
+			edge = edge || was == nil || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.rollups)) {
-		if now.rollups[id] == nil {
-			rollups = append(rollups, &agentv1.DeploymentRollup{DeploymentId: id, Generation: w.rollups[id].Generation})
+		was, none := w.rollups[id], &agentv1.DeploymentRollup{DeploymentId: id, Generation: w.rollups[id].Generation}
+		if now.rollups[id] == nil && !proto.Equal(was, none) {
+			rollups = append(rollups, none)
+			edge = edge || was.ReadyReplicas+was.Ready+was.Failed+was.Doomed > 0
 		}
 	}
 	return instances, rollups, edge
@@ -184,31 +186,47 @@ func TestAPictureThatSharesSaysWhatAWholeOneSays(t *testing.T) {
 			latest = now
 			is := takeWhole(s)
 
-			d := compare(reported, now)
+			d := compareFacts(reported, now)
+			list, edgeOfOne := compareInstances(reported, now)
 			instances, rollups, edge := stored.changes(is)
-			var said []*agentv1.InstanceState
-			for req, last := range d.reports(rapid.IntRange(1, 4).Draw(t, "size")) {
-				said = append(said, req.Instances...)
-				require.Equal(t, last, len(said) == len(d.instances), "counts go with the last")
-			}
+			said := d.request(list)
 			slices.SortFunc(instances, func(a, b *agentv1.InstanceState) int { return cmp.Compare(a.Id, b.Id) })
 			slices.SortFunc(rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
-			requireSame(t, instances, said)
-			requireSame(t, rollups, d.rollups)
+			requireSame(t, instances, said.Instances)
+			requireSame(t, rollups, said.Rollups)
 			appliedEdge := false
 			for _, a := range d.applied {
 				was := reported.applied[key{a.Kind, a.Key}]
 				appliedEdge = appliedEdge || was == nil || was.Generation != a.Generation
 			}
-			require.Equal(t, edge || appliedEdge, d.edge)
+			require.Equal(t, edge || appliedEdge, d.edge || edgeOfOne)
+			urgent := d.edges()
+			require.Equal(t, d.edge, !urgent.empty())
 			switch {
-			case d.empty():
+			case d.empty() && len(list) == 0:
 				reported.deployments = now.deployments
-			case rapid.Bool().Draw(t, "answered"):
+			case !rapid.Bool().Draw(t, "answered"):
+			case rapid.Bool().Draw(t, "edges alone"):
+				urgent.learn(&reported)
+				left := compareFacts(reported, now)
+				require.False(t, left.edge, "edges that were told are told")
+				for _, r := range urgent.rollups {
+					stored.rollups = withRollup(stored.rollups, r)
+				}
+			default:
 				reported, stored = now, is
 			}
 		}
 	})
+}
+
+func withRollup(rollups map[string]*agentv1.DeploymentRollup, r *agentv1.DeploymentRollup) map[string]*agentv1.DeploymentRollup {
+	out := maps.Clone(rollups)
+	if out == nil {
+		out = map[string]*agentv1.DeploymentRollup{}
+	}
+	out[r.DeploymentId] = r
+	return out
 }
 
 func requireSame[M proto.Message](t *rapid.T, want, got []M) {

@@ -11,6 +11,17 @@
 // ask for. What changes while it runs is told after it. There is another when a
 // report was left unanswered as its stream ended, since what it named may be
 // stored and may be gone by now; and one now and then, as the net under all this.
+//
+// # When the control plane is behind
+//
+// What is told of a region is of two kinds. Facts are what decisions read: applied
+// states, counts, capacity, notices. Instances are for people, and there are many of
+// them: they are told in passes, from one picture to another, in parts. Facts go with
+// the first part, and those that somebody waits for (edges) with each part, as they
+// are by then. While the control plane asks for a pause between instances, or has
+// refused some and said for how long, edges go alone. What is held back is a picture
+// and not a queue: however long it lasts and however often things change, it is one
+// state of each instance, the last one.
 package report
 
 import (
@@ -26,7 +37,9 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Source is what there is to report.
@@ -48,7 +61,8 @@ type Source interface {
 type Config struct {
 	Source Source
 	// Send makes the call. An error of code FailedPrecondition or Unauthenticated
-	// ends the session; any other is tried again.
+	// ends the session; one of reason RATE_LIMITED says that nothing was stored; any
+	// other is tried again.
 	Send func(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error)
 	// Received is the resume cursor's revision.
 	Received   func() int64
@@ -83,6 +97,7 @@ type Reporter struct {
 	latest   picture
 	reported picture
 	complete bool // the session's inventory was stored
+	holds    holds
 }
 
 // Session is what a Hello gave.
@@ -130,20 +145,12 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 	}
 	r.session = s
 	r.adopt(s.Limits, s.LeaseTTL)
-	for ctx.Err() == nil {
-		if !r.complete {
-			if err := r.inventory(ctx); err != nil || ctx.Err() != nil {
-				return over(ctx, err)
-			}
-		}
-		if err := r.changes(ctx); err != nil {
-			return over(ctx, err)
-		}
-		if ctx.Err() == nil {
-			r.complete = false // another inventory is due
-		}
+	r.holds = holds{}
+	if pause := r.pace().pause; pause > 0 {
+		// Everybody comes back at once from what is behind already.
+		r.holds.parts = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
 	}
-	return nil
+	return over(ctx, r.talk(ctx))
 }
 
 // over makes the end of ctx a clean end.
@@ -152,95 +159,6 @@ func over(ctx context.Context, err error) error {
 		return nil //nolint:nilerr // the end of ctx is an order, and err what came of it
 	}
 	return err
-}
-
-// inventory reports everything, in chunks of the limits' size.
-func (r *Reporter) inventory(ctx context.Context) error {
-	var now picture
-	for {
-		var ok bool
-		if now, ok = r.take(); ok {
-			break
-		}
-		// The region is alive although its runtime does not answer yet.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.cfg.Source.Changed():
-		case <-time.After(r.beat()):
-			if err := r.send(ctx, &agentv1.ReportRequest{}); err != nil {
-				return err
-			}
-		}
-	}
-	all := compare(emptyPicture(), now)
-	all.capacity = now.capacity
-	all.quarantine, all.quarantined = now.judged, now.quarantined
-	// A notice is of what happened, not of what is: a new session knows what was told.
-	all.notices = unsaid(r.reported.notices, now.notices)
-	since, begin := r.sequence+1, true
-	r.previous = 0
-	size, _ := r.pace()
-	for req, last := range all.reports(size) {
-		req.InventoryBegin, begin = begin, false
-		if last {
-			req.InventoryEnd, req.InventorySince = true, since
-		}
-		if err := r.send(ctx, req); err != nil {
-			return err
-		}
-	}
-	r.reported, r.complete = now, true
-	return nil
-}
-
-// changes reports what is new, and that we live, until a new inventory is due.
-func (r *Reporter) changes(ctx context.Context) error {
-	var flushed time.Time // last report of a change
-	spoke, beat := time.Now(), r.beat()
-	resync := spoke.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
-	for time.Now().Before(resync) {
-		if now, ok := r.take(); ok {
-			d := compare(r.reported, now)
-			if d.empty() {
-				// What went to and fro need not be looked into again.
-				r.reported.deployments = now.deployments
-			}
-			if size, interval := r.pace(); !d.empty() && (d.edge || len(d.instances) >= size || time.Since(flushed) >= interval) {
-				// Until all of it is answered, what the control plane holds is between the
-				// two pictures: only an inventory would tell it of what vanishes meanwhile.
-				r.complete = false
-				for req := range d.reports(size) {
-					if err := r.send(ctx, req); err != nil {
-						return err
-					}
-				}
-				r.reported, r.complete = now, true
-				flushed = time.Now()
-				spoke, beat = flushed, r.beat()
-				continue
-			}
-		}
-		// Due at a fixed time: a source that always has something to look at, and
-		// never anything to say, must not put off the sign of life.
-		wait := min(time.Until(spoke.Add(beat)), time.Until(resync))
-		if _, interval := r.pace(); time.Since(flushed) < interval {
-			wait = min(wait, interval-time.Since(flushed))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.cfg.Source.Changed():
-		case <-time.After(wait):
-		}
-		if time.Since(spoke) >= beat {
-			if err := r.send(ctx, &agentv1.ReportRequest{}); err != nil {
-				return err
-			}
-			spoke, beat = time.Now(), r.beat()
-		}
-	}
-	return nil
 }
 
 func (r *Reporter) take() (picture, bool) {
@@ -259,15 +177,20 @@ func (r *Reporter) beat() time.Duration {
 	return max(time.Duration(float64(r.ttl)/3*(0.8+0.2*r.cfg.Rand())), 100*time.Millisecond)
 }
 
-// pace returns how many instances a report may hold, and the coalescing interval.
-func (r *Reporter) pace() (size int, interval time.Duration) {
+// pace is what the control plane asks for.
+type pace struct {
+	size            int // instances in a report
+	interval, pause time.Duration
+}
+
+func (r *Reporter) pace() pace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	size = int(r.limits.GetMaxInstances())
-	if size <= 0 {
-		size = 1000
+	p := pace{size: int(r.limits.GetMaxInstances()), interval: r.limits.GetMinInterval().AsDuration(), pause: r.limits.GetPause().AsDuration()}
+	if p.size <= 0 {
+		p.size = 1000
 	}
-	return size, r.limits.GetMinInterval().AsDuration()
+	return p
 }
 
 func (r *Reporter) adopt(limits *agentv1.ReportLimits, ttl time.Duration) {
@@ -299,7 +222,24 @@ func says(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }
 
-// send makes the report, until it is answered, refused, or ctx ends.
+// refusal is an answer that says that nothing of a report was stored.
+type refusal struct {
+	cause error
+	after time.Duration
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("refused for %s: %v", r.after, r.cause) }
+func (r *refusal) Unwrap() error { return r.cause }
+
+func refused(err error) (*refusal, bool) {
+	if rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {
+		return nil, false
+	}
+	after := time.Duration(rpc.DetailOf(err).GetLimit().GetRetryAfterMs()) * time.Millisecond
+	return &refusal{cause: err, after: max(after, shortestRefusal)}, true
+}
+
+// send makes the report, until it is answered, refused (a *refusal), or ctx ends.
 func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 	r.sequence++
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session.ID, r.session.Epoch, r.session.Fence, r.sequence
@@ -319,6 +259,9 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if no, ok := refused(err); ok {
+			return no
 		}
 		switch connect.CodeOf(err) {
 		case connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeNotFound, connect.CodePermissionDenied:

@@ -183,9 +183,10 @@ func TestASessionStartsWithACompleteInventoryInChunks(t *testing.T) {
 			require.LessOrEqual(t, len(r.Instances), 2)
 		}
 		require.EqualValues(t, 1, got[2].InventorySince)
-		require.True(t, got[2].QuarantineComplete)
-		require.Empty(t, got[0].Rollups, "counts go with the last")
-		require.EqualValues(t, 5, got[2].Rollups[0].ReadyReplicas)
+		require.True(t, got[0].QuarantineComplete)
+		require.EqualValues(t, 5, got[0].Rollups[0].ReadyReplicas, "counts go with the first")
+		require.Empty(t, got[1].Rollups)
+		require.EqualValues(t, 4, got[2].Rollups[0].ReadyReplicas, "and edges with each, as they are by then")
 		require.Equal(t, []windlassv1.InstanceStatus{ready, ended}, states(got, "ins_1"))
 		require.NoError(t, stop())
 

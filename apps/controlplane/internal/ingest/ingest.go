@@ -19,12 +19,27 @@
 // Each row it writes carries (fence, sequence) as a guard that SQL compares: a
 // report that comes twice or late changes nothing.
 //
-// # Bounds
+// # Overload
 //
-// What waits to be stored is bounded in rows; beyond that reports are refused as
-// unavailable, and agents come back with jitter, asked to report less often. Texts
-// and ids are bounded too: what no column holds would fail the whole report, and
-// every retry of it.
+// What agents have to say is state: of ten changes of an instance the last one
+// counts. So what is too much stays with the agents, who hold one state of each, and
+// here waits only what is stored within maxDelay, at the rate that batches have had:
+//
+//	waits            what agents are asked for
+//	< 50 ms          200 ms between reports, 1,000 instances in each
+//	50 to 400 ms     4 times the wait (and commit) between reports, to 4 s; a pause of
+//	                 10 times the wait between instances; fewer of them, to 100
+//	> 400 ms         reports with more than 50 instances are refused, and may come
+//	                 again after 10 times the wait, to 10 s
+//
+// Agents say edges at once, as counts and states; those and whatever else is small
+// have a lane and a worker of their own. Regions take turns: one report of each in a
+// batch, two in the queue, so that a loud one waits for itself. Whatever happens, no
+// more than 200,000 rows or 4,096 reports wait, some 100 MiB; beyond it all reports are
+// refused. What a refusal stores is nothing, and the agent says then what is so then.
+//
+// Texts and ids are bounded too: what no column holds would fail the whole report,
+// and every retry of it.
 //
 // # Notices
 //
@@ -45,7 +60,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -105,11 +119,13 @@ type Config struct {
 
 const (
 	// maxBatchReports and maxBatchRows bound one transaction: it should commit in
-	// well under a second, and hold its locks no longer.
+	// well under a second, and hold its locks no longer. A batch may have minBatchRows
+	// however slow the store is: smaller ones would make it slower.
 	maxBatchReports = 256
 	maxBatchRows    = 10_000
+	minBatchRows    = 2000
 	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some
-	// 100 MiB, are seconds of work; more of it would only be answered too late.
+	// 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
 	// batchTimeout bounds one transaction with its retries.
@@ -117,23 +133,18 @@ const (
 	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of
 	// the shortest heartbeat.
 	heartbeatFlush = time.Second
-	// maxInterval is how far an overloaded control plane slows its agents: below
-	// a third of the lease's time to live, so that none expires of it.
-	maxInterval = 4 * time.Second
 )
 
 // Service serves Report.
 type Service struct {
 	cfg     Config
-	queue   chan *pending
-	rows    atomic.Int64  // queued
+	queue   *queue
 	ended   chan struct{} // closed at the end of Run
 	metrics *metrics
 
 	mu       sync.Mutex
 	sessions map[string]known        // by region: current when last checked
 	renewals map[string]model.Region // by region: leases to renew
-	commit   time.Duration           // moving average of a batch's time
 	noticing map[string]budget       // by region: notices that may be kept
 }
 
@@ -149,6 +160,10 @@ type pending struct {
 	issuedAt int64
 	req      *agentv1.ReportRequest
 	done     chan error
+	// lane and at: where it was queued, and when; queued: it still is.
+	lane   lane
+	at     time.Time
+	queued bool
 	// heard is the sequence of the newest report of the session that was stored before
 	// this one.
 	heard int64
@@ -168,26 +183,30 @@ func New(cfg Config) (*Service, error) {
 	if cfg.MaxInstances == 0 {
 		cfg.MaxInstances = 1000
 	}
-	return &Service{
+	s := &Service{
 		cfg:      cfg,
-		queue:    make(chan *pending, queueLength),
+		queue:    newQueue(),
 		ended:    make(chan struct{}),
-		metrics:  newMetrics(cfg.Registerer),
 		sessions: map[string]known{},
 		renewals: map[string]model.Region{},
 		noticing: map[string]budget{},
-	}, nil
+	}
+	s.metrics = newMetrics(cfg.Registerer, s)
+	return s, nil
 }
 
 // Limits are what agents are asked to keep to right now.
 func (s *Service) Limits() *agentv1.ReportLimits {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	interval := min(max(s.cfg.MinInterval, 4*s.commit), maxInterval)
-	return &agentv1.ReportLimits{
-		MinInterval:  durationpb.New(interval),
-		MaxInstances: int32(s.cfg.MaxInstances),
+	l := s.limits()
+	out := &agentv1.ReportLimits{MinInterval: durationpb.New(l.interval), MaxInstances: int32(l.instances)}
+	if l.pause > 0 {
+		out.Pause = durationpb.New(l.pause)
 	}
+	return out
+}
+
+func (s *Service) limits() limits {
+	return s.queue.loadAt(time.Now()).limits(s.cfg.MinInterval, s.cfg.MaxInstances)
 }
 
 // Report stores one report, or refuses it whole.
@@ -213,18 +232,10 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 
 // enqueue waits for the report's turn and its answer.
 func (s *Service) enqueue(ctx context.Context, p *pending) error {
-	n := int64(p.rows())
-	defer s.rows.Add(-n)
-	if s.rows.Add(n) > maxQueuedRows+n {
-		return unavailable("too many reports are waiting: send it again later")
+	if v := s.queue.push(p, time.Now()); !v.ok {
+		return s.refuse(v)
 	}
-	select {
-	case s.queue <- p:
-	case <-s.ended:
-		return unavailable("this server is leaving: send the report again")
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	defer s.queue.leave(p)
 	select {
 	case err := <-p.done:
 		return err
@@ -243,6 +254,22 @@ func (s *Service) enqueue(ctx context.Context, p *pending) error {
 
 func unavailable(message string) error {
 	return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", message)
+}
+
+// refuse a report that did not get into the queue.
+func (s *Service) refuse(v verdict) error {
+	why, message := "behind", "more instances are reported than can be stored: send them later"
+	switch {
+	case v.full:
+		why, message = "full", "too many reports are waiting: send it later"
+	case v.crowded:
+		why, message = "crowded", "reports of this region are waiting already: send one after the other"
+	}
+	s.metrics.refused.WithLabelValues(why).Inc()
+	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		Limit:  &windlassv1.LimitDetail{Name: "reports", RetryAfterMs: v.retryAfter.Milliseconds()},
+	}, message)
 }
 
 // rows is about what the report costs to store, and to keep waiting.
@@ -293,66 +320,51 @@ func check(region model.Region, p *pending) error {
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.renew(ctx) })
-	// Two workers: one gathers and prepares while the other waits for its commit.
-	for range 2 {
-		wg.Go(func() { s.work(ctx) })
-	}
+	// Two workers: one gathers and prepares while the other waits for its commit. A
+	// third one never has a large batch in hand, so that what is small need not wait
+	// for one.
+	wg.Go(func() { s.work(ctx, express, bulk) })
+	wg.Go(func() { s.work(ctx, express, bulk) })
+	wg.Go(func() { s.work(ctx, express) })
 	wg.Wait()
 	close(s.ended)
 	return nil
 }
 
-func (s *Service) work(ctx context.Context) {
-	var next *pending
+// work on the lanes, the first that has something first.
+func (s *Service) work(ctx context.Context, on ...lane) {
+	var large chan struct{} // nil: never ready
+	if slices.Contains(on, bulk) {
+		large = s.queue.ready[bulk]
+	}
 	for ctx.Err() == nil {
-		first := next
-		if first == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case first = <-s.queue:
-			}
-		}
 		var batch []*pending
-		if batch, next = s.gather(first); len(batch) > 0 {
+		for _, l := range on {
+			if batch = s.queue.take(l); len(batch) > 0 {
+				break
+			}
+		}
+		if len(batch) > 0 {
 			s.process(ctx, batch)
+			s.queue.done(batch)
+			continue
 		}
-	}
-}
-
-// gather takes what is queued already, one report of a region at the most; next
-// is one that has to wait for the batch to be stored. A report whose caller has
-// gone is left out: it is sent again.
-func (s *Service) gather(first *pending) (batch []*pending, next *pending) {
-	if first.ctx.Err() == nil {
-		batch = append(batch, first)
-	}
-	rows := first.rows()
-	regions := map[string]bool{first.region: true}
-	for len(batch) < maxBatchReports && rows < maxBatchRows {
 		select {
-		case p := <-s.queue:
-			if p.ctx.Err() != nil {
-				continue
-			}
-			if regions[p.region] {
-				// Two in flight from one region: a retry overtook its first try, or two
-				// agents. One after the other.
-				return batch, p
-			}
-			regions[p.region] = true
-			batch = append(batch, p)
-			rows += p.rows()
-		default:
-			return batch, nil
+		case <-ctx.Done():
+		case <-s.queue.ready[express]:
+		case <-large:
 		}
 	}
-	return batch, nil
 }
 
 func (s *Service) process(ctx context.Context, batch []*pending) {
-	start := time.Now()
+	start, rows := time.Now(), 0
+	for _, p := range batch {
+		rows += p.rows()
+	}
+	s.queue.began(start, rows)
 	errs, err := s.store(ctx, batch)
+	s.queue.ended(time.Now(), rows, time.Since(start))
 	if err != nil && len(batch) > 1 && ctx.Err() == nil {
 		s.cfg.Log.WarnContext(ctx, "a batch of reports failed: storing them one by one", "reports", len(batch), "error", err)
 		// Together they get the time of one batch: if it is the database that fails,
@@ -364,9 +376,6 @@ func (s *Service) process(ctx context.Context, batch []*pending) {
 		}
 		return
 	}
-	s.mu.Lock()
-	s.commit = (3*s.commit + time.Since(start)) / 4
-	s.mu.Unlock()
 	for i, p := range batch {
 		switch {
 		case err != nil:

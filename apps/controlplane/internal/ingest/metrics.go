@@ -1,6 +1,10 @@
 package ingest
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
 	latency    prometheus.Histogram
@@ -10,9 +14,10 @@ type metrics struct {
 	stale      prometheus.Counter
 	wakes      prometheus.Counter
 	dropped    prometheus.Counter
+	refused    *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 	m := &metrics{
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "windlass_report_duration_seconds", Help: "Time to store a report and answer it.",
@@ -38,6 +43,19 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "windlass_report_notices_dropped_total", Help: "Notices of regions that had more than history keeps.",
 		}),
 	}
-	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped)
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_report_refused_total", Help: "Reports refused because too much waits: behind, crowded or full.",
+	}, []string{"why"})
+	now := func(name, help string, value func(limits) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.limits()) })
+	}
+	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped, m.refused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_report_delay_seconds", Help: "About how long a report with instances waits that comes now.",
+		}, func() float64 { return s.queue.loadAt(time.Now()).delay.Seconds() }),
+		now("windlass_report_interval_seconds", "Time between reports that agents are asked for.", func(l limits) float64 { return l.interval.Seconds() }),
+		now("windlass_report_pause_seconds", "Time between reports with instances that agents are asked for.", func(l limits) float64 { return l.pause.Seconds() }),
+		now("windlass_report_instances", "Instances in a report that agents are asked for.", func(l limits) float64 { return float64(l.instances) }),
+	)
 	return m
 }

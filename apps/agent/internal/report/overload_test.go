@@ -1,0 +1,204 @@
+package report
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// behind is a control plane that asks for a pause between instances.
+func behind(pause time.Duration) Session {
+	s := first
+	s.Resumed = true
+	s.Limits = &agentv1.ReportLimits{MinInterval: durationpb.New(4 * time.Second), MaxInstances: 2, Pause: durationpb.New(pause)}
+	return s
+}
+
+func busy(after time.Duration) error {
+	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Limit: &windlassv1.LimitDetail{Name: "reports", RetryAfterMs: after.Milliseconds()},
+	}, "later")
+}
+
+// steps are the times between the reports that were stored.
+func (p *place) steps() (out []time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range max(len(p.at)-1, 0) {
+		out = append(out, p.at[i+1].Sub(p.at[i]))
+	}
+	return out
+}
+
+func many(n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("ins_%03d", i))
+	}
+	return ids
+}
+
+func instancesIn(reqs []*agentv1.ReportRequest) (n int) {
+	for _, r := range reqs {
+		n += len(r.Instances)
+	}
+	return n
+}
+
+func TestAPauseIsKeptBetweenInstancesAndEdgesGoAheadOfThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, many(6)...)
+		stop := p.run(first)
+		p.take()
+		require.NoError(t, stop())
+		stop = p.run(behind(3 * time.Second))
+		defer func() { require.NoError(t, stop()) }()
+		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, many(6)...)
+		got := p.take()
+		require.Len(t, got, 1, "whoever comes back holds back, too")
+		require.Empty(t, got[0].Instances)
+		require.EqualValues(t, 6, got[0].Rollups[0].Failed, "but not what somebody waits for")
+
+		time.Sleep(1500 * time.Millisecond) // half of the pause, as that was drawn
+		require.Equal(t, 2, instancesIn(p.take()))
+		p.set(ready, "ins_005")
+		got = p.take()
+		require.Len(t, got, 1)
+		require.Empty(t, got[0].Instances)
+		require.EqualValues(t, 1, got[0].Rollups[0].ReadyReplicas, "at once, in the midst of a pass")
+		p.set(ready, "ins_004")
+		require.EqualValues(t, 2, p.take()[0].Rollups[0].ReadyReplicas)
+		time.Sleep(30 * time.Second)
+		got = p.take()
+		all := states(got, "ins_005")
+		require.Equal(t, ready, all[len(all)-1], "and the instance in the end")
+		require.LessOrEqual(t, instancesIn(got), 6, "each of them, and those that changed meanwhile once more")
+	})
+}
+
+func TestHoweverOftenThingsChangeDuringAPauseTheLastStateIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2")
+		stop := p.run(first)
+		p.take()
+		require.NoError(t, stop())
+		stop = p.run(behind(10 * time.Second))
+		defer func() { require.NoError(t, stop()) }()
+		for n := range 1000 {
+			p.mu.Lock()
+			p.message = fmt.Sprint(n)
+			p.mu.Unlock()
+			p.signal()
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		got := p.take()
+		require.LessOrEqual(t, instancesIn(got), 8, "of 2000 states")
+		last := got[len(got)-1]
+		for n := len(got) - 1; len(last.Instances) == 0; n-- {
+			last = got[n]
+		}
+		require.Equal(t, "999", last.Instances[0].Message)
+	})
+}
+
+func TestWhatIsRefusedIsHeldBackAndThenTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2", "ins_3")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		refusals := 0
+		p.answer = func(r *agentv1.ReportRequest) error {
+			if len(r.Instances) > 0 && refusals < 3 {
+				refusals++
+				return busy(2 * time.Second)
+			}
+			return nil
+		}
+		begin := time.Now()
+		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1")
+		got := p.take()
+		require.Len(t, got, 1, "what somebody waits for, without what was refused")
+		require.EqualValues(t, 1, got[0].Rollups[0].Failed)
+		p.set(running, "ins_1")
+		require.Zero(t, p.take()[0].Rollups[0].Failed, "and what comes to it meanwhile")
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 2, refusals, "each refusal for longer than the one before: 2 s, 4 s, 8 s")
+		time.Sleep(time.Minute)
+		require.Equal(t, 3, refusals)
+		p.mu.Lock()
+		got, at := p.got, p.at
+		p.mu.Unlock()
+		require.Equal(t, []windlassv1.InstanceStatus{running}, states(got, "ins_1"), "what is so by then, and not what was refused")
+		for n, r := range got {
+			if len(r.Instances) > 0 {
+				require.Equal(t, 14*time.Second, at[n].Sub(begin))
+			}
+		}
+		for _, d := range p.steps() {
+			require.LessOrEqual(t, d, 5*time.Second, "and the lease is renewed")
+		}
+		require.False(t, got[len(got)-1].InventoryBegin, "nothing of it is unknown")
+	})
+}
+
+func TestARefusedInventoryIsBegunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2", "ins_3")
+		refusals := 2
+		p.answer = func(r *agentv1.ReportRequest) error {
+			if len(r.Instances) > 0 && refusals > 0 {
+				refusals--
+				return busy(time.Second)
+			}
+			return nil
+		}
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		got := p.take()
+		require.Len(t, got, 1)
+		require.True(t, got[0].InventoryBegin, "its facts go ahead")
+		require.EqualValues(t, 3, got[0].Rollups[0].ReadyReplicas)
+		require.False(t, got[0].InventoryEnd)
+		since := got[0].Sequence
+		time.Sleep(10 * time.Second)
+		got = p.take()
+		last := got[len(got)-1]
+		for n := len(got) - 1; !says(last); n-- {
+			last = got[n]
+		}
+		require.True(t, last.InventoryEnd)
+		require.Equal(t, since, last.InventorySince)
+		require.Equal(t, 3, instancesIn(got))
+	})
+}
+
+func TestARefusalOfEverythingIsNotAskedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		asked := 0
+		p.answer = func(*agentv1.ReportRequest) error {
+			asked++
+			return busy(0)
+		}
+		p.set(running, "ins_1")
+		time.Sleep(30 * time.Second)
+		require.Greater(t, asked, 5)
+		require.Less(t, asked, 100, "of one that names no time")
+		p.answer = nil
+		time.Sleep(time.Second)
+		require.Equal(t, []windlassv1.InstanceStatus{running}, states(p.take(), "ins_1"))
+	})
+}

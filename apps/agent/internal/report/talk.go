@@ -1,0 +1,239 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// shortestRefusal is how long a report that was refused is held back at least.
+const shortestRefusal = 100 * time.Millisecond
+
+// holds say before when nothing is sent.
+type holds struct {
+	parts    time.Time // with instances
+	all      time.Time // but signs of life
+	refusals int       // of parts, one after the other
+}
+
+// talk is what a session has said and has yet to say.
+type talk struct {
+	pass    *pass
+	flushed time.Time // when all facts were told last, or a pass ended
+	spoke   time.Time
+	beat    time.Duration // to the next sign of life
+	resync  time.Time
+}
+
+// pass tells of instances that are not in one picture what they are in another.
+type pass struct {
+	to    picture
+	rest  []told // still to be told
+	begun bool   // a part was answered
+	// inventory: it names everything, since the report of this sequence.
+	inventory bool
+	since     int64
+}
+
+// talk for a session: everything once, then what is new, and that we live.
+func (r *Reporter) talk(ctx context.Context) error {
+	t := &talk{spoke: time.Now(), beat: r.beat()}
+	t.resync = r.resync(t.spoke)
+	for ctx.Err() == nil {
+		// A region is alive although its runtime does not answer yet.
+		if now, ok := r.take(); ok {
+			if said, err := r.say(ctx, t, now); said || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := r.listen(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resync is when the next inventory is due.
+func (r *Reporter) resync(now time.Time) time.Time {
+	return now.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
+}
+
+// say sends one report, if there is one to send now.
+func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, err error) {
+	at := time.Now()
+	if at.Before(r.holds.all) {
+		return false, nil
+	}
+	if t.pass == nil && (!r.complete || !at.Before(t.resync)) {
+		everything, _ := compareInstances(emptyPicture(), now)
+		t.pass, t.resync = &pass{to: now, rest: everything, inventory: true}, r.resync(at)
+	}
+	pace, free := r.pace(), !at.Before(r.holds.parts)
+	facts, due := r.facts(t, now), at.Sub(t.flushed) >= pace.interval
+	if t.pass == nil && free {
+		list, edge := compareInstances(r.reported, now)
+		switch {
+		case len(list) == 0:
+			// What went to and fro need not be looked into again.
+			r.reported.deployments = now.deployments
+		case edge || facts.edge || due || len(list) >= pace.size:
+			t.pass = &pass{to: now, rest: list}
+		}
+	}
+
+	var part []told
+	switch p := t.pass; {
+	case p != nil && free:
+		part = p.rest[:min(pace.size, len(p.rest))]
+		due = due || !p.begun
+	case p != nil && p.inventory && !p.begun:
+		due = true // the facts of one may go ahead
+	case facts.empty() || !due && !facts.edge:
+		return false, nil
+	}
+	if !due {
+		facts = facts.edges()
+	}
+	// Until all of it is answered, what the control plane holds is between two
+	// pictures: only an inventory would tell it of what vanishes meanwhile.
+	complete, previous := r.complete, r.previous
+	r.complete = false
+	err = r.send(ctx, r.request(t, &facts, part))
+	var no *refusal
+	if errors.As(err, &no) {
+		r.hold(ctx, no, len(part) > 0)
+		if t.pass != nil && !t.pass.begun {
+			t.pass = nil // what is so by then is what will be told
+		}
+		r.complete, r.previous = complete, previous
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	r.answered(t, now, &facts, due, part)
+	return true, nil
+}
+
+// facts are what there is to say of them: all of them at the begin of an inventory.
+func (r *Reporter) facts(t *talk, now picture) diff {
+	if t.pass == nil || !t.pass.inventory || t.pass.begun {
+		return compareFacts(r.reported, now)
+	}
+	all := compareFacts(emptyPicture(), now)
+	all.capacity, all.quarantine, all.quarantined = now.capacity, now.judged, now.quarantined
+	// A notice is of what happened, not of what is: a new session knows what was told.
+	all.notices = unsaid(r.reported.notices, now.notices)
+	return all
+}
+
+func (r *Reporter) request(t *talk, facts *diff, part []told) *agentv1.ReportRequest {
+	req := facts.request(part)
+	p := t.pass
+	if p == nil || !p.inventory {
+		return req
+	}
+	if !p.begun {
+		req.InventoryBegin, p.since, r.previous = true, r.sequence+1, 0
+	}
+	if len(part) == len(p.rest) {
+		req.InventoryEnd, req.InventorySince = true, p.since
+	}
+	return req
+}
+
+// answered moves the picture of what the control plane knows.
+func (r *Reporter) answered(t *talk, now picture, facts *diff, all bool, part []told) {
+	t.spoke, t.beat = time.Now(), r.beat()
+	if all {
+		now.deployments = r.reported.deployments
+		r.reported = now
+		t.flushed = t.spoke
+	} else {
+		facts.learn(&r.reported)
+	}
+	if p := t.pass; p != nil && (len(part) > 0 || !p.begun) {
+		p.begun = true
+		if p.rest = p.rest[len(part):]; len(p.rest) == 0 {
+			r.reported.deployments, t.pass, t.flushed = p.to.deployments, nil, t.spoke
+			if p.inventory {
+				t.flushed = time.Time{} // what is new after it need not wait
+			}
+		}
+	}
+	r.complete = t.pass == nil
+	if len(part) > 0 {
+		r.holds = holds{}
+		if pause := r.pace().pause; pause > 0 {
+			r.holds.parts = t.spoke.Add(r.about(pause))
+		}
+	}
+}
+
+// hold back what was refused, longer each time that it is.
+func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
+	after := r.about(no.after << min(r.holds.refusals, 3))
+	r.cfg.Log.InfoContext(ctx, "the control plane is behind; will report later", "error", no.cause, "retry_in", after)
+	r.holds.refusals++
+	until := time.Now().Add(after)
+	r.holds.parts = until
+	if !parts {
+		r.holds.all = until
+	}
+}
+
+// about d, so that regions that were sent away together do not come back together.
+func (r *Reporter) about(d time.Duration) time.Duration {
+	return time.Duration((0.75 + 0.5*r.cfg.Rand()) * float64(d))
+}
+
+// listen until there may be something to say, and then give a sign of life if one
+// is due: at a fixed time, since a source that always has something to look at, and
+// never anything to say, must not put it off.
+func (r *Reporter) listen(ctx context.Context, t *talk) error {
+	wait := time.Until(t.spoke.Add(t.beat))
+	for _, at := range []time.Time{t.resync, r.holds.parts, r.holds.all, t.flushed.Add(r.pace().interval)} {
+		if d := time.Until(at); d > 0 {
+			wait = min(wait, d)
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.cfg.Source.Changed():
+	case <-time.After(wait):
+	}
+	if time.Since(t.spoke) < t.beat {
+		return nil
+	}
+	err := r.send(ctx, &agentv1.ReportRequest{})
+	t.spoke, t.beat = time.Now(), r.beat()
+	var no *refusal
+	if errors.As(err, &no) {
+		r.hold(ctx, no, false)
+		return nil
+	}
+	return err
+}
+
+// learn that the facts were told, and no others.
+func (d *diff) learn(reported *picture) {
+	if len(d.applied) > 0 {
+		reported.applied = maps.Clone(reported.applied)
+	}
+	for _, a := range d.applied {
+		reported.applied[key{a.Kind, a.Key}] = a
+	}
+	if len(d.rollups) > 0 {
+		reported.rollups = maps.Clone(reported.rollups)
+	}
+	for _, c := range d.rollups {
+		reported.rollups[c.DeploymentId] = c
+	}
+}

@@ -1,0 +1,125 @@
+package ingest
+
+import (
+	"time"
+)
+
+// What keeps an edge within a second however much is reported: it waits for its
+// region's report in hand, which waits maxDelay at the most and then for its batch,
+// and then for a batch of its own.
+const (
+	// calm is the wait below which nobody is behind: what two batches take.
+	calm = 50 * time.Millisecond
+	// maxDelay is the wait above which reports with many instances are refused.
+	maxDelay = 400 * time.Millisecond
+	// batchTime is about how long a batch of instances may take.
+	batchTime = 150 * time.Millisecond
+	// pauseFactor: were the wait alone what slows agents, all of them would wait at
+	// once. With a pause of ten times the wait, one in eleven does.
+	pauseFactor = 10
+	// maxInterval is how far counts and states that are no edge are coalesced: below a
+	// third of the lease's time to live.
+	maxInterval = 4 * time.Second
+	// maxPause bounds how long instances are held back: they are for people, who would
+	// rather see them late than not know how late.
+	maxPause = 10 * time.Second
+	// smallest is the share of MaxInstances that is always asked for: smaller reports
+	// would cost more each than what is in them.
+	smallest = 10
+)
+
+// load is how far the store is behind what agents report, at a moment.
+type load struct {
+	// delay is about how long a report with instances would wait if it came now.
+	delay time.Duration
+	// commit is what a batch took of late.
+	commit time.Duration
+}
+
+// limits are what agents are asked to keep to under a load.
+type limits struct {
+	interval, pause time.Duration
+	instances       int
+}
+
+// limits of reports grow with the delay, so that what is not yet stored lies with the
+// agents, who keep one state of each instance, and not here, where it would be a row
+// for each change. shortest and most are what is asked for when nothing is behind.
+func (l load) limits(shortest time.Duration, most int) limits {
+	out := limits{interval: min(max(shortest, 4*(l.commit+l.delay)), max(shortest, maxInterval)), instances: most}
+	if l.delay > calm {
+		out.pause = min(pauseFactor*l.delay, maxPause)
+		out.instances = max(int(float64(most)*float64(2*calm)/float64(max(l.delay, 2*calm))), most/smallest, 1)
+	}
+	return out
+}
+
+// refuses tells whether a report with instances is refused when so many rows wait,
+// and in what time it may come again. What is less than one batch never is: it is
+// not much, however long it takes.
+func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
+	if l.delay <= maxDelay || waiting < minBatchRows {
+		return 0, false
+	}
+	return min(pauseFactor*l.delay, maxPause), true
+}
+
+// Rates in rows a second.
+const (
+	// firstRate is believed until batches were measured: what a small machine does.
+	firstRate = 10_000
+	// measured is the least that a batch has to hold to say something of the rate:
+	// what a small one takes is the time of its commit.
+	measured = 500
+)
+
+// meter learns at what rate rows are stored while batches of them are.
+type meter struct {
+	rate   float64 // rows a second; 0: firstRate
+	commit time.Duration
+
+	active int       // batches under way that are large enough
+	since  time.Time // up to when busy counts
+	busy   time.Duration
+	rows   int
+}
+
+func (m *meter) perSecond() float64 {
+	if m.rate == 0 {
+		return firstRate
+	}
+	return m.rate
+}
+
+// batch is how many rows make one that takes about batchTime.
+func (m *meter) batch() int {
+	return min(max(int(m.perSecond()*batchTime.Seconds()), minBatchRows), maxBatchRows)
+}
+
+// begin of a batch.
+func (m *meter) begin(now time.Time, rows int) {
+	if rows < measured {
+		return
+	}
+	if m.active == 0 {
+		m.since = now
+	}
+	m.active++
+}
+
+// end of a batch that took so long. Two batches at once share the database, so that
+// the rate is what both of them stored in the time that either took.
+func (m *meter) end(now time.Time, rows int, took time.Duration) {
+	m.commit = (3*m.commit + took) / 4
+	if rows < measured {
+		return
+	}
+	m.active--
+	m.rows += rows
+	m.busy += now.Sub(m.since)
+	m.since = now
+	if m.busy >= batchTime {
+		m.rate = (m.perSecond() + float64(m.rows)/m.busy.Seconds()) / 2
+		m.busy, m.rows = 0, 0
+	}
+}

@@ -1,0 +1,179 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+var start = time.Unix(1_900_000_000, 0)
+
+// waits is a report of a region with so many instances.
+func waits(region string, instances int) *pending {
+	return &pending{ctx: context.Background(), region: region, req: &agentv1.ReportRequest{Instances: make([]*agentv1.InstanceState, instances)}}
+}
+
+// regionsOf a batch, in order.
+func regionsOf(batch []*pending) (out []string) {
+	for _, p := range batch {
+		out = append(out, p.region)
+	}
+	return out
+}
+
+func TestLimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
+	const shortest, most = 200 * time.Millisecond, 1000
+	for _, c := range []struct {
+		load load
+		want limits
+	}{
+		{load{}, limits{interval: shortest, instances: most}},
+		{load{commit: 20 * time.Millisecond, delay: 30 * time.Millisecond}, limits{interval: shortest, instances: most}},
+		{load{commit: 100 * time.Millisecond}, limits{interval: 400 * time.Millisecond, instances: most}},
+		{load{delay: 60 * time.Millisecond}, limits{interval: 240 * time.Millisecond, pause: 600 * time.Millisecond, instances: most}},
+		{load{delay: 200 * time.Millisecond}, limits{interval: 800 * time.Millisecond, pause: 2 * time.Second, instances: 500}},
+		{load{delay: 400 * time.Millisecond, commit: 100 * time.Millisecond}, limits{interval: 2 * time.Second, pause: 4 * time.Second, instances: 250}},
+		{load{delay: time.Minute, commit: time.Minute}, limits{interval: 4 * time.Second, pause: 10 * time.Second, instances: 100}},
+	} {
+		require.Equal(t, c.want, c.load.limits(shortest, most), "%+v", c.load)
+	}
+	// Whatever the operator asks for holds, and more load never asks for more.
+	require.Equal(t, 5*time.Second, load{}.limits(5*time.Second, 3).interval)
+	require.Equal(t, 1, load{delay: time.Minute}.limits(shortest, 3).instances)
+	last := load{}.limits(shortest, most)
+	for d := time.Duration(0); d < 2*time.Second; d += 7 * time.Millisecond {
+		l := load{delay: d}.limits(shortest, most)
+		require.GreaterOrEqual(t, l.interval, last.interval)
+		require.GreaterOrEqual(t, l.pause, last.pause)
+		require.LessOrEqual(t, l.instances, last.instances)
+		last = l
+	}
+}
+
+func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T) {
+	q := newQueue()
+	accepted := 0
+	var v verdict
+	for n := 0; n < 100; n++ {
+		if v = q.push(waits(fmt.Sprint("reg_", n), 1000), start); !v.ok {
+			break
+		}
+		accepted++
+	}
+	// At the rate that is believed at first, 10,000 rows a second.
+	require.Equal(t, 4, accepted)
+	require.False(t, v.full || v.crowded)
+	require.GreaterOrEqual(t, v.retryAfter, pauseFactor*maxDelay)
+	require.LessOrEqual(t, v.retryAfter, maxPause)
+	require.True(t, q.push(waits("reg_small", expressInstances), start).ok)
+
+	// A store that does more takes more, and one that stands still takes a batch.
+	q.meter.rate = 100_000
+	require.True(t, q.push(waits("reg_a", 1000), start).ok)
+	require.False(t, q.push(waits("reg_b", 1000), start.Add(time.Minute)).ok)
+	require.True(t, newQueue().push(waits("reg_a", 20_000), start).ok, "nothing waits: it is never too large")
+}
+
+func TestWhateverItIsNoMoreWaitsThanThereIsMemoryFor(t *testing.T) {
+	q := newQueue()
+	q.meter.rate = 1e9
+	n := 0
+	for ; n < 100_000; n++ {
+		if v := q.push(waits(fmt.Sprint("reg_", n), 1000), start); !v.ok {
+			require.True(t, v.full)
+			require.Positive(t, v.retryAfter)
+			break
+		}
+	}
+	require.LessOrEqual(t, n*1000, maxQueuedRows+1000)
+	require.False(t, q.push(waits("reg_small", 1), start).ok)
+
+	q = newQueue()
+	for n := range queueLength {
+		require.True(t, q.push(waits(fmt.Sprint("reg_", n), 1), start).ok)
+	}
+	require.True(t, q.push(waits("reg_more", 1), start).full)
+}
+
+func TestARegionThatIsLoudWaitsForItselfAlone(t *testing.T) {
+	q := newQueue()
+	for range maxWaiting {
+		require.True(t, q.push(waits("reg_loud", 1000), start).ok)
+	}
+	require.True(t, q.push(waits("reg_loud", 1000), start).crowded)
+	require.True(t, q.push(waits("reg_loud", 1), start).crowded)
+	for _, region := range []string{"reg_a", "reg_b"} {
+		require.True(t, q.push(waits(region, 100), start).ok)
+	}
+	batch := q.take(bulk)
+	require.Equal(t, []string{"reg_loud", "reg_a", "reg_b"}, regionsOf(batch), "one of each")
+	require.Empty(t, q.take(bulk), "one of its reports is being stored")
+	require.True(t, q.push(waits("reg_a", 1), start).ok)
+	require.Empty(t, q.take(express), "reports of a region are stored one after the other")
+	q.done(batch)
+	require.Equal(t, []string{"reg_loud"}, regionsOf(q.take(bulk)))
+	require.Equal(t, []string{"reg_a"}, regionsOf(q.take(express)))
+}
+
+func TestBatchesTakeAsMuchAsIsStoredInTheirTime(t *testing.T) {
+	q := newQueue()
+	q.meter.rate = 1e9
+	for n := range 30 {
+		require.True(t, q.push(waits(fmt.Sprint("reg_", n), 1000), start).ok)
+	}
+	for _, c := range []struct {
+		rate float64
+		want int
+	}{{20_000, 3}, {100, 2}, {1e9, 10}} {
+		q.meter.rate = c.rate
+		batch := q.take(bulk)
+		require.Len(t, batch, c.want, "at %v rows a second", c.rate)
+		q.done(batch)
+	}
+}
+
+func TestAReportWhoseCallerHasGoneIsNotStored(t *testing.T) {
+	q := newQueue()
+	gone, cancel := context.WithCancel(context.Background())
+	left, late, stays := waits("reg_a", 100), waits("reg_b", 100), waits("reg_c", 100)
+	late.ctx = gone
+	for _, p := range []*pending{left, late, stays} {
+		require.True(t, q.push(p, start).ok)
+	}
+	q.leave(left)
+	q.leave(left)
+	cancel()
+	batch := q.take(bulk)
+	require.Equal(t, []string{"reg_c"}, regionsOf(batch))
+	q.done(batch)
+	q.leave(stays)
+	require.Zero(t, q.rows)
+	require.Empty(t, q.waiting)
+	require.Empty(t, q.busy)
+}
+
+func TestTheRateIsThatOfLargeBatchesTogether(t *testing.T) {
+	var m meter
+	require.EqualValues(t, firstRate, m.perSecond())
+	for range 100 { // commits of a quiet day say nothing of it
+		m.begin(start, 3)
+		m.end(start.Add(10*time.Millisecond), 3, 10*time.Millisecond)
+	}
+	require.EqualValues(t, firstRate, m.perSecond())
+	now := start
+	for range 20 {
+		m.begin(now, 4000)
+		m.begin(now, 4000)
+		now = now.Add(100 * time.Millisecond)
+		m.end(now, 4000, 100*time.Millisecond)
+		now = now.Add(100 * time.Millisecond)
+		m.end(now, 4000, 200*time.Millisecond)
+		now = now.Add(time.Minute) // in which nothing is to be done
+	}
+	require.InDelta(t, 40_000, m.perSecond(), 100)
+}
