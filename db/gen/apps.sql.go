@@ -489,7 +489,7 @@ type UpdateAppParams struct {
 	ResourceVersion      int64
 }
 
-// step is not among the columns: only StepApp moves it.
+// step is not among the columns: only a step moves it.
 func (q *Queries) UpdateApp(ctx context.Context, arg UpdateAppParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, updateApp,
 		arg.Description,
@@ -507,6 +507,59 @@ func (q *Queries) UpdateApp(ctx context.Context, arg UpdateAppParams) (int64, er
 		arg.WorkspaceID,
 		arg.ID,
 		arg.ResourceVersion,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const updateAppInStep = `-- name: UpdateAppInStep :execrows
+UPDATE apps
+SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
+    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
+    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1, step = step + 1
+WHERE workspace_id = ? AND id = ? AND resource_version = ? AND step = ?
+`
+
+type UpdateAppInStepParams struct {
+	Description          string
+	Status               int32
+	Message              string
+	LiveDeploymentID     string
+	PreviousDeploymentID string
+	RolloutID            string
+	LatestVersion        int32
+	Replicas             int32
+	DeletingSince        int64
+	AbandonUnreachable   bool
+	DeletedAt            int64
+	UpdatedAt            int64
+	WorkspaceID          string
+	ID                   string
+	ResourceVersion      int64
+	Step                 int64
+}
+
+// UpdateApp and StepApp in one.
+func (q *Queries) UpdateAppInStep(ctx context.Context, arg UpdateAppInStepParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, updateAppInStep,
+		arg.Description,
+		arg.Status,
+		arg.Message,
+		arg.LiveDeploymentID,
+		arg.PreviousDeploymentID,
+		arg.RolloutID,
+		arg.LatestVersion,
+		arg.Replicas,
+		arg.DeletingSince,
+		arg.AbandonUnreachable,
+		arg.DeletedAt,
+		arg.UpdatedAt,
+		arg.WorkspaceID,
+		arg.ID,
+		arg.ResourceVersion,
+		arg.Step,
 	)
 	if err != nil {
 		return 0, err

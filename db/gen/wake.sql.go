@@ -10,13 +10,16 @@ import (
 	"strings"
 )
 
-const clearWake = `-- name: ClearWake :exec
+const clearWake = `-- name: ClearWake :execrows
 DELETE FROM app_wake WHERE app_id = ?
 `
 
-func (q *Queries) ClearWake(ctx context.Context, appID string) error {
-	_, err := q.db.ExecContext(ctx, clearWake, appID)
-	return err
+func (q *Queries) ClearWake(ctx context.Context, appID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, clearWake, appID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const dueWakes = `-- name: DueWakes :many

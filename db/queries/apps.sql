@@ -21,12 +21,20 @@ SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 SELECT * FROM apps WHERE id = ? FOR UPDATE;
 
 -- name: UpdateApp :execrows
--- step is not among the columns: only StepApp moves it.
+-- step is not among the columns: only a step moves it.
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
     rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
     deleted_at = ?, updated_at = ?, resource_version = resource_version + 1
 WHERE workspace_id = ? AND id = ? AND resource_version = ?;
+
+-- name: UpdateAppInStep :execrows
+-- UpdateApp and StepApp in one.
+UPDATE apps
+SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
+    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
+    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1, step = step + 1
+WHERE workspace_id = ? AND id = ? AND resource_version = ? AND step = ?;
 
 -- name: StepApp :execrows
 -- The fence against a stalled replica's late step.

@@ -3,7 +3,7 @@
 -- does so after this transaction and reads what it wrote.
 SELECT * FROM app_wake WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR UPDATE;
 
--- name: ClearWake :exec
+-- name: ClearWake :execrows
 DELETE FROM app_wake WHERE app_id = ?;
 
 -- name: DueWakes :many

@@ -30,8 +30,9 @@ var starts = map[string]bool{
 
 // asked is how a mutation changes what an app counts for.
 type asked struct {
-	// created: the app did not exist before.
+	// created: the app did not exist before, and is in this environment.
 	created       bool
+	environmentID string
 	before, after model.Claim
 }
 
@@ -84,6 +85,14 @@ func (c *change) admit() error {
 	}
 	if c.asked == nil {
 		return nil
+	}
+	if c.asked.created {
+		// Who deletes an environment locks the workspace before it counts the apps.
+		if _, err := c.GetEnvironment(c.workspaceID, c.asked.environmentID); c.api.cfg.IsNotFound(err) {
+			return missing("", "environment", c.asked.environmentID, "It was deleted.")
+		} else if err != nil {
+			return fmt.Errorf("read environment %s: %w", c.asked.environmentID, err)
+		}
 	}
 	if c.asked.grows() && admission.Counted(limits) {
 		others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, c.PutClaims)

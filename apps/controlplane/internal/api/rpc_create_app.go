@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -14,14 +13,10 @@ func (a *API) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (
 		if err != nil {
 			return nil, err
 		}
-		e, err = c.LockEnvironment(c.workspaceID, e.ID)
-		if a.cfg.IsNotFound(err) {
-			return nil, missing("environment", "environment", req.GetEnvironment(), "It was deleted.")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("lock environment %s: %w", e.ID, err)
-		}
 		app, err := c.insertApp(e, req.GetName(), req.GetDescription())
+		if a.cfg.IsExists(err) {
+			return nil, exists("name", "app", req.GetName())
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -35,6 +35,10 @@ func (c *change) deleteEnvironment(e model.Environment) error {
 	if err != nil {
 		return fmt.Errorf("lock environment %s: %w", e.ID, err)
 	}
+	// Whoever makes an app holds it as well when it looks whether we are still there.
+	if _, err := c.LockAdmission(e.WorkspaceID); err != nil {
+		return fmt.Errorf("lock workspace %s: %w", e.WorkspaceID, err)
+	}
 	n, err := c.CountApps(e.WorkspaceID, "", e.ID)
 	if err != nil {
 		return fmt.Errorf("count apps of environment %s: %w", e.ID, err)

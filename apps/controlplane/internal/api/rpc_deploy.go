@@ -91,7 +91,13 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 	}
 	if !found {
 		_, name := splitApp(ref)
-		return c.newApp(e.ID, name, "")
+		if app, err = c.insertApp(e, name, ""); !c.api.cfg.IsExists(err) {
+			return app, e, err
+		}
+		// It was made meanwhile.
+		if app, err = c.GetAppByName(c.workspaceID, e.ID, name); err != nil {
+			return app, e, fmt.Errorf("read app %s: %w", ref, err)
+		}
 	}
 	if pinEnvironment {
 		if e, err = c.LockEnvironment(c.workspaceID, e.ID); err != nil {
@@ -104,47 +110,19 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 	return app, e, alive(app)
 }
 
-// newApp makes an app, or returns the one of that name that was made meanwhile.
-// The environment is locked, so that it is not deleted under the app.
-func (c *change) newApp(environmentID, name, description string) (app model.App, e model.Environment, err error) {
-	e, err = c.LockEnvironment(c.workspaceID, environmentID)
-	if c.api.cfg.IsNotFound(err) {
-		return app, e, missing("app", "environment", environmentID, "It was deleted.")
-	}
-	if err != nil {
-		return app, e, fmt.Errorf("lock environment %s: %w", environmentID, err)
-	}
-	app, err = c.GetAppByName(c.workspaceID, e.ID, name)
-	if err == nil {
-		app, err = c.lockedApp(app.ID)
-		if err == nil {
-			err = alive(app)
-		}
-		return app, e, err
-	}
-	if !c.api.cfg.IsNotFound(err) {
-		return app, e, fmt.Errorf("read app %s: %w", name, err)
-	}
-	app, err = c.insertApp(e, name, description)
-	return app, e, err
-}
-
-// insertApp writes a new app into the locked environment.
+// insertApp writes a new app. That its environment was not deleted under it is
+// looked at in the end, with the workspace locked.
 func (c *change) insertApp(e model.Environment, name, description string) (model.App, error) {
 	app := model.App{
 		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
 		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: defaultReplicas,
 		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
 	}
-	err := c.InsertApp(app)
-	switch {
-	case c.api.cfg.IsExists(err):
-		return app, exists("name", "app", name)
-	case err != nil:
+	if err := c.InsertApp(app); err != nil {
 		return app, fmt.Errorf("create app %s: %w", name, err)
 	}
 	c.claims(app, nil, nil, nil)
-	c.asked.created = true
+	c.asked.created, c.asked.environmentID = true, e.ID
 	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
 	return app, nil
 }

@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -100,6 +102,37 @@ func TestAProjectWithAppsIsKept(t *testing.T) {
 	refused(t, err, connect.CodeNotFound, notFound, "project")
 	_, err = w.environments(w.viewer).GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: list.GetEnvironments()[0].GetId()})
 	refused(t, err, connect.CodeNotFound, notFound, "environment")
+}
+
+// TestNoAppOutlivesItsEnvironment: of an app that is made and its environment that is
+// deleted at the same time one is refused.
+func TestNoAppOutlivesItsEnvironment(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	for i := range 40 {
+		environment := fmt.Sprintf("default/e%d", i)
+		_, err := w.environments(w.owner).CreateEnvironment(ctx, &windlassv1.CreateEnvironmentRequest{Project: "default", Name: environment[len("default/"):]})
+		require.NoError(t, err)
+		var made, deleted error
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if i%2 == 0 {
+				_, made = w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Name: "chat", Environment: environment})
+			} else {
+				_, made = w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: environment + "/chat", Spec: echo()})
+			}
+		})
+		wg.Go(func() {
+			_, deleted = w.environments(w.owner).DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Environment: environment})
+		})
+		wg.Wait()
+		if made == nil {
+			refused(t, deleted, failed, inUse, "")
+		} else {
+			require.NoError(t, deleted)
+			require.Equal(t, connect.CodeNotFound, connect.CodeOf(made), made)
+		}
+	}
 }
 
 func TestPlatformRegionsAreUsedByGrant(t *testing.T) {

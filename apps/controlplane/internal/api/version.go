@@ -206,8 +206,11 @@ func (c *change) running(app model.App) (r running, err error) {
 	if r.live, err = c.liveOf(app); err != nil {
 		return r, err
 	}
-	if r.rows, err = c.LockTopology(app.ID); err != nil {
-		return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+	// An app that never had a version has no rows.
+	if app.LatestVersion > 0 {
+		if r.rows, err = c.LockTopology(app.ID); err != nil {
+			return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+		}
 	}
 	c.claims(app, r.live, r.flight.deployment, r.rows)
 	return r, nil

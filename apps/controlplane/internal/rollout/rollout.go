@@ -37,7 +37,7 @@ type Tx interface {
 
 	LockApp(workspaceID, id string) (model.App, error)
 	StepApp(id string, step int64) error
-	UpdateApp(model.App) error
+	UpdateAppInStep(model.App) error
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	UpdateDeployment(model.Deployment) error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,10 +98,6 @@ func (s *Stepper) decide(ctx context.Context, appID string, resolution *plan.Res
 		if in.App.ID == "" || in.App.DeletedAt != 0 {
 			return nil
 		}
-		if err := tx.StepApp(appID, in.App.Step); err != nil {
-			return err
-		}
-		in.App.Step++
 		in.Resolved, in.Jitter = resolution, jitter
 		d.in, d.out = in, plan.Next(in, d.at)
 		if spans == nil {
@@ -141,14 +138,18 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 		return in, err
 	}
 	apps := []string{appID}
-	if in.Observed, err = tx.ListObserved(apps); err != nil {
-		return in, err
+	if len(in.Topology) > 0 { // else no region was ever told to report anything
+		if in.Observed, err = tx.ListObserved(apps); err != nil {
+			return in, err
+		}
 	}
 	if in.Routes, err = tx.ListRoutes(apps); err != nil {
 		return in, err
 	}
-	if in.RouteObserved, err = tx.ListRouteObserved(apps); err != nil {
-		return in, err
+	if len(in.Routes) > 0 {
+		if in.RouteObserved, err = tx.ListRouteObserved(apps); err != nil {
+			return in, err
+		}
 	}
 	return in, s.readRegions(tx, &in)
 }
@@ -168,7 +169,9 @@ func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, err
 		}
 	}
 	deployments, err := tx.GetDeployments(sortedKeys(want))
-	if err != nil || in.App.LatestVersion == 0 {
+	if err != nil || in.App.LatestVersion == 0 || slices.ContainsFunc(deployments, func(d model.Deployment) bool {
+		return d.Version == in.App.LatestVersion
+	}) {
 		return deployments, err
 	}
 	newest, err := tx.GetDeploymentByVersion(in.App.WorkspaceID, in.App.ID, in.App.LatestVersion)
@@ -177,10 +180,8 @@ func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, err
 		return deployments, nil
 	case err != nil:
 		return nil, err
-	case !want[newest.ID]:
-		deployments = append(deployments, newest)
 	}
-	return deployments, nil
+	return append(deployments, newest), nil
 }
 
 func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
@@ -226,13 +227,20 @@ func regionsToName(in plan.Input) []string {
 	return nil
 }
 
+// fence moves the app's step number on, which a step that was stalled since cannot,
+// and stores the app with it if that changed.
+func (s *Stepper) fence(tx Tx, d decision) error {
+	if d.out.App != nil {
+		return tx.UpdateAppInStep(*d.out.App)
+	}
+	return tx.StepApp(d.in.App.ID, d.in.App.Step)
+}
+
 // write stores the plan, and asks for the next look in the same transaction.
 func (s *Stepper) write(tx Tx, d decision, spans *stepSpans) error {
 	out := d.out
-	if out.App != nil {
-		if err := tx.UpdateApp(*out.App); err != nil {
-			return err
-		}
+	if err := s.fence(tx, d); err != nil {
+		return err
 	}
 	for _, dep := range out.Deployments {
 		if err := tx.UpdateDeployment(dep); err != nil {

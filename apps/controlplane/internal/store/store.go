@@ -159,6 +159,8 @@ type AppTx interface {
 	LockApp(workspaceID, id string) (model.App, error)
 	// UpdateApp stores the row, ResourceVersion plus one. Call it on a locked row.
 	UpdateApp(model.App) error
+	// UpdateAppInStep is UpdateApp and StepApp(a.ID, a.Step) in one.
+	UpdateAppInStep(a model.App) error
 	// StepApp moves the step number from step to step+1, or ErrConflict.
 	StepApp(id string, step int64) error
 	// ListApps is by (name, id); an empty environment means all.

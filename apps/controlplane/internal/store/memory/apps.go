@@ -42,18 +42,22 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 }
 
 // UpdateApp leaves the step number and what names the app as they are.
-func (t *tx) UpdateApp(a model.App) error {
+func (t *tx) UpdateApp(a model.App) error { return t.updateApp(a, 0) }
+
+func (t *tx) UpdateAppInStep(a model.App) error { return t.updateApp(a, 1) }
+
+func (t *tx) updateApp(a model.App, steps int64) error {
 	stored, ok, err := t.apps.lock(a.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok || stored.WorkspaceID != a.WorkspaceID:
 		return notFound("app", a.ID)
-	case stored.ResourceVersion != a.ResourceVersion:
+	case stored.ResourceVersion != a.ResourceVersion || steps > 0 && stored.Step != a.Step:
 		return conflict("app", a.ID)
 	}
 	a.ProjectID, a.EnvironmentID, a.Name = stored.ProjectID, stored.EnvironmentID, stored.Name
-	a.Step, a.CreatedAt = stored.Step, stored.CreatedAt
+	a.Step, a.CreatedAt = stored.Step+steps, stored.CreatedAt
 	a.ResourceVersion++
 	t.touch(a.ID)
 	return t.apps.put(a)

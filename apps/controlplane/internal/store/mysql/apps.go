@@ -35,6 +35,7 @@ func (t *tx) InsertApp(a model.App) error {
 		return t.err(err, "insert app", a.ID)
 	}
 	t.touch(a.ID)
+	t.unset[a.ID] = struct{}{}
 	return nil
 }
 
@@ -74,6 +75,18 @@ func (t *tx) UpdateApp(a model.App) error {
 	})
 	t.touch(a.ID)
 	return t.swapped(n, err, func() error { _, err := t.GetApp(a.WorkspaceID, a.ID); return err }, "update app", a.ID)
+}
+
+func (t *tx) UpdateAppInStep(a model.App) error {
+	n, err := t.q.UpdateAppInStep(t.ctx, gen.UpdateAppInStepParams{
+		Description: a.Description, Status: int32(a.Status), Message: a.Message,
+		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
+		LatestVersion: a.LatestVersion, Replicas: a.Replicas, DeletingSince: a.DeletingSince,
+		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, UpdatedAt: a.UpdatedAt,
+		WorkspaceID: a.WorkspaceID, ID: a.ID, ResourceVersion: a.ResourceVersion, Step: a.Step,
+	})
+	t.touch(a.ID)
+	return t.swapped(n, err, func() error { _, err := t.GetApp(a.WorkspaceID, a.ID); return err }, "step app", a.ID)
 }
 
 func (t *tx) StepApp(id string, step int64) error {

@@ -36,8 +36,11 @@ type tx struct {
 
 	changes changes
 	woken   map[string]struct{}
-	apps    map[string]struct{}
-	bumped  map[string]int64 // regions whose epoch was bumped, and their revision
+	// unset are apps that have no wake-up row, and get none from others before the end:
+	// this transaction made the app, or holds the lock of the row that it took away.
+	unset  map[string]struct{}
+	apps   map[string]struct{}
+	bumped map[string]int64 // regions whose epoch was bumped, and their revision
 }
 
 var _ store.Tx = (*tx)(nil)
@@ -45,7 +48,7 @@ var _ store.Tx = (*tx)(nil)
 func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly bool) *tx {
 	t := &tx{
 		ctx: ctx, metrics: s.metrics, readOnly: readOnly,
-		woken: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
+		woken: map[string]struct{}{}, unset: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
 	}
 	p, r := conn{db: primary, tx: t}, conn{db: reads, tx: t}
 	t.feed, t.primary = p, gen.New(p)

@@ -1,6 +1,8 @@
 package mysql
 
 import (
+	"slices"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/db/gen"
 )
@@ -24,7 +26,8 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 	if err := t.locking("wake app", ids[0]); err != nil {
 		return err
 	}
-	rows, err := inChunks(ids, func(ids []string) ([]gen.AppWake, error) { return t.q.LockWakes(t.ctx, ids) })
+	known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := t.unset[id]; return ok })
+	rows, err := inChunks(known, func(ids []string) ([]gen.AppWake, error) { return t.q.LockWakes(t.ctx, ids) })
 	if err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
@@ -34,6 +37,7 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 	}
 	turned := ids[:0:0]
 	for _, id := range ids {
+		delete(t.unset, id)
 		if old, ok := was[id]; !ok || due < old {
 			turned = append(turned, id)
 		}
@@ -57,7 +61,11 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 
 func (t *tx) ClearWake(appID string) error {
 	delete(t.woken, appID)
-	return t.err(t.q.ClearWake(t.ctx, appID), "clear wake of app", appID)
+	n, err := t.q.ClearWake(t.ctx, appID)
+	if err == nil && n > 0 {
+		t.unset[appID] = struct{}{}
+	}
+	return t.err(err, "clear wake of app", appID)
 }
 
 func (t *tx) DueWakes(now, lost, again int64, n int) ([]model.Wake, error) {

@@ -104,6 +104,26 @@ func testApps(t *testing.T, setup setup) {
 		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp("app_x", 0) })
 	})
 
+	t.Run("a step stores the app and moves its number at once, or does neither", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		app.Message = "one step further"
+		w.update(func(tx store.Tx) error { return tx.UpdateAppInStep(app) })
+		got := read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+		require.Equal(t, []any{app.Message, app.Step + 1, app.ResourceVersion + 1}, []any{got.Message, got.Step, got.ResourceVersion})
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(app) })
+		late := got
+		late.Step--
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(late) })
+		late = got
+		late.ResourceVersion--
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(late) })
+		require.Equal(t, got, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
+		missing := got
+		missing.ID = "app_x"
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.UpdateAppInStep(missing) })
+	})
+
 	t.Run("only a step moves the step number", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
