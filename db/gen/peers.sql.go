@@ -9,6 +9,17 @@ import (
 	"context"
 )
 
+const countStreams = `-- name: CountStreams :one
+SELECT COUNT(*) FROM region_streams s JOIN regions r ON r.id = s.region WHERE r.status = ?
+`
+
+func (q *Queries) CountStreams(ctx context.Context, status int32) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countStreams, status)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deletePeer = `-- name: DeletePeer :exec
 DELETE FROM peers WHERE id = ?
 `

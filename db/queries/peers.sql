@@ -21,6 +21,9 @@ WHERE last_seen < CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(sqlc.arg(
 INSERT INTO region_streams (region, peer_id) VALUES (?, ?)
 ON DUPLICATE KEY UPDATE peer_id = VALUES(peer_id);
 
+-- name: CountStreams :one
+SELECT COUNT(*) FROM region_streams s JOIN regions r ON r.id = s.region WHERE r.status = ?;
+
 -- name: GetStream :one
 SELECT peer_id FROM region_streams WHERE region = ?;
 

@@ -96,6 +96,10 @@ func (b *boundBody) Read(p []byte) (int, error) {
 // errStopping is the cause of the context of requests when the server stops.
 var errStopping = errors.New("the server is stopping")
 
+// Stopping tells whether a request's context ended because the server stops. The
+// stream can still be written to, for the rest of the grace.
+func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
+
 // cutKey finds, in a request's context, the context that ends when grace does.
 type cutKey struct{}
 

@@ -48,6 +48,8 @@ type Tx interface {
 	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error)
 	AppsInRegion(regionID string) ([]string, error)
 	PutStream(regionID, peerID string) error
+	ListPeers(seenWithin int64) ([]model.Peer, error)
+	CountStreams() (int, error)
 	Wake(appIDs []string, due, now int64) error
 }
 
@@ -88,7 +90,12 @@ type Config struct {
 	SnapshotRate  rate.Limit
 	SnapshotBurst int
 	// Limits that a new session starts with; nil: none.
-	Limits  func() *agentv1.ReportLimits
+	Limits func() *agentv1.ReportLimits
+	// Even is how often it is looked whether this process has more than its share of
+	// the streams: 5 s, two small queries. EvenAfter is how long the processes must have
+	// been the same before anything is done about it: 15 s, so that a rolling restart
+	// is over, or as good as, and who died is no longer counted.
+	Even, EvenAfter time.Duration
 	Version string
 }
 
@@ -102,6 +109,8 @@ func (c *Config) defaults() {
 	set(&c.Bookmark, 10*time.Second)
 	set(&c.LeaseTTL, 15*time.Second)
 	set(&c.SendTimeout, 30*time.Second)
+	set(&c.Even, 5*time.Second)
+	set(&c.EvenAfter, 15*time.Second)
 	if c.SnapshotRate == 0 {
 		c.SnapshotRate = 50
 	}
@@ -128,6 +137,8 @@ type Service struct {
 	streams  map[string]*stream // by region: the current session's
 	draining chan struct{}
 	drained  bool
+	// leavers is how many streams there were when draining began.
+	leavers int
 }
 
 // New checks the config and returns a service; Run makes it move.
@@ -152,15 +163,25 @@ func New(cfg Config) (*Service, error) {
 // regions; with none given, of any. It never blocks.
 func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 
-// Run tails the feed until ctx ends.
-func (s *Service) Run(ctx context.Context) error { return s.tailer.Run(ctx) }
+// Run tails the feed, and keeps this process at its share of the streams, until ctx
+// ends.
+func (s *Service) Run(ctx context.Context) error {
+	var even sync.WaitGroup
+	defer even.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.cfg.Peer != "" {
+		even.Go(func() { s.even(ctx) })
+	}
+	return s.tailer.Run(ctx)
+}
 
 // Drain sends every stream away. New streams are sent away at once.
 func (s *Service) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.drained {
-		s.drained = true
+		s.drained, s.leavers = true, len(s.streams)
 		close(s.draining)
 	}
 }

@@ -33,10 +33,11 @@ type callerKey struct{}
 
 // house is a dispatcher over a store, served over real HTTP.
 type house struct {
-	t      *testing.T
-	db     *memory.Store
-	svc    *dispatch.Service
-	client agentv1connect.AgentServiceClient
+	t       *testing.T
+	db      *memory.Store
+	svc     *dispatch.Service
+	handler http.Handler
+	client  agentv1connect.AgentServiceClient
 }
 
 type service struct {
@@ -52,9 +53,9 @@ func (s service) UploadLogs(ctx context.Context, req *agentv1.UploadLogsRequest)
 	return s.Service.UploadLogs(ctx, req)
 }
 
-func setup(t *testing.T, bookmark time.Duration) *house {
+func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config)) *house {
 	db := memory.New(func() int64 { return time.Now().UnixMilli() })
-	svc, err := dispatch.New(dispatch.Config{
+	cfg := dispatch.Config{
 		Store: store.Bind[dispatch.Tx](db),
 		Caller: func(ctx context.Context) (string, int64, bool) {
 			id, ok := ctx.Value(callerKey{}).(string)
@@ -63,7 +64,11 @@ func setup(t *testing.T, bookmark time.Duration) *house {
 		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		Log:        slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Beat: 20 * time.Millisecond, Bookmark: bookmark,
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	svc, err := dispatch.New(cfg)
 	require.NoError(t, err)
 	db.OnCommit(func(c store.Commit) {
 		if len(c.Revisions) > 0 {
@@ -76,7 +81,11 @@ func setup(t *testing.T, bookmark time.Duration) *house {
 	path, handler := agentv1connect.NewAgentServiceHandler(service{Service: svc})
 	mux := http.NewServeMux()
 	mux.Handle(path, dispatch.WithWriteDeadline(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, region)))
+		caller := region
+		if other := r.Header.Get("Region"); other != "" {
+			caller = other
+		}
+		handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 	})))
 	server := httptest.NewServer(mux)
 	t.Cleanup(func() {
@@ -86,7 +95,7 @@ func setup(t *testing.T, bookmark time.Duration) *house {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	h := &house{t: t, db: db, svc: svc, client: agentv1connect.NewAgentServiceClient(server.Client(), server.URL)}
+	h := &house{t: t, db: db, svc: svc, handler: mux, client: agentv1connect.NewAgentServiceClient(server.Client(), server.URL)}
 	h.update(func(tx store.Tx) error {
 		return errors.Join(
 			tx.InsertWorkspace(model.Workspace{ID: "ws_1", Name: "w", ResourceVersion: 1}),

@@ -25,8 +25,6 @@ const (
 	// a slow link, and neither side should need a large buffer.
 	maxFrameItems = 500
 	maxFrameBytes = 1 << 20
-	// goAwayWindow is what agents spread their return over.
-	goAwayWindow = 2 * time.Second
 	// readTimeout bounds one read of items.
 	readTimeout = 30 * time.Second
 )
@@ -52,6 +50,8 @@ type stream struct {
 	complete bool
 	indexAt  int64
 	requests chan *agentv1.Request
+	// away takes the stream elsewhere; a buffer of one.
+	away chan goAway
 }
 
 func newStream(s *Service, region, session string, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
@@ -60,6 +60,7 @@ func newStream(s *Service, region, session string, out *connect.ServerStream[age
 		ended:    make(chan struct{}),
 		index:    digest.NewIndex(),
 		requests: make(chan *agentv1.Request, 16),
+		away:     make(chan goAway, 1),
 	}
 }
 
@@ -80,13 +81,15 @@ func (st *stream) run(ctx context.Context) error {
 	for {
 		// What is owed goes before anything that may be waiting beside it.
 		if err := st.flush(ctx); err != nil {
-			return st.failed(ctx, err)
+			return failed(err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-st.svc.draining:
-			return st.goAway(ctx, "this server is leaving")
+			return goAway{errLeaving, st.svc.spread()}
+		case away := <-st.away:
+			return away
 		case <-st.ended:
 			return rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "", st.cause.Error())
 		case <-st.sub.signal:
@@ -97,7 +100,7 @@ func (st *stream) run(ctx context.Context) error {
 			}
 		case <-bookmark.C:
 			if err := st.bookmark(ctx); err != nil {
-				return st.failed(ctx, err)
+				return failed(err)
 			}
 			bookmark.Reset(st.bookmarkDelay())
 		}
@@ -105,9 +108,9 @@ func (st *stream) run(ctx context.Context) error {
 }
 
 // failed turns "this stream cannot go on, another can" into a GoAway.
-func (st *stream) failed(ctx context.Context, err error) error {
+func failed(err error) error {
 	if errors.Is(err, errDrift) {
-		return st.goAway(ctx, err.Error())
+		return goAway{errDrift, minSpread}
 	}
 	return err
 }
@@ -359,9 +362,9 @@ func (st *stream) bookmark(ctx context.Context) error {
 	}}})
 }
 
-func (st *stream) goAway(ctx context.Context, reason string) error {
+func (st *stream) goAway(ctx context.Context, reason string, spread time.Duration) error {
 	return st.send(ctx, "go_away", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{
-		RetryAfter: durationpb.New(goAwayWindow), Reason: reason,
+		RetryAfter: durationpb.New(spread), Reason: reason,
 	}}})
 }
 

@@ -31,12 +31,25 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
 	}
 	st := newStream(s, region, req.SessionId, out)
-	select {
-	case <-s.draining:
-		return st.goAway(ctx, "this server is leaving")
-	default:
+	if s.leaving(ctx) {
+		return st.goAway(ctx, errLeaving.Error(), s.spread())
 	}
+	err := s.watch(ctx, st, issuedAt, req)
+	var away goAway
+	switch {
+	case errors.As(err, &away):
+		return st.goAway(ctx, away.Error(), away.spread)
+	case s.leaving(ctx) && (err == nil || errors.Is(err, context.Canceled)):
+		// Whatever the stream was doing: an agent that is not told takes it for a failure.
+		return st.goAway(ctx, errLeaving.Error(), s.spread())
+	}
+	return err
+}
 
+// watch is the stream from its session to its end; a goAway is how it ends when the
+// agent can go on elsewhere.
+func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *agentv1.WatchRequest) error {
+	region := st.region
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	session, verdict, err := s.open(opening, region, issuedAt, req)
 	cancel()

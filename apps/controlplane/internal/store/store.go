@@ -410,6 +410,8 @@ type PeerTx interface {
 	DeletePeers(unseenFor int64) (int, error)
 	// PutStream notes that the region's agent watches through the process.
 	PutStream(regionID, peerID string) error
+	// CountStreams counts the connected regions whose agent watches through any process.
+	CountStreams() (int, error)
 	// GetStream returns the process that the region's agent watched last.
 	GetStream(regionID string) (peerID string, err error)
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func (t *tx) PutPeer(p model.Peer) error {
@@ -41,6 +42,16 @@ func (t *tx) DeletePeers(unseenFor int64) (int, error) {
 
 func (t *tx) PutStream(regionID, peerID string) error {
 	return t.streams.put(regionStream{regionID: regionID, peerID: peerID})
+}
+
+func (t *tx) CountStreams() (int, error) {
+	n := 0
+	for _, r := range t.regions.list(func(r model.Region) bool { return r.Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED }) {
+		if _, ok := t.streams.get(r.ID); ok {
+			n++
+		}
+	}
+	return n, nil
 }
 
 func (t *tx) GetStream(regionID string) (string, error) {

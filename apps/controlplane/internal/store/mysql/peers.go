@@ -3,6 +3,7 @@ package mysql
 import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func (t *tx) PutPeer(p model.Peer) error {
@@ -28,6 +29,12 @@ func (t *tx) DeletePeers(unseenFor int64) (int, error) {
 
 func (t *tx) PutStream(regionID, peerID string) error {
 	return t.err(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
+}
+
+// CountStreams reads the primary, as ListPeers does: the two are compared.
+func (t *tx) CountStreams() (int, error) {
+	n, err := t.primary.CountStreams(t.ctx, int32(windlassv1.RegionStatus_REGION_STATUS_CONNECTED))
+	return int(n), t.err(err, "count streams", "")
 }
 
 // GetStream reads the primary: the agent may have moved a moment ago.

@@ -75,6 +75,15 @@ func testPeers(t *testing.T, setup setup) {
 			require.Equal(t, peer, get(regions[0]))
 		}
 		w.update(func(tx store.Tx) error { return tx.PutStream(regions[1], "cp_3") })
+		count := func() int { return read(w, func(tx store.Tx) (int, error) { return tx.CountStreams() }) }
+		require.Zero(t, count(), "nobody is connected")
+		for n, id := range regions {
+			w.update(func(tx store.Tx) error {
+				_, _, err := tx.StartSession(id, "session", minute, model.Region{})
+				return err
+			})
+			require.Equal(t, n+1, count())
+		}
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(regions[0]) })
 		missing(w, func(tx store.Tx) (string, error) { return tx.GetStream(regions[0]) })
 		require.Equal(t, "cp_3", get(regions[1]))

@@ -1,0 +1,144 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
+)
+
+// A load balancer spreads connections when they are made, and an agent's lives for
+// weeks: after a rolling restart the process that was restarted last has no stream,
+// and the others have all. So each process looks, for itself, how many streams its
+// share would be, and sends away what it has beyond. There is nobody who decides for
+// all: with a balancer that knows who has few connections one step does it, and with
+// one that takes the next in turn some steps do, since what is sent away comes back
+// in equal parts.
+
+// goAway ends a stream whose agent is to go on elsewhere, after a random part of
+// spread.
+type goAway struct {
+	error
+	spread time.Duration
+}
+
+var (
+	errLeaving = errors.New("this server is leaving")
+	errUneven  = errors.New("other servers have fewer streams")
+)
+
+// Each agent that comes back costs a transaction and 2 ms of processor time (see the
+// agent's reconnect), so that so many a second as there are of these in one keep less
+// than a core busy: 1,000 are spread over 2 s. A region's changes wait meanwhile, so
+// that few agents come back sooner.
+const (
+	spreadEach = 2 * time.Millisecond
+	minSpread  = 100 * time.Millisecond
+	maxSpread  = 10 * time.Second
+)
+
+func spreadOf(streams int) time.Duration {
+	return min(max(time.Duration(streams)*spreadEach, minSpread), maxSpread)
+}
+
+// spread is what agents spread their return over when this process leaves.
+func (s *Service) spread() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return spreadOf(s.leavers)
+}
+
+// leaving tells whether the process, or the server that the call came through, stops.
+func (s *Service) leaving(ctx context.Context) bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return rpc.Stopping(ctx)
+	}
+}
+
+// seenWithin is how long ago a process may have said that it is there: twice its
+// beat. Counting one that is gone would send streams away for nothing.
+const seenWithin = 10 * time.Second
+
+// even sends away, until ctx ends, what is beyond this process's share.
+func (s *Service) even(ctx context.Context) {
+	var peers []string
+	changed, failing := time.Now(), false
+	for backoff.Sleep(ctx, s.cfg.Even/2+time.Duration(s.cfg.Random()*float64(s.cfg.Even))) == nil {
+		now, all, err := s.others(ctx)
+		if err != nil {
+			if ctx.Err() == nil && !failing {
+				s.cfg.Log.WarnContext(ctx, "cannot count the agents' streams, will be tried again", "error", err)
+			}
+			failing = true
+			continue
+		}
+		failing = false
+		if !slices.Equal(peers, now) {
+			peers, changed = now, time.Now()
+		}
+		if time.Since(changed) >= s.cfg.EvenAfter {
+			s.sendAway(ctx, all, len(peers))
+		}
+	}
+}
+
+// others are the processes there are, and how many streams they have together.
+func (s *Service) others(ctx context.Context) (peers []string, streams int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Even)
+	defer cancel()
+	err = s.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		var rows []model.Peer
+		if rows, err = tx.ListPeers(seenWithin.Milliseconds()); err != nil {
+			return err
+		}
+		peers = peers[:0]
+		for _, p := range rows {
+			peers = append(peers, p.ID)
+		}
+		streams, err = tx.CountStreams()
+		return err
+	})
+	return peers, streams, err
+}
+
+func (s *Service) sendAway(ctx context.Context, all, peers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := excess(len(s.streams), all, peers)
+	if n == 0 || s.drained {
+		return
+	}
+	s.cfg.Log.InfoContext(ctx, "other servers have fewer streams: sending some agents there", "streams", len(s.streams), "of", all, "servers", peers, "sent_away", n)
+	spread, left := spreadOf(n), n
+	for _, st := range s.streams { // in random order
+		if left == 0 {
+			break
+		}
+		select {
+		case st.away <- goAway{errUneven, spread}:
+			left--
+		default:
+		}
+	}
+}
+
+// excess is how many of a process's own streams are beyond its share of all, 0 when
+// it is near enough: a quarter above is what chance does to small numbers, and no
+// reason to move anybody.
+func excess(own, all, peers int) int {
+	if peers < 2 {
+		return 0
+	}
+	share := (max(all, own) + peers - 1) / peers
+	if own <= share+share/4+2 {
+		return 0
+	}
+	return own - share
+}
