@@ -46,6 +46,7 @@ var table = []entry{
 	{"converge-2000000", "", "--instances=2000000 --deployments=2000"},
 	{"deploys", "--apps=50 --concurrency=1,16", ""},
 	{"reconnect", "--agents=100 --apps=10 --cuts=1", ""},
+	{"restart", "--agents=60 --apps=20 --quiet=5s --pause=1s", ""},
 	{"slow", "--agents=20 --changes=60 --rounds=1", ""},
 	{"flood", "--deploys=30 --rounds=1", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},

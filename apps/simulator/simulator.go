@@ -61,6 +61,7 @@ type cli struct {
 	Converge  scenario.Converge  `cmd:"" help:"Time from a call until all instances are ready."`
 	Deploys   scenario.Deploys   `cmd:"" help:"Whole deployments per second."`
 	Reconnect scenario.Reconnect `cmd:"" help:"Time until a fleet that was cut is back."`
+	Restart   scenario.Restart   `cmd:"" help:"What a rolling restart of the control plane costs agents and users."`
 	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`
 	Flood     scenario.Flood     `cmd:"" help:"What one workspace's flood of calls costs another."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`

@@ -114,6 +114,17 @@ func TestReconnectBringsEveryAgentBackWithoutASnapshot(t *testing.T) {
 	require.Equal(t, 10.0, result["resumed"])
 }
 
+func TestARollingRestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
+	t.Parallel()
+	result := run(t, "restart", "--agents=30", "--apps=6", "--quiet=2s", "--pause=500ms")
+	positive(t, result, "changes_before", "changes_during", "p99_ms_during", "drain_ms", "calls")
+	require.Equal(t, 0.0, result["missed"])
+	require.Equal(t, 0.0, result["snapshots"])
+	require.Equal(t, 0.0, result["failed_calls"])
+	require.Equal(t, 30.0, result["resumed"])
+	require.Len(t, result["rounds"], 3)
+}
+
 func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
 	t.Parallel()
 	positive(t, run(t, "slow", "--agents=3", "--changes=20", "--rounds=1"), "ratio", "p99_ms", "p99_ms_without")

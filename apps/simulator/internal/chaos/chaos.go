@@ -83,7 +83,7 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	}
 	ctx, w, balancer, err := r.start(ctx, env)
 	if balancer != nil {
-		defer balancer.close()
+		defer balancer.Close()
 	}
 	defer r.net.close()
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 }
 
 // start the world with everything that can be broken in between.
-func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *world.World, *balancer, error) {
-	var balancer *balancer
+func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *world.World, *world.Balancer, error) {
+	var balancer *world.Balancer
 	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
 	ctx, w, err := world.Start(ctx, world.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
@@ -119,21 +119,17 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 			return r.net.add(linkToDatabase(replica), address)
 		},
 		Prepare: func(s *stack.Stack) (err error) {
-			var backends []string
-			for _, p := range s.Planes() {
-				backends = append(backends, p.URL[len("http://"):])
-			}
-			balancer, err = newBalancer(ctx, backends)
+			balancer, err = world.NewBalancer(ctx, s)
 			for n := range r.Regions {
 				if err == nil {
-					_, err = r.net.add(linkToControlPlane(world.RegionName(n)), balancer.address())
+					_, err = r.net.add(linkToControlPlane(world.RegionName(n)), balancer.Address())
 				}
 			}
 			return err
 		},
 		URL: func(_ *stack.Stack, n int) string {
 			if n < 0 {
-				return "http://" + balancer.address()
+				return "http://" + balancer.Address()
 			}
 			return "http://" + r.net.link(linkToControlPlane(world.RegionName(n))).proxy.Listen
 		},

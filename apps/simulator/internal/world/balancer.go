@@ -1,4 +1,4 @@
-package chaos
+package world
 
 import (
 	"context"
@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 )
 
-// balancer is a TCP load balancer before the replicas of the control plane: each
-// new connection goes to the next one that takes it.
-type balancer struct {
+// Balancer is a TCP load balancer before the replicas of the control plane: each
+// new connection goes to the next one that takes it. It is what agents and users see
+// of a service with several replicas: one address, and nothing of who answers.
+type Balancer struct {
 	listener net.Listener
 	backends []string
 	next     atomic.Uint32
@@ -27,12 +31,16 @@ type balancer struct {
 // dialTimeout of a backend: one that is down refuses at once.
 const dialTimeout = time.Second
 
-func newBalancer(ctx context.Context, backends []string) (*balancer, error) {
+// NewBalancer listens on a free port, before the replicas of s.
+func NewBalancer(ctx context.Context, s *stack.Stack) (*Balancer, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("balancer: %w", err)
 	}
-	b := &balancer{listener: listener, backends: backends, conns: map[net.Conn]struct{}{}}
+	b := &Balancer{listener: listener, conns: map[net.Conn]struct{}{}}
+	for _, p := range s.Planes() {
+		b.backends = append(b.backends, strings.TrimPrefix(p.URL, "http://"))
+	}
 	b.open.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -47,9 +55,10 @@ func newBalancer(ctx context.Context, backends []string) (*balancer, error) {
 	return b, nil
 }
 
-func (b *balancer) address() string { return b.listener.Addr().String() }
+// Address is host:port of it.
+func (b *Balancer) Address() string { return b.listener.Addr().String() }
 
-func (b *balancer) join(client net.Conn) {
+func (b *Balancer) join(client net.Conn) {
 	if !b.track(client) {
 		return
 	}
@@ -75,7 +84,7 @@ func (b *balancer) join(client net.Conn) {
 	}
 }
 
-func (b *balancer) track(c net.Conn) bool {
+func (b *Balancer) track(c net.Conn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done {
@@ -86,15 +95,15 @@ func (b *balancer) track(c net.Conn) bool {
 	return true
 }
 
-func (b *balancer) forget(c net.Conn) {
+func (b *Balancer) forget(c net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.conns, c)
 	_ = c.Close()
 }
 
-// close ends every connection.
-func (b *balancer) close() {
+// Close ends every connection.
+func (b *Balancer) Close() {
 	_ = b.listener.Close()
 	b.mu.Lock()
 	b.done = true
