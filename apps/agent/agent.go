@@ -140,7 +140,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.session, err = session.New(session.Config{
-		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info,
+		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
 		Inbox: a.inbox, Reporter: reporter, Changed: a.reconciler.Enqueue, Instances: a.runtime,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})

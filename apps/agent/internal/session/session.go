@@ -55,6 +55,10 @@ type Config struct {
 	Info      *agentv1.AgentInfo
 	Inbox     *inbox.Inbox
 	Reporter  Reporter
+	// Elsewhere lets go of connections that nothing uses, before the stream that follows
+	// one that was sent away: on the old connection it would end up at the same server.
+	// nil: whatever the client has.
+	Elsewhere func()
 	// Changed is told the keys that a frame changed.
 	Changed    func(keys ...inbox.Key)
 	Instances  Instances
@@ -172,6 +176,9 @@ func (s *Session) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-time.After(delay):
+		}
+		if errors.As(err, &away) && s.cfg.Elsewhere != nil {
+			s.cfg.Elsewhere()
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,8 @@ type agent struct {
 	in       *inbox.Inbox
 	s        *Session
 	credPath string
+	// left is how often it let go of its connections.
+	left atomic.Int32
 }
 
 func setup(t *testing.T, silence time.Duration) *agent {
@@ -131,6 +134,7 @@ func setup(t *testing.T, silence time.Duration) *agent {
 	a.s, err = New(Config{
 		Client: client, Credentials: creds, TokenFile: token, Info: &agentv1.AgentInfo{}, Inbox: in, Reporter: a.rep,
 		Changed: func(...inbox.Key) {}, Instances: nothing{}, Log: slog.New(slog.DiscardHandler),
+		Elsewhere:  func() { a.left.Add(1) },
 		Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 0.5 },
 		Reconnect: backoff.Policy{Min: time.Millisecond, Max: 5 * time.Millisecond}, Silence: silence,
 	})
@@ -268,8 +272,12 @@ func TestAnAgentThatIsSentAwayComesBack(t *testing.T) {
 	w := a.watched()
 	w.send(t, &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{RetryAfter: durationpb.New(20 * time.Millisecond)}}})
 	start := time.Now()
-	a.watched()
+	w = a.watched()
 	require.Less(t, time.Since(start), patience)
+	require.EqualValues(t, 1, a.left.Load(), "on the old connection it would come back to the same server")
+	w.end <- connect.NewError(connect.CodeUnavailable, errors.New("a failure"))
+	a.watched()
+	require.EqualValues(t, 1, a.left.Load())
 }
 
 func TestAnUnknownFrameIsSkippedUnlessItIsRequired(t *testing.T) {
