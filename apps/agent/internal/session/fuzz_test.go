@@ -163,7 +163,7 @@ func recorded(f *testing.F) []byte {
 	if err != nil {
 		f.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 	in := bufio.NewReader(file)
 	var out []*agentv1.WatchResponse
 	for {

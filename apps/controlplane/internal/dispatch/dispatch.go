@@ -96,7 +96,7 @@ type Config struct {
 	// been the same before anything is done about it: 15 s, so that a rolling restart
 	// is over, or as good as, and who died is no longer counted.
 	Even, EvenAfter time.Duration
-	Version string
+	Version         string
 }
 
 func (c *Config) defaults() {

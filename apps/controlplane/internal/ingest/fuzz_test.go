@@ -199,7 +199,7 @@ func recorded(f *testing.F) (out [][]byte) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 	in := bufio.NewReader(file)
 	for {
 		req := &agentv1.ReportRequest{}
