@@ -164,6 +164,7 @@ const (
 	ReasonForbidden      = "Forbidden"      // the agent lacks a permission
 	ReasonUnavailable    = "Unavailable"    // what runs instances does not answer, or is busy
 	ReasonVolumeError    = "VolumeError"    // a volume cannot be attached or mounted
+	ReasonDiskFull       = "DiskFull"       // its host has no room to start it
 	ReasonSandboxError   = "SandboxError"   // its host cannot make its sandbox, network or container
 )
 

@@ -23,6 +23,10 @@ const (
 	// replaceAfter restarts for lost health the instance is replaced: new id, new
 	// directory, other ports.
 	replaceAfter = 3
+	// diskRetry is the shortest time after which it is tried again to start on a disk that
+	// was full; the longest is twice that. A try costs a process and a few small files,
+	// and who made room should not have to wait for it to be noticed.
+	diskRetry = 2 * time.Second
 	// killMargin is how long past drain and grace the shim has before the agent kills
 	// what the shim did not.
 	killMargin = 5 * time.Second
@@ -229,6 +233,9 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 func (s seen) startAt(delay backoff.Policy) time.Time {
 	if !s.ended() || s.End.Free {
 		return time.Time{}
+	}
+	if s.End.Reason == runtime.ReasonDiskFull {
+		return s.End.At.Add(diskRetry + time.Duration(s.End.Jitter*float64(diskRetry)))
 	}
 	d := delay.Delay(max(s.Streak-1, 0), func() float64 { return s.End.Jitter })
 	return s.End.At.Add(d)

@@ -154,6 +154,17 @@ func TestBackoffDoublesToItsLimitAndIsJittered(t *testing.T) {
 	require.InDelta(t, time.Minute, longest, float64(time.Second))
 }
 
+func TestAFullDiskIsTriedAgainSoonHoweverOftenItWasFull(t *testing.T) {
+	s := ins(0, ended(9))
+	for range 100 {
+		s.record = s.concluded(exit{At: t0, Kind: exitNoSpace}, 0.999)
+		after := s.startAt(backoff.Policy{Min: time.Second, Max: time.Minute}).Sub(t0)
+		require.GreaterOrEqual(t, after, diskRetry)
+		require.Less(t, after, 2*diskRetry)
+	}
+	require.Equal(t, 9, s.Streak, "it is no end of the instance's")
+}
+
 func TestWhatAnEndMeans(t *testing.T) {
 	crashed := exit{At: t0.Add(time.Second), Kind: exitedByCode, Code: 3, Tail: []string{"boom"}}
 	for _, c := range []struct {
@@ -176,6 +187,7 @@ func TestWhatAnEndMeans(t *testing.T) {
 		{"restart", ins(0, stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 0, true, false, nil},
 		{"reboot", ins(0), exit{At: t0, Kind: exitRebooted}, runtime.ReasonLost, 0, true, false, []string{"restarted"}},
 		{"shim killed", ins(0, notReady), exit{At: t0, Kind: exitLost}, runtime.ReasonLost, 1, false, false, nil},
+		{"disk full", ins(0, notReady, func(s *seen) { s.Failures, s.Streak = 2, 2 }), exit{At: t0, Kind: exitNoSpace, Message: "no space left"}, runtime.ReasonDiskFull, 2, false, false, []string{"no space left"}},
 		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStopped, 0, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"iter"
 	"os"
 	"reflect"
 	"slices"
@@ -28,7 +29,7 @@ type workload struct {
 	// blocked: an instance waits for what others hold. unblock: something was
 	// given back since.
 	blocked, unblock atomic.Bool
-	view             atomic.Pointer[[]published]
+	view             atomic.Pointer[lists]
 
 	mu        sync.Mutex
 	instances map[string]*instance
@@ -36,11 +37,9 @@ type workload struct {
 	portsAt map[place][]port
 }
 
-// published is an instance as Observe tells it.
-type published struct {
-	deployment string
-	runtime.Instance
-}
+// lists are a workload's instances as Observe tells them, by deployment. None is ever
+// changed, so that a list that is the same as before says that nothing changed.
+type lists map[string][]runtime.Instance
 
 // instance is guarded by its workload's mu.
 type instance struct {
@@ -70,11 +69,24 @@ const (
 
 func newWorkload(rt *Runtime, key string) *workload {
 	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, portsAt: map[place][]port{}}
-	w.view.Store(&[]published{})
+	w.view.Store(&lists{})
 	return w
 }
 
-func (w *workload) published() []published { return *w.view.Load() }
+func (w *workload) published() lists { return *w.view.Load() }
+
+// instances are all of them, each with its deployment.
+func (l lists) instances() iter.Seq2[string, *runtime.Instance] {
+	return func(yield func(string, *runtime.Instance) bool) {
+		for id, list := range l {
+			for n := range list {
+				if !yield(id, &list[n]) {
+					return
+				}
+			}
+		}
+	}
+}
 
 func (w *workload) poke() {
 	select {
@@ -170,7 +182,7 @@ func (w *workload) belongTo(d *deployment) {
 	for _, in := range w.instances {
 		if in.rec.Deployment != d.spec.GetId() && in.busy != forgetting {
 			in.rec.Deployment = d.spec.GetId()
-			w.save(in)
+			_ = w.save(in)
 		}
 	}
 }
@@ -187,15 +199,22 @@ func (w *workload) seen() []seen {
 
 func (w *workload) publish(held *block) {
 	blocked := false
-	var view []published
+	was, view, changed := w.published(), lists{}, false
 	all := w.seen()
 	slices.SortFunc(all, bySeat)
 	for _, s := range all {
 		blocked = blocked || s.Blocked != nil
-		view = append(view, published{s.Deployment, s.describe(held)})
+		view[s.Deployment] = append(view[s.Deployment], s.describe(held))
 	}
 	w.blocked.Store(blocked)
-	if !reflect.DeepEqual(view, w.published()) {
+	for id, list := range view {
+		if reflect.DeepEqual(list, was[id]) {
+			view[id] = was[id]
+		} else {
+			view[id], changed = slices.Clip(list), true
+		}
+	}
+	if changed || len(view) != len(was) {
 		w.view.Store(&view)
 		w.rt.changed()
 	}
@@ -203,12 +222,12 @@ func (w *workload) publish(held *block) {
 
 // save writes the record. That it failed is logged: what it would have told the
 // next agent is told by the facts, or decided again.
-func (w *workload) save(in *instance) bool {
-	if err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false); err != nil {
+func (w *workload) save(in *instance) error {
+	err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false)
+	if err != nil {
 		w.rt.log.Error("writing the record of an instance failed", "instance", in.rec.ID, "err", err)
-		return false
 	}
-	return true
+	return err
 }
 
 func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Time) {
@@ -229,7 +248,7 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 	case doUnready:
 		in.rec = in.rec.turned(false, now)
 		w.rt.log.Warn("instance lost its health", "instance", in.rec.ID, "deployment", in.rec.Deployment, "check", in.pulse.lastFailure())
-		w.save(in)
+		_ = w.save(in)
 	}
 }
 
@@ -246,7 +265,7 @@ func (w *workload) create(pl place, d *deployment) {
 	if err := os.Mkdir(w.rt.instanceDir(rec.ID), 0o700); err != nil {
 		w.rt.log.Error("making the directory of an instance failed", "instance", rec.ID, "err", err)
 	}
-	w.save(in)
+	_ = w.save(in)
 	w.instances[rec.ID] = in
 }
 
@@ -265,7 +284,7 @@ func (w *workload) stop(in *instance, o order) {
 		in.rec.Stop = &o
 	}
 	// The order is written before it is given, so that the end is read as obeyed.
-	w.save(in)
+	_ = w.save(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
 	w.signalStop(in)
 }
@@ -301,7 +320,7 @@ func (w *workload) ready(in *instance, now time.Time) {
 		in.rec = in.rec.turned(true, now)
 	}
 	w.rt.log.Info("instance is ready", "instance", in.rec.ID, "deployment", in.rec.Deployment, "after", now.Sub(in.rec.StartedAt).Round(time.Millisecond))
-	w.save(in)
+	_ = w.save(in)
 }
 
 // restart notes a person's wish. It reports whether there is such an instance.
@@ -319,7 +338,7 @@ func (w *workload) restart(id string) bool {
 		end := *in.rec.End
 		end.Free = true
 		in.rec.End = &end
-		w.save(in)
+		_ = w.save(in)
 	}
 	return true
 }

@@ -61,9 +61,17 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
 	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())
 	in.rec = rec
-	if !w.save(in) {
+	// Its directory is not there when the disk was full as it was made.
+	err := os.MkdirAll(w.rt.instanceDir(rec.ID), 0o700)
+	if err == nil {
+		err = w.save(in)
+	}
+	if err != nil {
 		in.rec.Attempt--
-		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "its record cannot be written: see the agent's log", Until: now.Add(blockedRetry)}
+		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "its record cannot be written: " + err.Error(), Until: now.Add(blockedRetry)}
+		if diskFull(err) {
+			in.blocked.Reason = runtime.ReasonDiskFull
+		}
 		return
 	}
 	l := w.rt.launchOf(rec, ro, d)
@@ -89,7 +97,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		if err != nil {
 			// No word from the shim: the lock tells whether there is one.
 			w.rt.log.Warn("starting an instance failed", "instance", rec.ID, "err", err)
-			w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: err.Error()})
+			w.settleAs(ctx, in, failedStart(err))
 			return
 		}
 		w.follow(ctx, in, f)
@@ -272,7 +280,8 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 		if err != nil {
 			// Its directory is gone or cannot be read: somebody tidied up.
 			w.rt.log.Error("finding out how an instance ended failed", "instance", id, "err", err)
-			f.Exit = &exit{At: time.Now(), Kind: exitNoShim, Message: err.Error()}
+			x := failedStart(err)
+			f.Exit = &x
 		}
 		w.follow(ctx, in, f)
 	})
@@ -346,7 +355,7 @@ func (w *workload) conclude(in *instance, x exit) {
 	in.live, in.gone, in.pulse, in.unwatch = false, false, nil, nil
 	in.shim, in.child = proc{}, proc{}
 	in.rec = in.rec.concluded(x, w.rt.cfg.Random())
-	w.save(in)
+	_ = w.save(in)
 	if x.Kind != exitNeverRan {
 		w.rt.metrics.ended(in.rec.End)
 		w.rt.log.Info("instance ended", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", in.rec.End.Reason, "exit", x.String())

@@ -248,10 +248,8 @@ func (r *Runtime) stray(id string) *deployment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, w := range r.workloads {
-		for _, in := range w.published() {
-			if in.deployment == id {
-				return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
-			}
+		if w.published()[id] != nil {
+			return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
 		}
 	}
 	return nil
@@ -288,8 +286,8 @@ func (r *Runtime) collectable(w *workload) []string {
 		return nil
 	}
 	for _, w := range r.workloads {
-		for _, in := range w.published() {
-			delete(gone, in.deployment)
+		for id := range w.published() {
+			delete(gone, id)
 		}
 	}
 	return slices.Collect(maps.Keys(gone))
@@ -320,7 +318,8 @@ func (r *Runtime) diskOf(id string) *sync.Mutex {
 	return &r.disk[maphash.String(r.seed, id)%uint64(len(r.disk))]
 }
 
-// Observe implements runtime.Runtime.
+// Observe implements runtime.Runtime. It shares the lists that the keepers published:
+// a look costs by the deployments, and by nothing that did not change.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -329,14 +328,19 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 		byID[id] = &runtime.ObservedDeployment{DeploymentID: id, Generation: d.generation, TemplateHash: d.template, Removing: d.removing}
 	}
 	for _, w := range r.workloads {
-		for _, in := range w.published() {
-			o := byID[in.deployment]
+		for id, list := range w.published() {
+			o := byID[id]
 			if o == nil {
 				// Its assignment is lost.
-				o = &runtime.ObservedDeployment{DeploymentID: in.deployment}
-				byID[in.deployment] = o
+				o = &runtime.ObservedDeployment{DeploymentID: id}
+				byID[id] = o
 			}
-			o.Instances = append(o.Instances, in.Instance)
+			if o.Instances == nil {
+				o.Instances = list
+			} else {
+				// It is moving from one workload to another.
+				o.Instances = slices.Concat(o.Instances, list)
+			}
 		}
 	}
 	out := runtime.Observation{Capacity: &agentv1.Capacity{
@@ -387,7 +391,7 @@ func (r *Runtime) find(instanceID string) *workload {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range r.workloads {
-		for _, in := range w.published() {
+		for _, in := range w.published().instances() {
 			if in.ID == instanceID {
 				return w
 			}
@@ -401,7 +405,7 @@ func (r *Runtime) countStates() map[windlassv1.InstanceStatus]int {
 	defer r.mu.Unlock()
 	n := map[windlassv1.InstanceStatus]int{}
 	for _, w := range r.workloads {
-		for _, in := range w.published() {
+		for _, in := range w.published().instances() {
 			n[in.Status]++
 		}
 	}

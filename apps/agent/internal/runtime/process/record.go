@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -159,6 +160,7 @@ const (
 	exitBadCommand exitKind = "bad-command"
 	exitLost       exitKind = "lost"      // the shim was killed
 	exitNoShim     exitKind = "no-shim"   // the shim did not start
+	exitNoSpace    exitKind = "no-space"  // the disk had no room for what a start writes
 	exitNeverRan   exitKind = "never-ran" // the agent died before it had started it
 	exitRebooted   exitKind = "rebooted"  // the host was
 )
@@ -183,6 +185,8 @@ func (x exit) String() string {
 		s = "its supervisor was killed, and it with it"
 	case exitNoShim:
 		s = "its supervisor did not start: " + x.Message
+	case exitNoSpace:
+		s = "the disk is full: " + x.Message
 	case exitNeverRan:
 		s = "the agent was killed while it started it"
 	case exitRebooted:
@@ -192,6 +196,19 @@ func (x exit) String() string {
 		s += "; last output: " + strings.Join(x.Tail, " | ")
 	}
 	return s
+}
+
+// failedStart is the end of an attempt that err kept from being one.
+func failedStart(err error) exit {
+	x := exit{At: time.Now(), Kind: exitNoShim, Message: err.Error()}
+	if diskFull(err) {
+		x.Kind = exitNoSpace
+	}
+	return x
+}
+
+func diskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // readJSON reads name in dir. found is false when there is none. A file that

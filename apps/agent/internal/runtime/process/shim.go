@@ -116,12 +116,21 @@ func runShim(told <-chan os.Signal) (int, error) {
 	}
 	f := facts{Attempt: l.Attempt, Boot: boot, Shim: me, StartedAt: time.Now()}
 	if err := writeJSON(".", factsFile, f, false); err != nil {
-		return shimFailed, err
+		return shimFailed, outOfSpace(hello, l, err)
 	}
 	if err := superviseOne(&f, l, hello, told); err != nil {
-		return shimFailed, err
+		return shimFailed, outOfSpace(hello, l, err)
 	}
 	return shimRan, writeJSON(".", factsFile, f, false)
+}
+
+// outOfSpace tells the agent of a full disk, on which it would find nothing.
+func outOfSpace(hello *os.File, l launch, err error) error {
+	if diskFull(err) {
+		x := failedStart(err)
+		_ = json.NewEncoder(hello).Encode(facts{Attempt: l.Attempt, Exit: &x})
+	}
+	return err
 }
 
 // lockPatiently outlasts those who hold the lock for a moment: an agent that

@@ -22,6 +22,15 @@ func (r record) concluded(x exit, jitter float64) record {
 		r.End = &e
 		return r
 	}
+	if x.Kind == exitNoSpace {
+		// It is no fault of the instance's: nothing of it ran.
+		e.Reason = runtime.ReasonDiskFull
+		r.End, r.Ready = &e, false
+		if r.Stop != nil && !r.Stop.Final {
+			r.Stop = nil
+		}
+		return r
+	}
 	r.Runs++
 	if r.served(x.At) >= stableAfter {
 		r.Failures, r.Streak, r.Sick = 0, 0, 0
@@ -159,7 +168,7 @@ func (s seen) describe(held *block) runtime.Instance {
 		}
 	case s.ended():
 		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
-		if s.End.Free {
+		if s.End.Free || s.End.Reason == runtime.ReasonDiskFull {
 			in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
 		}
 		in.Reason, in.Message = s.endReason()
