@@ -26,8 +26,8 @@ func (w *wire) client() *http.Client {
 		ResponseHeaderTimeout: time.Minute,
 		IdleConnTimeout:       90 * time.Second,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:  15 * time.Second,
-			PingTimeout:      10 * time.Second,
+			SendPingTimeout:  5 * time.Second,
+			PingTimeout:      4 * time.Second,
 			WriteByteTimeout: 30 * time.Second,
 		},
 	}
