@@ -23,14 +23,14 @@
 //
 // What agents have to say is state: of ten changes of an instance the last one
 // counts. So what is too much stays with the agents, who hold one state of each, and
-// here waits only what is stored within maxDelay, at the rate that batches have had:
+// here waits only what is stored soon, at the rate that batches have had of late:
 //
 //	waits            what agents are asked for
 //	< 50 ms          200 ms between reports, 1,000 instances in each
-//	50 to 400 ms     4 times the wait (and commit) between reports, to 4 s; a pause of
-//	                 10 times the wait between instances; fewer of them, to 100
-//	> 400 ms         reports with more than 50 instances are refused, and may come
-//	                 again after 10 times the wait, to 10 s
+//	more             4 times the wait (and commit) between reports, to 4 s; a pause of
+//	                 5 times the wait between instances, to 5 s; fewer of them, to 100
+//	> 200 ms         reports with more than 50 instances are refused, and may come
+//	                 again after 5 times the wait, to 5 s; later when refused again
 //
 // Agents say edges at once, as counts and states; those and whatever else is small
 // have a lane and a worker of their own. Regions take turns: one report of each in a
@@ -123,7 +123,7 @@ const (
 	// however slow the store is: smaller ones would make it slower.
 	maxBatchReports = 256
 	maxBatchRows    = 10_000
-	minBatchRows    = 2000
+	minBatchRows    = 1000
 	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some
 	// 100 MiB.
 	queueLength   = 4096

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"math"
 	"time"
 )
 
@@ -11,18 +12,18 @@ const (
 	// calm is the wait below which nobody is behind: what two batches take.
 	calm = 50 * time.Millisecond
 	// maxDelay is the wait above which reports with many instances are refused.
-	maxDelay = 400 * time.Millisecond
+	maxDelay = 200 * time.Millisecond
 	// batchTime is about how long a batch of instances may take.
-	batchTime = 150 * time.Millisecond
+	batchTime = 100 * time.Millisecond
 	// pauseFactor: were the wait alone what slows agents, all of them would wait at
-	// once. With a pause of ten times the wait, one in eleven does.
-	pauseFactor = 10
+	// once. With a pause of five times the wait, one in six does.
+	pauseFactor = 5
 	// maxInterval is how far counts and states that are no edge are coalesced: below a
 	// third of the lease's time to live.
 	maxInterval = 4 * time.Second
 	// maxPause bounds how long instances are held back: they are for people, who would
 	// rather see them late than not know how late.
-	maxPause = 10 * time.Second
+	maxPause = 5 * time.Second
 	// smallest is the share of MaxInstances that is always asked for: smaller reports
 	// would cost more each than what is in them.
 	smallest = 10
@@ -30,8 +31,10 @@ const (
 
 // load is how far the store is behind what agents report, at a moment.
 type load struct {
-	// delay is about how long a report with instances would wait if it came now.
-	delay time.Duration
+	// delay is about how long a report with instances would wait if it came now;
+	// steady is the same over the last second or so, which is what agents are slowed
+	// by: were it the moment's, they would all pause at once, and come back at once.
+	delay, steady time.Duration
 	// commit is what a batch took of late.
 	commit time.Duration
 }
@@ -46,10 +49,10 @@ type limits struct {
 // agents, who keep one state of each instance, and not here, where it would be a row
 // for each change. shortest and most are what is asked for when nothing is behind.
 func (l load) limits(shortest time.Duration, most int) limits {
-	out := limits{interval: min(max(shortest, 4*(l.commit+l.delay)), max(shortest, maxInterval)), instances: most}
-	if l.delay > calm {
-		out.pause = min(pauseFactor*l.delay, maxPause)
-		out.instances = max(int(float64(most)*float64(2*calm)/float64(max(l.delay, 2*calm))), most/smallest, 1)
+	out := limits{interval: min(max(shortest, 4*(l.commit+l.steady)), max(shortest, maxInterval)), instances: most}
+	if l.steady > calm {
+		out.pause = min(pauseFactor*l.steady, maxPause)
+		out.instances = max(int(float64(most)*float64(2*calm)/float64(max(l.steady, 2*calm))), most/smallest, 1)
 	}
 	return out
 }
@@ -61,7 +64,7 @@ func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 	if l.delay <= maxDelay || waiting < minBatchRows {
 		return 0, false
 	}
-	return min(pauseFactor*l.delay, maxPause), true
+	return min(pauseFactor*max(l.delay, l.steady), maxPause), true
 }
 
 // Rates in rows a second.
@@ -122,4 +125,22 @@ func (m *meter) end(now time.Time, rows int, took time.Duration) {
 		m.rate = (m.perSecond() + float64(m.rows)/m.busy.Seconds()) / 2
 		m.busy, m.rows = 0, 0
 	}
+}
+
+// smooth follows a value over about a second.
+type smooth struct {
+	value float64
+	at    time.Time
+}
+
+func (s *smooth) follow(value float64, now time.Time) float64 {
+	passed := now.Sub(s.at).Seconds()
+	if s.at.IsZero() || passed > 0 {
+		share := 1.0
+		if !s.at.IsZero() {
+			share = 1 - math.Exp(-passed)
+		}
+		s.value, s.at = s.value+share*(value-s.value), now
+	}
+	return s.value
 }

@@ -44,8 +44,9 @@ type queue struct {
 	waiting map[string]int
 	busy    map[string]bool
 	// ready is signalled when there may be something to take.
-	ready [lanes]chan struct{}
-	meter meter
+	ready  [lanes]chan struct{}
+	meter  meter
+	steady smooth // delay
 }
 
 func newQueue() *queue {
@@ -170,6 +171,7 @@ func (q *queue) load(now time.Time) load {
 			out.delay = max(out.delay, now.Sub(q.lanes[l][0].at))
 		}
 	}
+	out.steady = time.Duration(q.steady.follow(float64(out.delay), now))
 	return out
 }
 
