@@ -55,11 +55,32 @@ type serveFlags struct {
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
+	Keep             keepFlags     `embed:"" prefix:"keep-"`
+	ForgetEvery      time.Duration `help:"Time between two looks for what need not be kept." default:"10m" env:"WINDLASS_FORGET_EVERY"`
 	MetricsListen    string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof            bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits           limitFlags    `embed:"" prefix:"limit-"`
 	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+}
+
+// keepFlags bound what the database keeps of what has been: package fleet says why.
+type keepFlags struct {
+	Ended    time.Duration `help:"How long instances, stopped places and deleted apps are kept." default:"24h" env:"WINDLASS_KEEP_ENDED"`
+	Changes  int64         `help:"Changes of a region that an agent may be behind without a snapshot." default:"20000" env:"WINDLASS_KEEP_CHANGES"`
+	Versions int32         `help:"Versions of an app." default:"100" env:"WINDLASS_KEEP_VERSIONS"`
+	History  int           `help:"Entries of an app's history." default:"1000" env:"WINDLASS_KEEP_HISTORY"`
+}
+
+// Validate implements kong's check.
+func (f keepFlags) Validate() error {
+	switch {
+	case f.Ended < time.Minute:
+		return fmt.Errorf("--keep-ended=%s: use 1m at least, so that what ended is seen to have ended", f.Ended)
+	case f.Changes < 1 || f.Versions < 1 || f.History < 1:
+		return errors.New("--keep-changes, --keep-versions, --keep-history: use 1 at least")
+	}
+	return nil
 }
 
 // limitFlags are the limits of workspaces that have none of their own. The defaults
@@ -193,7 +214,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			})
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, limits: f.Limits.limits(),
+		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(),
 		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

@@ -48,6 +48,9 @@ type parts struct {
 	leaseTTL    time.Duration
 	// auditRetention; 0: fleet's default.
 	auditRetention time.Duration
+	// keep and forgetEvery; zero values: fleet's defaults.
+	keep        keepFlags
+	forgetEvery time.Duration
 	// limits of workspaces that have none of their own.
 	limits model.Limits
 	// beat of dispatch; 0: its default.
@@ -145,6 +148,8 @@ func newCore(p parts) (*core, error) {
 	fleets, err := fleet.New(fleet.Config{
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
 		Log: p.log, Registerer: p.registerer, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
+		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
+		MaintainEvery: p.forgetEvery,
 	})
 	if err != nil {
 		return nil, err

@@ -114,12 +114,17 @@ type Config struct {
 	// KeepSecretVersions: 5. Only the newest is ever handed out; the others are
 	// for whoever has to find out what was there.
 	KeepSecretVersions int32
+	// MaintainEvery is the time between two rounds of forgetting, and up to half more:
+	// 10 min.
+	MaintainEvery time.Duration
 }
 
 // Service serves Join, RenewCredential and GetSecrets, and sweeps.
 type Service struct {
-	cfg     Config
-	expired prometheus.Counter
+	cfg       Config
+	expired   prometheus.Counter
+	forgotten *prometheus.CounterVec
+	rounds    prometheus.Counter
 }
 
 // New checks the config.
@@ -127,7 +132,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Box == nil || cfg.IsNotFound == nil || cfg.IsConflict == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("fleet: Store, Box, IsNotFound, IsConflict, Log and Registerer are required")
 	}
-	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 {
+	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
 		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")
 	}
 	if cfg.CredentialTTL == 0 {
@@ -154,10 +159,17 @@ func New(cfg Config) (*Service, error) {
 	if cfg.KeepSecretVersions == 0 {
 		cfg.KeepSecretVersions = 5
 	}
+	if cfg.MaintainEvery == 0 {
+		cfg.MaintainEvery = maintainEvery
+	}
 	s := &Service{cfg: cfg, expired: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
+	}), forgotten: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_forgotten_rows_total", Help: "What was forgotten for its age or its number.",
+	}, []string{"what"}), rounds: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_forget_rounds_total", Help: "Times that everything was looked through for what may be forgotten, and nothing failed.",
 	})}
-	cfg.Registerer.MustRegister(s.expired, newCensus(s))
+	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, newCensus(s))
 	return s, nil
 }
 

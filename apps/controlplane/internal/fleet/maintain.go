@@ -14,22 +14,35 @@ import (
 // these are all the tables that would grow with use. What is not listed has a row
 // for each thing that exists (a region, an app, a session) and goes with it.
 //
-//	region_changes        the newest 20,000 of a region
-//	deployment_topology   24 h after a row stopped; what its region said of it, too
-//	instances             24 h after one terminated
-//	apps                  24 h after one was deleted, with its versions, rollouts,
-//	                      routes and history
-//	deployments, rollouts the newest 100 versions of an app, its live and previous
-//	                      one, and what a region still has
-//	history               the newest 1,000 entries of an app
-//	secret_versions       the newest 5 of a secret
-//	join_tokens           24 h after one expired
-//	api_keys              30 d after one was revoked or expired
-//	idempotency           24 h, as the API promises
-//	audit                 90 d, or what the operator says
+//	table                   kept                            why
+//	region_changes          the newest 20,000 of a region   agents resume from them; one that is
+//	                        (--keep-changes)                further behind gets a snapshot
+//	deployment_topology,    24 h after a row stopped        what people look at the day after, and
+//	deployment_observed     (--keep-ended)                  the generation, should it be added again
+//	instances               24 h after one terminated       the same
+//	                        (--keep-ended)
+//	apps, app_routes,       24 h after one was deleted      the same; its versions, rollouts and
+//	route_observed,         (--keep-ended), and nothing     history go with it
+//	app_claims, app_wake    of it is left in a region
+//	deployments, rollouts   the newest 100 of an app        what one may go back to; its live and
+//	                        (--keep-versions)               previous one stay, and what a region has
+//	history                 the newest 1,000 of an app      ten for each version
+//	                        (--keep-history)
+//	secret_versions         the newest 5 of a secret        only the newest is handed out
+//	join_tokens             24 h after one expired          so that it is told apart from none
+//	api_keys                30 d after one ended            they are listed
+//	idempotency             24 h                            what the API promises
+//	audit                   90 d (--audit-retention)        who changed what
 //
 // (peers forgets its own rows: their age is seconds.) Counts have a tenth of slack,
 // so that a busy app is not trimmed row by row.
+//
+// Transactions are small, and none of them takes what a writer of the feed waits for:
+// changes are deleted below the heads, whose rows are not locked, topology that has
+// stopped is nobody's any more, and the app whose versions are trimmed waits for one
+// batch. What a day adds is at most what it changes, so that the database's files stay
+// as large as the first days made them: they are filled again and not made smaller.
+// The simulator's "retention" has weeks go by over all of it.
 const (
 	maintainEvery   = 10 * time.Minute
 	maintainTimeout = time.Minute
@@ -50,7 +63,7 @@ const (
 // Maintain forgets what nobody needs any more, until ctx ends. Every process may
 // run it. The first time comes soon, for one that never lives long.
 func (s *Service) Maintain(ctx context.Context) error {
-	for wait := rand.N(maintainEvery / 5); ; wait = maintainEvery + rand.N(maintainEvery/2) {
+	for wait := rand.N(s.cfg.MaintainEvery/5 + 1); ; wait = s.cfg.MaintainEvery + rand.N(s.cfg.MaintainEvery/2+1) {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -70,16 +83,16 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		do   func(context.Context) error
 	}{
 		{"changes", s.compact},
-		{"topology", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
+		{"topology", s.drained("topology", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
 		// After topology, which keeps them.
-		{"apps", s.drained(appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
-		{"instances", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
+		{"apps", s.drained("apps", appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
+		{"instances", s.drained("instances", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
 		{"versions and history", s.trim},
-		{"secrets", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
-		{"join tokens", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
-		{"keys", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
-		{"idempotency", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
-		{"audit", s.drained(maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
+		{"secrets", s.drained("secrets", maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
+		{"join tokens", s.drained("join tokens", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
+		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
+		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
+		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
 		// Each has its own time: one with much to do, or one that fails, must not keep
 		// the others from ever being done.
@@ -88,6 +101,9 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 			errs = append(errs, fmt.Errorf("forget %s: %w", job.name, err))
 		}
 		cancel()
+	}
+	if len(errs) == 0 {
+		s.rounds.Inc()
 	}
 	return errors.Join(errs...)
 }
@@ -110,7 +126,7 @@ func (s *Service) compact(ctx context.Context) error {
 			if upto <= 0 {
 				continue
 			}
-			err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return tx.CompactChanges(h.RegionID, upto, maintainBatch) })
+			err := s.drain(ctx, "changes", maintainBatch, func(tx Tx) (int, error) { return tx.CompactChanges(h.RegionID, upto, maintainBatch) })
 			if err != nil {
 				return fmt.Errorf("compact feed of region %s: %w", h.RegionID, err)
 			}
@@ -136,10 +152,10 @@ func (s *Service) trim(ctx context.Context) error {
 		}
 		for _, id := range ids {
 			after = id
-			if err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return s.trimVersions(tx, id) }); err != nil {
+			if err := s.drain(ctx, "versions", maintainBatch, func(tx Tx) (int, error) { return s.trimVersions(tx, id) }); err != nil {
 				return fmt.Errorf("trim versions of app %s: %w", id, err)
 			}
-			if err := s.drain(ctx, maintainBatch, func(tx Tx) (int, error) { return tx.TrimHistory(id, entries, maintainBatch) }); err != nil {
+			if err := s.drain(ctx, "history", maintainBatch, func(tx Tx) (int, error) { return tx.TrimHistory(id, entries, maintainBatch) }); err != nil {
 				return fmt.Errorf("trim history of app %s: %w", id, err)
 			}
 		}
@@ -162,18 +178,21 @@ func (s *Service) trimVersions(tx Tx, id string) (int, error) {
 	return tx.TrimVersions(app, s.cfg.KeepVersions, maintainBatch)
 }
 
-func (s *Service) drained(full int, batch func(Tx) (int, error)) func(context.Context) error {
-	return func(ctx context.Context) error { return s.drain(ctx, full, batch) }
+func (s *Service) drained(what string, full int, batch func(Tx) (int, error)) func(context.Context) error {
+	return func(ctx context.Context) error { return s.drain(ctx, what, full, batch) }
 }
 
 // drain repeats a batch until it finds less than a full one.
-func (s *Service) drain(ctx context.Context, full int, batch func(Tx) (int, error)) error {
+func (s *Service) drain(ctx context.Context, what string, full int, batch func(Tx) (int, error)) error {
 	for {
 		var n int
 		err := s.cfg.Store.Update(ctx, func(tx Tx) (err error) {
 			n, err = batch(tx)
 			return err
 		})
+		if err == nil {
+			s.forgotten.WithLabelValues(what).Add(float64(n))
+		}
 		if err != nil || n < full {
 			return err
 		}
