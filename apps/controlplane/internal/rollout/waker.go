@@ -3,6 +3,8 @@ package rollout
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +17,11 @@ const sendTimeout = 10 * time.Second
 // sendBatch is how many apps are handed over at once.
 const sendBatch = 500
 
+// spacing between two sends of one app. What its regions say within a moment, ten of
+// them that become ready one after the other, is one decision and not ten: the first
+// word is acted on at once, and the others together.
+const spacing = 40 * time.Millisecond
+
 // Waker hands apps that a commit woke to the driver at once, and again when that
 // fails. What it forgets the Sweeper finds.
 type Waker struct {
@@ -22,13 +29,18 @@ type Waker struct {
 	log    *slog.Logger
 	signal chan struct{}
 
-	mu      sync.Mutex
-	pending map[string]struct{}
+	mu sync.Mutex
+	// pending is when each app that waits may be sent, sent when those were that may
+	// still hold up their next one.
+	pending, sent map[string]time.Time
 }
 
 // NewWaker returns a Waker that sends once it runs.
 func NewWaker(driver Driver, log *slog.Logger) *Waker {
-	return &Waker{driver: driver, log: log, signal: make(chan struct{}, 1), pending: map[string]struct{}{}}
+	return &Waker{
+		driver: driver, log: log, signal: make(chan struct{}, 1),
+		pending: map[string]time.Time{}, sent: map[string]time.Time{},
+	}
 }
 
 // Notify takes note of apps to wake. It never blocks.
@@ -36,10 +48,15 @@ func (w *Waker) Notify(appIDs []string) {
 	if len(appIDs) == 0 {
 		return
 	}
+	now := time.Now()
 	w.mu.Lock()
 	for _, id := range appIDs {
-		if len(w.pending) < maxPending {
-			w.pending[id] = struct{}{}
+		if _, waits := w.pending[id]; waits || len(w.pending) == maxPending {
+			continue
+		}
+		w.pending[id] = now
+		if sent, ok := w.sent[id]; ok && sent.Add(spacing).After(now) {
+			w.pending[id] = sent.Add(spacing)
 		}
 	}
 	w.mu.Unlock()
@@ -55,12 +72,7 @@ const maxPending = 10_000
 
 // Run sends until ctx ends.
 func (w *Waker) Run(ctx context.Context) error {
-	for failures := 0; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.signal:
-		}
+	for failures := 0; w.await(ctx); {
 		err := w.send(ctx)
 		if err == nil {
 			failures = 0
@@ -75,6 +87,38 @@ func (w *Waker) Run(ctx context.Context) error {
 		}
 		failures++
 	}
+	return nil
+}
+
+// await returns true when some app may be sent, and false when ctx has ended.
+func (w *Waker) await(ctx context.Context) bool {
+	for {
+		var due <-chan time.Time
+		if at, waits := w.earliest(); waits {
+			wait := time.Until(at)
+			if wait <= 0 {
+				return ctx.Err() == nil
+			}
+			due = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.signal:
+		case <-due:
+		}
+	}
+}
+
+func (w *Waker) earliest() (at time.Time, waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.pending {
+		if !waits || t.Before(at) {
+			at, waits = t, true
+		}
+	}
+	return at, waits
 }
 
 // retryWakes is short at first: a driver that has just started is not registered
@@ -95,15 +139,17 @@ func (w *Waker) send(ctx context.Context) error {
 }
 
 func (w *Waker) take() []string {
+	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	ids := make([]string, 0, min(len(w.pending), sendBatch))
-	for id := range w.pending {
-		if len(ids) == sendBatch {
-			break
+	maps.DeleteFunc(w.sent, func(_ string, at time.Time) bool { return now.Sub(at) >= spacing })
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(w.pending)) {
+		if len(ids) < sendBatch && !w.pending[id].After(now) {
+			ids = append(ids, id)
+			delete(w.pending, id)
+			w.sent[id] = now
 		}
-		ids = append(ids, id)
-		delete(w.pending, id)
 	}
 	return ids
 }

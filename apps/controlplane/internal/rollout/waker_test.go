@@ -56,3 +56,34 @@ func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *te
 		require.NoError(t, <-done)
 	})
 }
+
+func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &flaky{woken: map[string]int{}}
+		w := rollout.NewWaker(d, discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		count := func() int {
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.woken["app"]
+		}
+		w.Notify([]string{"app"})
+		require.Equal(t, 1, count(), "at once")
+		for range 10 {
+			time.Sleep(3 * time.Millisecond)
+			w.Notify([]string{"app", "other"})
+		}
+		require.Equal(t, 1, count())
+		time.Sleep(20 * time.Millisecond)
+		require.Equal(t, 2, count(), "the others together")
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, count(), "and nothing after them")
+		w.Notify([]string{"app"})
+		require.Equal(t, 3, count(), "at once again")
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
