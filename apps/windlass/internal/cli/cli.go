@@ -129,7 +129,24 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	add("apps", a.deployCommand(), a.scaleCommand(), a.rollbackCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
+	explainArgs(root)
 	return root
+}
+
+// explainArgs has every command answer a wrong number of arguments with how it is
+// used.
+func explainArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return fmt.Errorf("%s %w; it is used as `%s` (try --help)", cmd.CommandPath(), err, cmd.UseLine())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		explainArgs(sub)
+	}
 }
 
 func must(err error) {
@@ -167,11 +184,13 @@ func (a *app) dial(target clientconfig.Context) *clients {
 	if httpClient == nil {
 		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	}
-	return newClients(httpClient, strings.TrimSuffix(target.Server, "/"), rpc.ClientOptions(rpc.ClientConfig{
+	// Around the others, so that each try has the whole time of a call.
+	options := append([]connect.ClientOption{connect.WithInterceptors(a.waitForTurn())}, rpc.ClientOptions(rpc.ClientConfig{
 		Token:     func() string { return target.APIKey },
 		UserAgent: "windlass-cli/" + a.Version,
 		Timeout:   a.timeout,
 	})...)
+	return newClients(httpClient, strings.TrimSuffix(target.Server, "/"), options...)
 }
 
 // run wraps a command that calls the control plane.
