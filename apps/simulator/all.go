@@ -49,6 +49,8 @@ var table = []entry{
 	{"restart", "--agents=60 --apps=20 --quiet=5s --pause=1s", ""},
 	{"slow", "--agents=20 --changes=60 --rounds=1", ""},
 	{"flood", "--deploys=30 --rounds=1", ""},
+	{"overload", "--instances=4000 --regions=8 --edges=1 --calm=3s --window=8s", ""},
+	{"retention", "--apps=1 --regions=2 --deploys=6 --scales=3 --crashes=3 --keep-changes=60 --keep-versions=10 --keep-history=80", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 

@@ -64,6 +64,8 @@ type cli struct {
 	Restart   scenario.Restart   `cmd:"" help:"What a rolling restart of the control plane costs agents and users."`
 	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`
 	Flood     scenario.Flood     `cmd:"" help:"What one workspace's flood of calls costs another."`
+	Overload  scenario.Overload  `cmd:"" help:"What somebody waits for while ten times too much is reported."`
+	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`

@@ -136,6 +136,22 @@ func TestAFloodIsHeldToItsQuotaAndTheOtherWorkspaceIsNotRefused(t *testing.T) {
 	positive(t, result, "ratio", "p99_ms", "p99_ms_without", "admitted_per_s", "refused")
 }
 
+func TestAnOverloadLosesNothingAndLetsEdgesPass(t *testing.T) {
+	t.Parallel()
+	result := run(t, "overload", "--instances=400", "--regions=2", "--edges=1", "--calm=1s", "--window=3s", "--start=300ms")
+	positive(t, result, "capacity_per_s", "offered_per_s", "durable_per_s", "edges", "edge_p99_ms", "level_s", "plane_peak_mib")
+	require.Equal(t, 0.0, result["lost"])
+}
+
+func TestDaysThatGoByLeaveTheDatabaseFlat(t *testing.T) {
+	t.Parallel()
+	result := run(t, "retention", "--days=4", "--settle=3", "--apps=1", "--regions=1", "--deploys=4", "--scales=2", "--crashes=2",
+		"--keep-changes=20", "--keep-versions=5", "--keep-history=40")
+	positive(t, result, "rows", "mib", "forgotten")
+	require.Len(t, result["rounds"], 4)
+	require.Contains(t, result["detail_rows"], "region_changes")
+}
+
 func TestRegionsComparesFleets(t *testing.T) {
 	t.Parallel()
 	result := run(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")

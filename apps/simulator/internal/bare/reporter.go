@@ -90,7 +90,14 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session, r.hello.Epoch, r.hello.Fence, r.sequence
 	for {
 		_, err := r.client.Report(ctx, req)
-		if connect.CodeOf(err) != connect.CodeUnavailable || err == nil {
+		switch {
+		case err == nil:
+			return nil
+		case connect.CodeOf(err) == connect.CodeUnavailable:
+		case connect.CodeOf(err) == connect.CodeResourceExhausted:
+			// It is asked to come later, and comes at once, so that there is always
+			// as much to store as the control plane takes.
+		default:
 			return err
 		}
 		select {

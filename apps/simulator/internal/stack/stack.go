@@ -65,6 +65,8 @@ type Config struct {
 	// Route gives the address at which a replica reaches something that listens
 	// elsewhere: a place to break the connection. nil: directly.
 	Route func(replica, part, address string) (string, error)
+	// ServeFlags are more flags of every control plane.
+	ServeFlags []string
 	// Keep the folder at the end.
 	Keep bool
 	// Progress receives lines for a person.
@@ -264,6 +266,7 @@ func (s *Stack) addControlPlane(name, database string, api, admin, workflows int
 	if s.cfg.LeaseTTL > 0 {
 		args = append(args, "--lease-ttl="+s.cfg.LeaseTTL.String())
 	}
+	args = append(args, s.cfg.ServeFlags...)
 	s.add(&Part{name: name, log: log, ready: plane.Admin + "/readyz", start: func(context.Context) (server, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err

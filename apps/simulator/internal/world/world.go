@@ -48,8 +48,9 @@ type Config struct {
 	// BufferPoolMiB and LeaseTTL: see stack.Config.
 	BufferPoolMiB int
 	LeaseTTL      time.Duration
-	// Route: see stack.Config.
-	Route func(replica, part, address string) (string, error)
+	// ServeFlags and Route: see stack.Config.
+	ServeFlags []string
+	Route      func(replica, part, address string) (string, error)
 	// Prepare is called when the installation runs and before there are agents.
 	Prepare func(s *stack.Stack) error
 	// URL of the control plane for an agent and for users (-1); nil: the replicas in
@@ -111,7 +112,7 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *World, err er
 	}()
 	w.Stack, err = stack.Start(ctx, stack.Config{
 		Self: cfg.Self, ControlPlane: cfg.ControlPlane, ControlPlanes: cfg.ControlPlanes, Regions: w.Regions,
-		Route: cfg.Route, Relaxed: cfg.Relaxed, BufferPoolMiB: cfg.BufferPoolMiB, LeaseTTL: cfg.LeaseTTL, Keep: cfg.Keep, Progress: cfg.Progress,
+		Route: cfg.Route, Relaxed: cfg.Relaxed, BufferPoolMiB: cfg.BufferPoolMiB, LeaseTTL: cfg.LeaseTTL, ServeFlags: cfg.ServeFlags, Keep: cfg.Keep, Progress: cfg.Progress,
 	})
 	if err != nil {
 		return nil, nil, err

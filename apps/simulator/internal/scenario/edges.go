@@ -1,0 +1,210 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+)
+
+// edges crash single replicas and measure the time until the database knows, and
+// again when they are ready.
+type edges struct {
+	deployments []string // of one replica each
+
+	mu      sync.Mutex
+	ready   map[place]time.Time // when the executor said so last
+	stored  map[place]counted
+	changed chan struct{} // closed when either did
+	failed  error
+}
+
+// place is a deployment in a region.
+type place struct{ region, deployment string }
+
+// counted are ready replicas in the database, and since when they were seen there.
+type counted struct {
+	ready int
+	at    time.Time
+}
+
+func newEdges() *edges {
+	return &edges{ready: map[place]time.Time{}, stored: map[place]counted{}, changed: make(chan struct{})}
+}
+
+// up is told by executors.
+func (e *edges) up(p place) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ready[p] = now
+	e.tell()
+}
+
+func (e *edges) tell() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// lookEvery is how often the database is asked: what is measured is longer by half of
+// it, and by what the question takes.
+const lookEvery = 10 * time.Millisecond
+
+// watch the counts until ctx ends.
+func (e *edges) watch(ctx context.Context, w *world.World) {
+	err := func() error {
+		regions, err := w.DB.Regions(ctx)
+		if err != nil {
+			return err
+		}
+		names := map[string]string{}
+		for name, id := range regions {
+			names[id] = name
+		}
+		query := "SELECT deployment_id, region, ready_replicas FROM deployment_observed WHERE deployment_id IN (?" +
+			strings.Repeat(", ?", len(e.deployments)-1) + ")"
+		var args []any
+		for _, id := range e.deployments {
+			args = append(args, id)
+		}
+		for {
+			if err := e.look(ctx, w, names, query, args); err != nil {
+				return err
+			}
+			if err := pause(ctx, lookEvery); err != nil {
+				return err
+			}
+		}
+	}()
+	if ctx.Err() == nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.failed = fmt.Errorf("watch the counts: %w", err)
+		e.tell()
+	}
+}
+
+func (e *edges) look(ctx context.Context, w *world.World, names map[string]string, query string, args []any) (err error) {
+	rows, err := w.DB.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	seen := map[place]int{}
+	for rows.Next() {
+		var p place
+		var region string
+		var ready int
+		if err := rows.Scan(&p.deployment, &region, &ready); err != nil {
+			return err
+		}
+		p.region = names[region]
+		seen[p] = ready
+	}
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for p, ready := range seen {
+		if was, ok := e.stored[p]; !ok || was.ready != ready {
+			e.stored[p] = counted{ready, now}
+			e.tell()
+		}
+	}
+	return rows.Err()
+}
+
+// wait until done returns a time, which is looked up whenever anything changed.
+func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.Time, error) {
+	for {
+		e.mu.Lock()
+		at, ok := done()
+		changed, failed := e.changed, e.failed
+		e.mu.Unlock()
+		if ok || failed != nil {
+			return at, failed
+		}
+		select {
+		case <-ctx.Done():
+			return at, context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+// crash every replica again and again for so long, and return how long each time
+// took until the database said that it is not ready, and that it is again.
+func (e *edges) crash(ctx context.Context, w *world.World, window time.Duration) (*measure.Durations, error) {
+	end := time.Now().Add(window)
+	var mu sync.Mutex
+	var all measure.Durations
+	var failed error
+	var wg sync.WaitGroup
+	for n, m := range w.Fleet.Members() {
+		for k, id := range e.deployments {
+			p := place{m.Region, id}
+			// Spread over the time of a start, so that they do not crash together.
+			offset := time.Duration(n*len(e.deployments)+k) * time.Second / time.Duration(len(w.Regions)*len(e.deployments))
+			wg.Go(func() {
+				err := pause(ctx, offset)
+				for err == nil && time.Now().Before(end) {
+					var took []time.Duration
+					took, err = e.once(ctx, w, p)
+					mu.Lock()
+					for _, d := range took {
+						all.Add(d)
+					}
+					mu.Unlock()
+				}
+				if err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					failed = errors.Join(failed, fmt.Errorf("crash in region %s: %w", p.region, err))
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if failed == nil && all.Len() == 0 {
+		failed = errors.New("no replica crashed")
+	}
+	return &all, failed
+}
+
+// once crashes a replica, and waits for both edges. Of one that came later than the
+// replica was ready again, nothing is ever seen: it counts with that time, and the
+// other one does not.
+func (e *edges) once(ctx context.Context, w *world.World, p place) (took []time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("the counts of %s did not follow within %s", p.deployment, wedged))
+	defer cancel()
+	begin := time.Now()
+	if err := w.Fleet.Member(p.region).Runtime.Crash(p.deployment); err != nil {
+		return nil, err
+	}
+	seen := false
+	at, err := e.wait(ctx, func() (time.Time, bool) {
+		if is := e.stored[p]; is.ready == 0 && is.at.After(begin) {
+			seen = true
+			return is.at, true
+		}
+		return e.ready[p], e.ready[p].After(begin)
+	})
+	if err != nil {
+		return nil, err
+	}
+	took = append(took, at.Sub(begin))
+	var ready time.Time
+	at, err = e.wait(ctx, func() (time.Time, bool) {
+		ready = e.ready[p]
+		is := e.stored[p]
+		return is.at, ready.After(begin) && is.ready == 1
+	})
+	if seen && err == nil {
+		took = append(took, max(at.Sub(ready), 0))
+	}
+	return took, err
+}

@@ -1,0 +1,421 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// Retention has days of changes go by and looks at what each leaves in the database.
+// The changes are real: calls to the API, workflows, agents, reports; each day as many
+// as the day before. Only the time between the days is not: when a day's changes are
+// done, every time that retention goes by is set back by 24 hours in the database, and
+// the control plane, which looks each second or so, forgets what is due. How long
+// things are kept is as shipped. Of what is kept by number, versions and history are,
+// too; a feed keeps fewer changes than the shipped 20,000, and the audit two days
+// instead of 90, so that a week reaches their bounds.
+//
+// From the day on which every bound is reached no table may hold more rows than it
+// did before, whichever table it is, nor the files of the database more bytes; both
+// with a tenth of slack, which counts have themselves.
+type Retention struct {
+	Days     int `help:"Days that go by." default:"8"`
+	Settle   int `help:"The day by whose end every bound is reached." default:"5"`
+	Apps     int `help:"Apps that live on; one more lives for a part of each day." default:"3"`
+	Regions  int `help:"Regions; each app runs in all of them." default:"3"`
+	Deploys  int `help:"Versions of each app that are deployed a day." default:"30"`
+	Scales   int `help:"Changes of each app's replicas a day." default:"10"`
+	Crashes  int `help:"Instances of each app that crash a day, in each region." default:"10"`
+	Changes  int `name:"keep-changes" help:"Changes of a region that are kept." default:"1000"`
+	Versions int `name:"keep-versions" help:"Versions of an app that are kept." default:"100"`
+	History  int `name:"keep-history" help:"Entries of an app's history that are kept." default:"1000"`
+}
+
+// Deadline implements Scenario.
+func (s *Retention) Deadline() time.Duration {
+	return 5*time.Minute + time.Duration(s.Days*(s.Apps+1)*(s.Deploys+s.Scales))*2*time.Second
+}
+
+const (
+	aDay = 24 * time.Hour
+	// keepAudit is how long the audit is kept here.
+	keepAudit = 48 * time.Hour
+	// forgetEvery is how often the control plane looks for what is due here.
+	forgetEvery = time.Second
+	// slackRows and slackBytes beside a tenth: small tables, and the steps in which
+	// files grow.
+	slackRows  = 20
+	slackBytes = 8 << 20
+)
+
+// Run implements Scenario.
+func (s *Retention) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--days", s.Days, "--settle", s.Settle, "--apps", s.Apps, "--regions", s.Regions, "--deploys", s.Deploys,
+		"--scales", s.Scales, "--crashes", s.Crashes, "--keep-changes", s.Changes, "--keep-versions", s.Versions, "--keep-history", s.History); err != nil {
+		return err
+	}
+	if s.Settle >= s.Days || s.Regions > 32 {
+		return errors.New("--settle: has to be a day before --days ends; --regions: at most 32")
+	}
+	env.sizes("days", s.Days, "settle", s.Settle, "apps", s.Apps, "regions", s.Regions, "deploys", s.Deploys, "scales", s.Scales,
+		"crashes", s.Crashes, "keep_changes", s.Changes, "keep_versions", s.Versions, "keep_history", s.History, "keep_audit", keepAudit.String())
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, ServeFlags: []string{
+		fmt.Sprint("--keep-changes=", s.Changes), fmt.Sprint("--keep-versions=", s.Versions), fmt.Sprint("--keep-history=", s.History),
+		"--audit-retention=" + keepAudit.String(), "--forget-every=" + forgetEvery.String(),
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	days := s.newDays(w)
+
+	var all []leftover
+	_, parts, err := measured(ctx, w, func() error {
+		for day := 1; day <= s.Days; day++ {
+			w.Progressf("day %d: %d deployments, %d scales, %d crashes", day,
+				(s.Apps+1)*s.Deploys, (s.Apps+1)*s.Scales, (s.Apps+1)*s.Crashes*s.Regions)
+			left, err := days.pass(ctx, day)
+			if err != nil {
+				return fmt.Errorf("day %d: %w", day, err)
+			}
+			w.Progressf("day %d: %s", day, left)
+			env.Result.Rounds = append(env.Result.Rounds, left.round(day))
+			all = append(all, left)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	metrics, err := w.Metrics(ctx)
+	if err != nil {
+		return err
+	}
+	env.Result.Parts = parts
+	last, settled := all[len(all)-1], peak(all[:s.Settle])
+	env.Result.Details = map[string]any{"rows": last.rows}
+	env.Result.Figure("rows", float64(last.total()), "rows in all tables after the last day")
+	env.Result.Figure("rows_settled", float64(settled.total()), "rows, at the most up to the day on which bounds are reached")
+	env.Result.Figure("mib", mib(last.bytes), "MiB of the database's tables after the last day")
+	env.Result.Figure("mib_settled", mib(settled.bytes), "MiB, at the most up to that day")
+	env.Result.Figure("restate_mib", mib(last.restate), "MiB of Restate after the last day")
+	env.Result.Figure("forgotten", metrics.Sum("windlass_forgotten_rows_total", ""), "rows that were forgotten in all, of those that are counted")
+	env.Result.Figure("changes_per_day", float64(days.calls)/float64(s.Days), "calls and crashes")
+	return grows(settled, all[s.Settle:])
+}
+
+// leftover is what a day leaves.
+type leftover struct {
+	rows           map[string]int64
+	bytes, restate int64
+	seconds        float64
+}
+
+func (l leftover) total() (n int64) {
+	for _, rows := range l.rows {
+		n += rows
+	}
+	return n
+}
+
+func (l leftover) String() string {
+	return fmt.Sprintf("%d rows, %.1f MiB, %.1f s", l.total(), mib(l.bytes), l.seconds)
+}
+
+// round is the day as results show it: the tables that have the most, and all.
+func (l leftover) round(day int) map[string]any {
+	out := map[string]any{"day": day, "rows": l.total(), "mib": mib(l.bytes), "restate_mib": mib(l.restate), "seconds": l.seconds}
+	for _, table := range []string{"region_changes", "deployment_topology", "instances", "deployments", "rollouts", "history", "idempotency", "audit", "apps"} {
+		out[table] = l.rows[table]
+	}
+	return out
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// peak is the most that each table ever held.
+func peak(days []leftover) leftover {
+	out := leftover{rows: map[string]int64{}}
+	for _, d := range days {
+		for table, n := range d.rows {
+			out.rows[table] = max(out.rows[table], n)
+		}
+		out.bytes, out.restate = max(out.bytes, d.bytes), max(out.restate, d.restate)
+	}
+	return out
+}
+
+// grows tells what is more than it was at its highest before.
+func grows(before leftover, later []leftover) error {
+	now := peak(later)
+	var errs []error
+	for _, table := range slices.Sorted(maps.Keys(now.rows)) {
+		if was, is := before.rows[table], now.rows[table]; is > was+was/10+slackRows {
+			errs = append(errs, fmt.Errorf("table %s grows: %d rows, and %d before", table, is, was))
+		}
+	}
+	if is, was := now.bytes, before.bytes; is > was+was/10+slackBytes {
+		errs = append(errs, fmt.Errorf("the database grows: %.1f MiB, and %.1f before", mib(is), mib(was)))
+	}
+	return errors.Join(errs...)
+}
+
+// days go by.
+type days struct {
+	s       *Retention
+	w       *world.World
+	watch   *readiness
+	secrets windlassv1connect.EnvironmentServiceClient
+
+	mu       sync.Mutex
+	versions int
+	calls    int
+}
+
+func (s *Retention) newDays(w *world.World) *days {
+	http := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	options := rpc.ClientOptions(rpc.ClientConfig{Token: w.Stack.APIKey, UserAgent: "windlass-simulator"})
+	return &days{
+		s: s, w: w, watch: newReadiness(w.DB),
+		secrets: windlassv1connect.NewEnvironmentServiceClient(http, w.URL(), options...),
+	}
+}
+
+func (d *days) called(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls += n
+}
+
+// pass has a day go by: its changes, then its night.
+func (d *days) pass(ctx context.Context, day int) (leftover, error) {
+	begin := time.Now()
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { d.watch.run(watching) })
+	defer wg.Wait()
+	defer stop()
+	brief := fmt.Sprintf("brief-%d", day)
+	err := world.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
+		if i < d.s.Apps {
+			return d.live(ctx, world.AppName(i))
+		}
+		if err := d.live(ctx, brief); err != nil {
+			return err
+		}
+		d.called(1)
+		_, err := world.Persist(ctx, d.w.API.Apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: world.Mutation(), App: world.Path(brief)})
+		return err
+	})
+	if err == nil {
+		err = d.chores(ctx, day)
+	}
+	if err == nil {
+		err = d.rest(ctx)
+	}
+	if err != nil {
+		return leftover{}, err
+	}
+	if err := d.night(ctx); err != nil {
+		return leftover{}, err
+	}
+	left, err := d.look(ctx)
+	left.seconds = time.Since(begin).Seconds()
+	return left, err
+}
+
+// live is a day of one app.
+func (d *days) live(ctx context.Context, name string) error {
+	app := world.App{Name: name, Regions: d.w.Regions, Replicas: 2}
+	id := ""
+	for range d.s.Deploys {
+		d.mu.Lock()
+		d.versions++
+		app.Version = fmt.Sprint("v", d.versions)
+		d.mu.Unlock()
+		var err error
+		if id, err = d.w.Deploy(ctx, app); err != nil {
+			return err
+		}
+		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", name, wedged))
+		err = d.watch.wait(bounded, id)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	for n := range d.s.Scales {
+		if err := d.w.Scale(ctx, name, "", 1+n%2); err != nil {
+			return err
+		}
+	}
+	for range d.s.Crashes {
+		for _, m := range d.w.Fleet.Members() {
+			if err := m.Runtime.Crash(id); err != nil {
+				return fmt.Errorf("crash %s in region %s: %w", name, m.Region, err)
+			}
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	d.called(d.s.Deploys + d.s.Scales + d.s.Crashes*d.s.Regions)
+	return nil
+}
+
+// chores are what else is done on a day: an environment with a secret comes and goes,
+// as does a region, a token to join one is made, a secret is rotated.
+func (d *days) chores(ctx context.Context, day int) error {
+	name := fmt.Sprintf("brief-%d", day)
+	path := strings.Split(world.Environment, "/")[0] + "/" + name
+	steps := []func() error{
+		func() error {
+			_, err := d.secrets.CreateEnvironment(ctx, &windlassv1.CreateEnvironmentRequest{
+				Mutation: world.Mutation(), Project: strings.Split(world.Environment, "/")[0], Name: name,
+			})
+			return err
+		},
+		func() error { return d.secret(ctx, path, name) },
+		func() error {
+			_, err := d.secrets.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: world.Mutation(), Environment: path})
+			return err
+		},
+		func() error {
+			_, err := d.w.API.Regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: world.Mutation(), Name: name})
+			return err
+		},
+		func() error {
+			_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: world.Mutation(), Region: name, TtlSeconds: 600})
+			return err
+		},
+		func() error {
+			_, err := d.w.API.Regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: world.Mutation(), Region: name})
+			return err
+		},
+	}
+	for range 4 {
+		steps = append(steps,
+			func() error { return d.secret(ctx, world.Environment, "token") },
+			func() error {
+				_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{
+					Mutation: world.Mutation(), Region: d.w.Regions[0], TtlSeconds: 600,
+				})
+				return err
+			})
+	}
+	for n, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("chore %d: %w", n+1, err)
+		}
+	}
+	d.called(len(steps))
+	return nil
+}
+
+func (d *days) secret(ctx context.Context, environment, name string) error {
+	_, err := d.secrets.SetSecret(ctx, &windlassv1.SetSecretRequest{
+		Mutation: world.Mutation(), Environment: environment, Name: name, Value: fmt.Sprint("value at ", time.Now()),
+	})
+	return err
+}
+
+// rest waits until nothing of the day is on its way.
+func (d *days) rest(ctx context.Context) error {
+	var moving, rollouts, deleting int64
+	return world.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+		err := d.w.DB.QueryRowContext(ctx, `SELECT
+			(SELECT COUNT(*) FROM deployment_topology WHERE status IN (?, ?)),
+			(SELECT COUNT(*) FROM rollouts WHERE finished_at = 0),
+			(SELECT COUNT(*) FROM apps WHERE deleting_since > 0 AND deleted_at = 0)`,
+			int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING), int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING),
+		).Scan(&moving, &rollouts, &deleting)
+		return moving+rollouts+deleting == 0, err
+	}, func() string {
+		return fmt.Sprintf("%d places and %d rollouts are on their way, and %d apps are being deleted", moving, rollouts, deleting)
+	})
+}
+
+// night sets back by a day what retention goes by, and waits until everything was
+// looked through after that.
+func (d *days) night(ctx context.Context) error {
+	ms := aDay.Milliseconds()
+	for _, query := range []string{
+		"UPDATE deployment_topology SET updated_at = updated_at - ?",
+		"UPDATE instances SET terminated_at = terminated_at - ? WHERE terminated_at > 0",
+		"UPDATE apps SET deleted_at = deleted_at - ? WHERE deleted_at > 0",
+		"UPDATE idempotency SET created_at = created_at - ?",
+		"UPDATE join_tokens SET expires_at = expires_at - ?",
+		// The audit goes by its ids, which begin with the time.
+		"UPDATE audit SET id = CONCAT('aud_', LPAD(LOWER(HEX(CONV(SUBSTRING(id, 5, 12), 16, 10) - ?)), 12, '0'), SUBSTRING(id, 17))",
+	} {
+		if _, err := d.w.DB.ExecContext(ctx, query, ms); err != nil {
+			return fmt.Errorf("%s: %w", query, err)
+		}
+	}
+	rounds := func() (float64, error) {
+		m, err := d.w.Metrics(ctx)
+		return m.Sum("windlass_forget_rounds_total", ""), err
+	}
+	before, err := rounds()
+	if err != nil {
+		return err
+	}
+	// One of each replica may have begun before.
+	want := before + 2*float64(len(d.w.Stack.Planes()))
+	var now float64
+	return world.Until(ctx, 100*time.Millisecond, func() (_ bool, err error) {
+		now, err = rounds()
+		return now >= want, err
+	}, func() string {
+		return fmt.Sprintf("%.0f of %.0f rounds of forgetting are done", now-before, want-before)
+	})
+}
+
+// look counts every table that there is.
+func (d *days) look(ctx context.Context) (leftover, error) {
+	out := leftover{rows: map[string]int64{}}
+	tables, err := d.w.DB.Strings(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
+	if err != nil {
+		return out, err
+	}
+	for _, table := range tables {
+		if out.rows[table], err = d.w.DB.Count(ctx, "SELECT COUNT(*) FROM "+table); err != nil {
+			return out, err
+		}
+	}
+	if out.bytes, err = size(d.w.Stack.Folder(stack.MariaDB), ".ibd"); err != nil {
+		return out, err
+	}
+	out.restate, err = size(d.w.Stack.Folder(stack.Restate), "")
+	return out, err
+}
+
+// size of the files in a folder whose names end so. Some of them may vanish meanwhile.
+func size(folder, suffix string) (n int64, err error) {
+	err = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, suffix) {
+			if errors.Is(err, os.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if info, err := entry.Info(); err == nil {
+			n += info.Size()
+		}
+		return nil
+	})
+	return n, err
+}
