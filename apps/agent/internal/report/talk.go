@@ -105,8 +105,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	complete, previous := r.complete, r.previous
 	r.complete = false
 	err = r.send(ctx, r.request(t, &facts, part))
-	var no *refusal
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*refusal](err); ok {
 		r.hold(ctx, no, len(part) > 0)
 		if t.pass != nil && !t.pass.begun {
 			t.pass = nil // what is so by then is what will be told
@@ -214,8 +213,7 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	}
 	err := r.send(ctx, &agentv1.ReportRequest{})
 	t.spoke, t.beat = time.Now(), r.beat()
-	var no *refusal
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*refusal](err); ok {
 		r.hold(ctx, no, false)
 		return nil
 	}

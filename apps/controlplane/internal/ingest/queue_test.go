@@ -59,7 +59,7 @@ func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T)
 	q := newQueue()
 	accepted := 0
 	var v verdict
-	for n := 0; n < 100; n++ {
+	for n := range 100 {
 		if v = q.push(waits(fmt.Sprint("reg_", n), 1000), start); !v.ok {
 			break
 		}
