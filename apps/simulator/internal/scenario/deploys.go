@@ -52,10 +52,16 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	w.Progressf("measuring bare invocations")
 	ingress, admin := w.Stack.RestateURLs()
-	invocations, err := bare.Invocations(ctx, ingress, admin, 3*time.Second, 16, 64)
+	const window = 3 * time.Second
+	var invocations float64
+	_, parts, err := measured(ctx, w, func() (err error) {
+		invocations, err = bare.Invocations(ctx, ingress, admin, window, 16, 64)
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	invocation := 1000 * cpuSeconds(parts) / (invocations * window.Seconds())
 	best := 0.0
 	for _, concurrency := range s.Concurrency {
 		w.Progressf("deploying %d apps, %d at a time", s.Apps, concurrency)
@@ -67,17 +73,22 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		perSecond := float64(times.Len()) / took.Seconds()
 		best = max(best, perSecond)
 		env.Result.Parts = parts
-		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+		round := map[string]any{
 			"concurrency": concurrency, "deploys_per_s": perSecond, "complete": times.Len(),
 			"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
 			"cpu_ms_per_deploy": 1000 * cpuSeconds(parts) / float64(times.Len()),
-		})
+		}
+		for name := range parts {
+			round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(times.Len())
+		}
+		env.Result.Rounds = append(env.Result.Rounds, round)
 	}
 	last := env.Result.Rounds[len(env.Result.Rounds)-1]
 	env.Result.Figure("deploys_per_s", best, "deployments, at the best concurrency")
 	env.Result.Figure("p50_ms", last["p50_ms"].(float64), "ms at the highest")
 	env.Result.Figure("p99_ms", last["p99_ms"].(float64), "ms at the highest")
 	env.Result.Figure("invocations_per_s", invocations, "bare, by Restate alone")
+	env.Result.Figure("invocation_cpu_ms", invocation, "ms of processor time of a bare one")
 	env.Result.Figure("ratio", best/(invocations/2), "of half of them")
 	return nil
 }

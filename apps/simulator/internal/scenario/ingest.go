@@ -180,6 +180,9 @@ func (s *Ingest) reporters(ctx context.Context, w *world.World, deployments []st
 			restarts += r.Restarts()
 			closed = append(closed, r.Close())
 		}
-		return errors.Join(errors.Join(failed...), errors.Join(closed...), waitRestarts(ctx, w, restarts))
+		if err := errors.Join(errors.Join(failed...), errors.Join(closed...)); err != nil {
+			return err
+		}
+		return waitRestarts(ctx, w, restarts)
 	}, nil
 }
