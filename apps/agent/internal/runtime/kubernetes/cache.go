@@ -27,6 +27,8 @@ const (
 	byApp        = "app"        // namespace/app's id
 	// byEnvironment is the environment's id; of namespaces.
 	byEnvironment = "environment"
+	// byNode is the node's name; of pods.
+	byNode = "node"
 )
 
 // caches hold what is watched. Of Secrets nothing is: whoever may watch the
@@ -66,32 +68,32 @@ type written struct {
 // watch to the store.
 const unseenFor = 5 * time.Second
 
-func newCaches(c kubernetes.Interface, region string) *caches {
+func newCaches(c kubernetes.Interface, again patience, region string) *caches {
 	ours := render.Ours(region).String()
 	mine := func(o *metav1.ListOptions) { o.LabelSelector = ours }
 	core, apps := c.CoreV1(), c.AppsV1()
 	const all = metav1.NamespaceAll
 	return &caches{
 		ours: map[kind]cache.SharedIndexInformer{
-			kindNamespace:        informer(core.Namespaces(), &corev1.Namespace{}, mine, bare, ourIndexes),
-			kindServiceAccount:   informer(core.ServiceAccounts(all), &corev1.ServiceAccount{}, mine, bare, ourIndexes),
-			kindClaim:            informer(core.PersistentVolumeClaims(all), &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
-			kindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
-			kindWorkload:         informer(apps.Deployments(all), &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
-			kindService:          informer(core.Services(all), &corev1.Service{}, mine, bare, ourIndexes),
-			kindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
+			kindNamespace:        informer(core.Namespaces(), again, &corev1.Namespace{}, mine, bare, ourIndexes),
+			kindServiceAccount:   informer(core.ServiceAccounts(all), again, &corev1.ServiceAccount{}, mine, bare, ourIndexes),
+			kindClaim:            informer(core.PersistentVolumeClaims(all), again, &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
+			kindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), again, &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
+			kindWorkload:         informer(apps.Deployments(all), again, &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
+			kindService:          informer(core.Services(all), again, &corev1.Service{}, mine, bare, ourIndexes),
+			kindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), again, &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
 		},
-		pods: informer(core.Pods(all), &corev1.Pod{}, mine, slimPod, cache.Indexers{
-			byWorkload: ourIndexes[byWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID),
+		pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
+			byWorkload: ourIndexes[byWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
 		}),
-		nodes:   informer(core.Nodes(), &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
+		nodes:   informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
 		written: map[ref]written{},
 		ended:   map[types.UID]bool{},
 	}
 }
 
-func informer[L apiruntime.Object](client watched[L], example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
-	i := cache.NewSharedIndexInformer(listWatch(client, tweak), example, 0, indexers)
+func informer[L apiruntime.Object](client watched[L], again patience, example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(listWatch(client, again, tweak), example, 0, indexers)
 	// It fails only on an informer that was started.
 	_ = i.SetTransform(transform)
 	return i

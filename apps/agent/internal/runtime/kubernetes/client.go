@@ -2,7 +2,9 @@ package kubernetes
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +30,30 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*kubernetes.C
 	// Half the bytes and a fraction of the work of JSON, for what is watched.
 	c.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
 	c.ContentType = apiruntime.ContentTypeProtobuf
+	if err := findDeadConnections(); err != nil {
+		return nil, err
+	}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &counted{next: next, calls: calls, gate: g, pace: &pacer{policy: cfg.Reopen, random: cfg.Random}}
 	})
 	return kubernetes.NewForConfig(c)
+}
+
+// findDeadConnections has the client library find a connection that swallows
+// everything, and that no reset ends, in 9 s and not in 45 s: a watch on it hears
+// nothing, and looks like one of a quiet cluster. It takes these from the environment
+// only; an operator's own words stand. A ping is sent on a connection that has been
+// silent for 5 s, of which an agent has one.
+func findDeadConnections() error {
+	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "4"} {
+		if os.Getenv(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, seconds); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // counted counts calls by verb, resource and answer. It also hides Retry-After

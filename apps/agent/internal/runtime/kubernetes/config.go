@@ -46,9 +46,9 @@ type Config struct {
 	// Repair spaces out repairs of one workload that somebody keeps undoing: 1 s to
 	// 5 min. The first is at once.
 	Repair backoff.Policy
-	// Outage spaces out calls while the API server refuses all: 0.5 s to 15 s.
+	// Outage spaces out calls while the API server refuses all: 0.5 s to 3 s.
 	Outage backoff.Policy
-	// Reopen spaces out the openings of a watch that does not last: 0.5 s to 10 s.
+	// Reopen spaces out the openings of a watch that does not last: 0.5 s to 4 s.
 	Reopen backoff.Policy
 }
 
@@ -60,6 +60,18 @@ const (
 	// others. Watches do not count once they are open.
 	callsPerSecond = 50
 	callBurst      = 100
+)
+
+// A region is as it should be within 10 s of the end of an outage, however long that
+// was: so the longest pauses, one after the other, have to be shorter. A change waits
+// for the gate (outage) and for the reconciler's turn, 4 s at most; what was missed is
+// heard of when a list succeeds (outage) and a watch opens (reopen). The price is paid
+// by an API server that cannot answer, and by one agent: eleven watches and lists,
+// each every 2 s on average, and a call for all changes together. Regions do not share
+// API servers, so that a thousand agents do not make it more.
+var (
+	outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
+	reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
 )
 
 func (c *Config) check() error {
@@ -83,10 +95,10 @@ func (c *Config) check() error {
 		c.Repair = backoff.Policy{Min: time.Second, Max: 5 * time.Minute}
 	}
 	if c.Outage == (backoff.Policy{}) {
-		c.Outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 15 * time.Second}
+		c.Outage = outage
 	}
 	if c.Reopen == (backoff.Policy{}) {
-		c.Reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 10 * time.Second}
+		c.Reopen = reopen
 	}
 	return nil
 }

@@ -172,9 +172,9 @@ var faults = []struct {
 
 // mostReads is of a fault that lasts so long: eleven watches, each of which, if it does
 // not last, is opened at most ten times in the first ten seconds, and then, with delays
-// drawn from 0.5 to 10 s, once in three seconds even with little luck.
+// drawn from 0.5 to 3 s or to 4 s, every 1.2 s even with little luck.
 func mostReads(lasts time.Duration) int {
-	return 11 * (10 + int(max(0, lasts-10*time.Second)/(3*time.Second)))
+	return 11 * (10 + int(max(0, lasts-10*time.Second)/(1200*time.Millisecond)))
 }
 
 //nolint:tparallel // one proxy, one fault at a time

@@ -146,5 +146,12 @@ func (r *Runtime) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) er
 	})
 }
 
+func indexNode(o metav1.Object) string {
+	if p, ok := o.(*corev1.Pod); ok {
+		return p.Spec.NodeName
+	}
+	return ""
+}
+
 // indexUID indexes pods by UID.
 func indexUID(o metav1.Object) string { return string(o.GetUID()) }

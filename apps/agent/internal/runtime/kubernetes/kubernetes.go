@@ -55,6 +55,7 @@ type Runtime struct {
 	// look lets one Observe at a time use the memories.
 	look     sync.Mutex
 	memories map[string]*observe.Memory
+	heard    news
 }
 
 // want is what a workload is to be.
@@ -88,7 +89,7 @@ func New(cfg Config) (*Runtime, error) {
 		cfg: cfg, client: client, gate: g, metrics: m,
 		render:    rc,
 		resources: resourcesOf(client),
-		caches:    newCaches(client, cfg.Region),
+		caches:    newCaches(client, patience{cfg.Outage, cfg.Random}, cfg.Region),
 		journal:   &observe.Journal{},
 		fleet:     observe.NewFleet(fleetConfig(cfg.Pools)),
 		broadcast: record.NewBroadcaster(),
@@ -123,12 +124,16 @@ func (r *Runtime) handle() error {
 		}
 	}
 	if _, err := r.caches.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { r.podChanged(obj.(*corev1.Pod)) },
-		UpdateFunc: func(_, now any) { r.podChanged(now.(*corev1.Pod)) },
+		AddFunc: func(obj any) { r.podChanged(obj.(*corev1.Pod)) },
+		UpdateFunc: func(old, now any) {
+			r.heardOf(old.(*corev1.Pod))
+			r.podChanged(now.(*corev1.Pod))
+		},
 		DeleteFunc: func(obj any) {
 			if p := last[*corev1.Pod](obj); p != nil {
 				r.fleet.RemovePod(p.UID)
 				r.journal.Forget(p.UID)
+				r.heardOf(p)
 				r.repairs.add(workloadOf(p))
 				r.signal()
 			}
@@ -144,6 +149,7 @@ func (r *Runtime) handle() error {
 		DeleteFunc: func(obj any) {
 			if n := last[*corev1.Node](obj); n != nil {
 				r.fleet.RemoveNode(n.Name)
+				r.heardOfNode(n.Name)
 				r.signal()
 			}
 		},
@@ -192,6 +198,7 @@ func (r *Runtime) touched(k kind, old, now any) {
 // podChanged takes in what a pod of ours tells.
 func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
+	r.heardOf(p)
 	if lacksSecret(p) {
 		r.repairs.suspect(workloadOf(p))
 	}
@@ -201,9 +208,21 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 // nodeChanged takes in what a node tells. Its heartbeats are no news.
 func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	changed := r.fleet.SetNode(now)
+	r.heardOfNode(now.Name)
 	if changed || old == nil || answers(old) != answers(now) || len(old.Spec.Taints) != len(now.Spec.Taints) {
 		r.signal()
 	}
+}
+
+// heardOf has the next look tell of the pods anew.
+func (r *Runtime) heardOf(pods ...*corev1.Pod) {
+	for _, p := range pods {
+		r.heard.add(namespaced(p, render.LabelWorkload))
+	}
+}
+
+func (r *Runtime) heardOfNode(name string) {
+	r.heardOf(podsIn(r.caches.pods.GetIndexer().ByIndex(byNode, name))...)
 }
 
 func answers(n *corev1.Node) bool {
@@ -221,6 +240,7 @@ func (r *Runtime) warned(e *corev1.Event) {
 		return
 	}
 	if r.journal.Add(e) {
+		r.heardOf(podsIn(r.caches.pods.GetIndexer().ByIndex(byUID, string(e.InvolvedObject.UID)))...)
 		r.signal()
 	}
 }
@@ -253,14 +273,14 @@ func (r *Runtime) Run(ctx context.Context) error {
 	if !r.await(ctx, r.caches.synced) {
 		return nil
 	}
-	core := r.client.CoreV1()
+	core, again := r.client.CoreV1(), patience{r.cfg.Outage, r.cfg.Random}
 	wg.Go(func() {
-		cache.NewReflectorWithOptions(listWatch(core.Events(metav1.NamespaceAll), func(o *metav1.ListOptions) {
+		cache.NewReflectorWithOptions(listWatch(core.Events(metav1.NamespaceAll), again, func(o *metav1.ListOptions) {
 			o.FieldSelector = "involvedObject.kind=Pod,type=Warning"
 		}), &corev1.Event{}, notes, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
 	})
 	wg.Go(func() {
-		cache.NewReflectorWithOptions(listWatch(core.Pods(metav1.NamespaceAll), func(o *metav1.ListOptions) {
+		cache.NewReflectorWithOptions(listWatch(core.Pods(metav1.NamespaceAll), again, func(o *metav1.ListOptions) {
 			o.LabelSelector = render.LabelRegion + "!=" + r.cfg.Region
 			o.FieldSelector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 		}), &corev1.Pod{}, others, cache.ReflectorOptions{Name: "neighbours"}).RunWithContext(ctx)

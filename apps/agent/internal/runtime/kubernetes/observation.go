@@ -5,17 +5,20 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Observe tells what the caches hold. It calls nothing.
+// Observe tells what the caches hold. It calls nothing, and looks only at the pods of
+// those workloads of which something was heard since the look before: the lists of the
+// others are the same ones again.
 func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	if err := r.ready(ctx); err != nil {
 		return runtime.Observation{}, err
@@ -34,24 +37,23 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	now := time.Now()
 
-	pods := map[string][]*corev1.Pod{}
-	for _, o := range r.caches.pods.GetIndexer().List() {
-		if p, ok := o.(*corev1.Pod); ok {
-			key := namespaced(p, render.LabelWorkload)
-			pods[key] = append(pods[key], p)
-		}
-	}
+	heard := r.heard.take()
 	memories := make(map[string]*observe.Memory, len(r.memories))
 	look := func(key, template string, w *appsv1.Deployment) []runtime.Instance {
+		if memories[key] != nil {
+			return nil // its pods were told of already
+		}
 		m := r.memories[key]
 		if m == nil {
 			m = &observe.Memory{}
 		}
 		memories[key] = m
-		of := pods[key]
-		delete(pods, key)
+		if list, ok := m.Settled(w, template); ok && !heard[key] {
+			return list
+		}
+		namespace, label, _ := strings.Cut(key, "/")
 		return m.Instances(observe.Input{
-			Now: now, TemplateHash: template, Pods: of, Workload: w, Nodes: r.caches.node, Journal: r.journal,
+			Now: now, TemplateHash: template, Pods: r.caches.podsOf(namespace, label), Workload: w, Nodes: r.caches.node, Journal: r.journal,
 		})
 	}
 	for _, o := range r.caches.every(kindWorkload) {
@@ -67,13 +69,17 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64); err == nil && n >= d.Generation {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
-		d.Instances = append(d.Instances, look(namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w)...)
+		d.Instances = joined(d.Instances, look(namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
 	}
 	// Pods that outlive their workload are told of under the name that it was made
 	// for: the deployment's, unless another had adopted it.
-	for key, of := range pods {
-		d := at(of[0].Labels[render.LabelWorkload])
-		d.Instances = append(d.Instances, look(key, "", nil)...)
+	for _, key := range r.caches.pods.GetIndexer().ListIndexFuncValues(byWorkload) {
+		if memories[key] != nil {
+			continue
+		}
+		_, name, _ := strings.Cut(key, "/")
+		d := at(name)
+		d.Instances = joined(d.Instances, look(key, "", nil))
 	}
 	// What is collected after the workload is the last of a deployment.
 	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount} {
@@ -89,6 +95,40 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	return out, nil
+}
+
+// joined shares a list where it is the only one.
+func joined(before, list []runtime.Instance) []runtime.Instance {
+	if len(before) == 0 {
+		return list
+	}
+	return slices.Concat(before, list)
+}
+
+// news are the workloads of which something was heard since the last look, by
+// namespace and label.
+type news struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func (n *news) add(keys ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.keys == nil {
+		n.keys = map[string]bool{}
+	}
+	for _, k := range keys {
+		n.keys[k] = true
+	}
+}
+
+func (n *news) take() map[string]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := n.keys
+	n.keys = nil
+	return taken
 }
 
 // wants tells whether the deployment is to be there.

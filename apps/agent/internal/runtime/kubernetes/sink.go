@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
 // What is summed up as it is heard of is not kept: the events and the pods of a
@@ -22,16 +24,32 @@ type watched[L apiruntime.Object] interface {
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-func listWatch[L apiruntime.Object](client watched[L], tweak func(*metav1.ListOptions)) *cache.ListWatch {
+func listWatch[L apiruntime.Object](client watched[L], again patience, tweak func(*metav1.ListOptions)) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			tweak(&o)
-			return client.List(ctx, o)
+			return ask(ctx, again, func() (L, error) { return client.List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			tweak(&o)
-			return client.Watch(ctx, o)
+			return ask(ctx, again, func() (watch.Interface, error) { return client.Watch(ctx, o) })
 		},
+	}
+}
+
+// patience asks an API server that cannot answer again. The client library would do
+// so by itself, and wait up to a minute in between: it must not hear of it.
+type patience struct {
+	policy backoff.Policy
+	random func() float64
+}
+
+func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, error) {
+	for attempt := 0; ; attempt++ {
+		v, err := call()
+		if err == nil || answered(err) || ctx.Err() != nil || backoff.Sleep(ctx, p.policy.Delay(attempt, p.random)) != nil {
+			return v, err
+		}
 	}
 }
 

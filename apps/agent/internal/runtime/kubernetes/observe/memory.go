@@ -119,6 +119,12 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	return m.last
 }
 
+// Settled is what was told last, if that can only have changed with a pod, its node or
+// its journal.
+func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string) ([]runtime.Instance, bool) {
+	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash
+}
+
 // unchanged tells whether the last answer is still true. Informers replace objects
 // and never change them, so that the same pointer is the same state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {

@@ -1,0 +1,61 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// reconcilerTurn is the longest that the reconciler waits in an outage.
+const reconcilerTurn = 4 * time.Second
+
+func TestThePausesOfAnOutageTogetherAreShorterThanTenSeconds(t *testing.T) {
+	const work = 2 * time.Second // for what is done once all are back
+	require.LessOrEqual(t, outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
+	require.LessOrEqual(t, outage.Max+reopen.Max+work, 10*time.Second, "what was missed is listed and then watched")
+}
+
+func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T) {
+	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			begin, calls := time.Now(), 0
+			got, err := ask(t.Context(), patience{outage, rand.Float64}, func() (string, error) {
+				calls++
+				switch {
+				case time.Since(begin) >= lasts:
+					return "list", nil
+				case calls%2 == 0:
+					return "", apierrors.NewServiceUnavailable("not yet")
+				default:
+					return "", syscall.ECONNREFUSED
+				}
+			})
+			require.NoError(t, err)
+			require.Equal(t, "list", got)
+			require.LessOrEqual(t, time.Since(begin)-lasts, outage.Max)
+			require.LessOrEqual(t, calls, 2+int(lasts/time.Second), "less than one a second")
+		})
+	}
+}
+
+func TestWhatTheServerSaysIsNotAskedAgain(t *testing.T) {
+	for _, said := range []error{
+		apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"),
+	} {
+		calls := 0
+		_, err := ask(t.Context(), patience{outage, rand.Float64}, func() (int, error) { calls++; return 0, said })
+		require.ErrorIs(t, err, said)
+		require.Equal(t, 1, calls)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	down := errors.New("connection refused")
+	_, err := ask(ctx, patience{outage, rand.Float64}, func() (int, error) { cancel(); return 0, down })
+	require.ErrorIs(t, err, down, "an agent that stops waits for nothing")
+}
