@@ -24,27 +24,23 @@ func (q *Queries) ClearWake(ctx context.Context, appID string) (int64, error) {
 
 const dueWakes = `-- name: DueWakes :many
 SELECT app_id, due, sent_at FROM app_wake
-WHERE due <= ?
-  AND (sent_at = 0 OR (sent_at = due AND sent_at <= ?) OR sent_at <= ?)
+WHERE due <= UNIX_TIMESTAMP(NOW(3)) * 1000
+  AND (sent_at = 0
+    OR (sent_at = due AND sent_at <= UNIX_TIMESTAMP(NOW(3)) * 1000 - CAST(? AS SIGNED))
+    OR sent_at <= UNIX_TIMESTAMP(NOW(3)) * 1000 - CAST(? AS SIGNED))
 ORDER BY due, app_id LIMIT ?
 `
 
 type DueWakesParams struct {
-	Now   int64
-	Lost  int64
-	Again int64
-	Limit int32
+	LostAfter  int64
+	AgainAfter int64
+	Limit      int32
 }
 
 // sent_at is 0 for what was to wait, due for what was sent with the commit, and later
-// for what was sent since.
+// for what was sent since. All times of these rows are of the database's clock.
 func (q *Queries) DueWakes(ctx context.Context, arg DueWakesParams) ([]AppWake, error) {
-	rows, err := q.db.QueryContext(ctx, dueWakes,
-		arg.Now,
-		arg.Lost,
-		arg.Again,
-		arg.Limit,
-	)
+	rows, err := q.db.QueryContext(ctx, dueWakes, arg.LostAfter, arg.AgainAfter, arg.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +63,18 @@ func (q *Queries) DueWakes(ctx context.Context, arg DueWakesParams) ([]AppWake, 
 }
 
 const lockWakes = `-- name: LockWakes :many
-SELECT app_id, due, sent_at FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id FOR UPDATE
+SELECT app_id, CAST(due - UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) AS due_in
+FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id FOR UPDATE
 `
 
-// What is asked for already. Held to the commit, so that a step that clears its row
-// does so after this transaction and reads what it wrote.
-func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]AppWake, error) {
+type LockWakesRow struct {
+	AppID string
+	DueIn int64
+}
+
+// What is asked for already, and in how many ms. Held to the commit, so that a step
+// that clears its row does so after this transaction and reads what it wrote.
+func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]LockWakesRow, error) {
 	query := lockWakes
 	var queryParams []interface{}
 	if len(appIds) > 0 {
@@ -88,10 +90,10 @@ func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]AppWake, er
 		return nil, err
 	}
 	defer rows.Close()
-	var items []AppWake
+	var items []LockWakesRow
 	for rows.Next() {
-		var i AppWake
-		if err := rows.Scan(&i.AppID, &i.Due, &i.SentAt); err != nil {
+		var i LockWakesRow
+		if err := rows.Scan(&i.AppID, &i.DueIn); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -106,27 +108,21 @@ func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]AppWake, er
 }
 
 const markWakesSent = `-- name: MarkWakesSent :exec
-UPDATE app_wake SET sent_at = ? WHERE app_id IN (/*SLICE:app_ids*/?) AND due <= ?
+UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
+WHERE app_id IN (/*SLICE:app_ids*/?) AND due <= UNIX_TIMESTAMP(NOW(3)) * 1000
 `
 
-type MarkWakesSentParams struct {
-	At     int64
-	AppIds []string
-}
-
-func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) error {
+func (q *Queries) MarkWakesSent(ctx context.Context, appIds []string) error {
 	query := markWakesSent
 	var queryParams []interface{}
-	queryParams = append(queryParams, arg.At)
-	if len(arg.AppIds) > 0 {
-		for _, v := range arg.AppIds {
+	if len(appIds) > 0 {
+		for _, v := range appIds {
 			queryParams = append(queryParams, v)
 		}
-		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
 	} else {
 		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
 	}
-	queryParams = append(queryParams, arg.At)
 	_, err := q.db.ExecContext(ctx, query, queryParams...)
 	return err
 }

@@ -1,18 +1,22 @@
 -- name: LockWakes :many
--- What is asked for already. Held to the commit, so that a step that clears its row
--- does so after this transaction and reads what it wrote.
-SELECT * FROM app_wake WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR UPDATE;
+-- What is asked for already, and in how many ms. Held to the commit, so that a step
+-- that clears its row does so after this transaction and reads what it wrote.
+SELECT app_id, CAST(due - UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) AS due_in
+FROM app_wake WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR UPDATE;
 
 -- name: ClearWake :execrows
 DELETE FROM app_wake WHERE app_id = ?;
 
 -- name: DueWakes :many
 -- sent_at is 0 for what was to wait, due for what was sent with the commit, and later
--- for what was sent since.
+-- for what was sent since. All times of these rows are of the database's clock.
 SELECT * FROM app_wake
-WHERE due <= sqlc.arg(now)
-  AND (sent_at = 0 OR (sent_at = due AND sent_at <= sqlc.arg(lost)) OR sent_at <= sqlc.arg(again))
+WHERE due <= UNIX_TIMESTAMP(NOW(3)) * 1000
+  AND (sent_at = 0
+    OR (sent_at = due AND sent_at <= UNIX_TIMESTAMP(NOW(3)) * 1000 - CAST(sqlc.arg(lost_after) AS SIGNED))
+    OR sent_at <= UNIX_TIMESTAMP(NOW(3)) * 1000 - CAST(sqlc.arg(again_after) AS SIGNED))
 ORDER BY due, app_id LIMIT ?;
 
 -- name: MarkWakesSent :exec
-UPDATE app_wake SET sent_at = sqlc.arg(at) WHERE app_id IN (sqlc.slice(app_ids)) AND due <= sqlc.arg(at);
+UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
+WHERE app_id IN (sqlc.slice(app_ids)) AND due <= UNIX_TIMESTAMP(NOW(3)) * 1000;

@@ -172,7 +172,7 @@ func (h *house) observed() model.Observed {
 func (h *house) woken() (apps []string) {
 	h.update(func(tx store.Tx) error {
 		apps = nil
-		rows, err := tx.DueWakes(1<<60, 1<<60, 1<<60, 100)
+		rows, err := tx.DueWakes(0, 0, 100)
 		for _, w := range rows {
 			apps = append(apps, w.AppID)
 			err = errors.Join(err, tx.ClearWake(w.AppID))

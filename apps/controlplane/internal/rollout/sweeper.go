@@ -33,11 +33,12 @@ type SweeperConfig struct {
 
 // SweepTx and SweepStore are what a Sweeper needs of the store.
 type SweepTx interface {
-	// DueWakes returns the rows that are due now and whose step was never sent, or
-	// was when they were written and is lost by now, or was sent too long ago.
-	DueWakes(now, lost, again int64, limit int) ([]model.Wake, error)
+	// DueWakes returns the rows that are due, by the database's clock, and whose step
+	// was never sent, or was when they were written and is lost by now, or was sent too
+	// long ago. In ms.
+	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that the steps of those that are due were sent.
-	MarkWakesSent(appIDs []string, at int64) error
+	MarkWakesSent(appIDs []string) error
 }
 
 // SweepStore runs transactions.
@@ -103,7 +104,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			return fmt.Errorf("send %d wake-ups: %w", len(ids), err)
 		}
 		s.swept.Add(float64(len(ids)))
-		err = s.cfg.Store.Update(ctx, func(tx SweepTx) error { return tx.MarkWakesSent(ids, nowMillis()) })
+		err = s.cfg.Store.Update(ctx, func(tx SweepTx) error { return tx.MarkWakesSent(ids) })
 		if err != nil {
 			return fmt.Errorf("mark wake-ups sent: %w", err)
 		}
@@ -114,9 +115,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 }
 
 func (s *Sweeper) due(ctx context.Context) (ids []string, err error) {
-	now := nowMillis()
 	err = s.cfg.Store.View(ctx, func(tx SweepTx) error {
-		rows, err := tx.DueWakes(now, now-s.cfg.Grace.Milliseconds(), now-s.cfg.Resend.Milliseconds(), sendBatch)
+		rows, err := tx.DueWakes(s.cfg.Grace.Milliseconds(), s.cfg.Resend.Milliseconds(), sendBatch)
 		if err != nil {
 			return fmt.Errorf("list wake-ups that are due: %w", err)
 		}

@@ -190,18 +190,19 @@ type AppTx interface {
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
-	// Wake asks for a step of each app at due or earlier: the row keeps the
-	// earlier time. Apps whose row was unset or later end in Commit.Woken if due
-	// is not after now, and count as sent at due: whoever hears of the commit does.
+	// Wake asks for a step of each app at due, or at once if that is not after now.
+	// What counts is how far apart the two are: the row is on the database's clock, and
+	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if
+	// due is not after now, and count as sent: whoever hears of the commit does it.
 	Wake(appIDs []string, due, now int64) error
 	// ClearWake takes the row away, before the step reads anything.
 	ClearWake(appID string) error
-	// DueWakes returns rows with Due <= now, oldest first: those that were never
-	// sent; those that were sent when they became due at once, if that was not after
-	// lost; and those that were sent later, if that was not after again.
-	DueWakes(now, lost, again int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that steps were sent, for rows that are due at that time.
-	MarkWakesSent(appIDs []string, at int64) error
+	// DueWakes returns rows that are due, oldest first: those that were never sent;
+	// those that were sent with their commit, so long ago that they are lost; and those
+	// that were sent since, so long ago that they are to be sent again. In ms.
+	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
+	// MarkWakesSent notes that steps were sent, for rows that are due.
+	MarkWakesSent(appIDs []string) error
 }
 
 // TopologyTx is desired state.

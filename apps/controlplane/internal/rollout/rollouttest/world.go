@@ -147,13 +147,14 @@ func (w *world) unsettled() string {
 }
 
 // DueWakes implements rollout.SweepTx.
-func (w *world) DueWakes(now, lost, again int64, limit int) ([]model.Wake, error) {
+func (w *world) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	now := time.Now().UnixMilli()
 	var rows []model.Wake
 	for id, a := range w.apps {
 		if a.due != 0 && a.due <= now && len(rows) < limit &&
-			(a.sent == 0 || a.sent == a.due && a.sent <= lost || a.sent <= again) {
+			(a.sent == 0 || a.sent == a.due && a.sent <= now-lostAfter || a.sent <= now-againAfter) {
 			rows = append(rows, model.Wake{AppID: id, Due: a.due, SentAt: a.sent})
 		}
 	}
@@ -161,12 +162,12 @@ func (w *world) DueWakes(now, lost, again int64, limit int) ([]model.Wake, error
 }
 
 // MarkWakesSent implements rollout.SweepTx.
-func (w *world) MarkWakesSent(ids []string, at int64) error {
+func (w *world) MarkWakesSent(ids []string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		if a := w.app(id); a.due != 0 && a.due <= at {
-			a.sent = at
+		if a, now := w.app(id), time.Now().UnixMilli(); a.due != 0 && a.due <= now {
+			a.sent = now
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -56,8 +57,9 @@ func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Roll
 // Wake locks the row also where it leaves it: a step that clears it, and so takes
 // over what this transaction asks for, must see what this transaction wrote.
 func (t *tx) Wake(appIDs []string, due, now int64) error {
-	sentAt := int64(0)
-	if due <= now {
+	in, sentAt := due-now, int64(0)
+	due = time.Now().UnixMilli() + in
+	if in <= 0 {
 		sentAt = due
 	}
 	for _, id := range distinct(appIDs) {
@@ -71,7 +73,7 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 		if err := t.wakes.put(model.Wake{AppID: id, Due: due, SentAt: sentAt}); err != nil {
 			return err
 		}
-		if due <= now {
+		if in <= 0 {
 			t.woken[id] = true
 		}
 	}
@@ -83,15 +85,17 @@ func (t *tx) ClearWake(appID string) error {
 	return t.wakes.delete(appID)
 }
 
-func (t *tx) DueWakes(now, lost, again int64, limit int) ([]model.Wake, error) {
+func (t *tx) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {
+	now := time.Now().UnixMilli()
 	rows := t.wakes.list(func(w model.Wake) bool {
-		return w.Due <= now && (w.SentAt == 0 || w.SentAt == w.Due && w.SentAt <= lost || w.SentAt <= again)
+		return w.Due <= now && (w.SentAt == 0 || w.SentAt == w.Due && w.SentAt <= now-lostAfter || w.SentAt <= now-againAfter)
 	})
 	slices.SortFunc(rows, func(a, b model.Wake) int { return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.AppID, b.AppID)) })
 	return first(rows, limit), nil
 }
 
-func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
+func (t *tx) MarkWakesSent(appIDs []string) error {
+	at := time.Now().UnixMilli()
 	for _, id := range distinct(appIDs) {
 		w, ok, err := t.wakes.lock(id)
 		if err != nil {

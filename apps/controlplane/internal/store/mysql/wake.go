@@ -11,7 +11,8 @@ import (
 // own sent_at along, whatever the later one had.
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
-	row:  "(?, ?, ?)",
+	row: "(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, " +
+		"IF(? <= 0, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, 0))",
 	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, VALUES(sent_at), sent_at), due = LEAST(due, VALUES(due))",
 }
 
@@ -27,31 +28,28 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 		return err
 	}
 	known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := t.unset[id]; return ok })
-	rows, err := inChunks(known, func(ids []string) ([]gen.AppWake, error) { return t.q.LockWakes(t.ctx, ids) })
+	rows, err := inChunks(known, func(ids []string) ([]gen.LockWakesRow, error) { return t.q.LockWakes(t.ctx, ids) })
 	if err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
-	was := make(map[string]int64, len(rows))
+	dueIn := make(map[string]int64, len(rows))
 	for _, r := range rows {
-		was[r.AppID] = r.Due
+		dueIn[r.AppID] = r.DueIn
 	}
+	in := due - now
 	turned := ids[:0:0]
 	for _, id := range ids {
 		delete(t.unset, id)
-		if old, ok := was[id]; !ok || due < old {
+		if old, ok := dueIn[id]; !ok || in < old {
 			turned = append(turned, id)
 		}
 	}
-	sentAt := int64(0)
-	if due <= now {
-		sentAt = due
-	}
 	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
-		return append(args, id, due, sentAt)
+		return append(args, id, in, in, in)
 	}); err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
-	if due <= now {
+	if in <= 0 {
 		for _, id := range turned {
 			t.woken[id] = struct{}{}
 		}
@@ -68,15 +66,15 @@ func (t *tx) ClearWake(appID string) error {
 	return t.err(err, "clear wake of app", appID)
 }
 
-func (t *tx) DueWakes(now, lost, again int64, n int) ([]model.Wake, error) {
+func (t *tx) DueWakes(lostAfter, againAfter int64, n int) ([]model.Wake, error) {
 	return list(t, "list due wakes", "", func(r gen.AppWake) (model.Wake, error) {
 		return model.Wake{AppID: r.AppID, Due: r.Due, SentAt: r.SentAt}, nil
-	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{Now: now, Lost: lost, Again: again, Limit: limit(n)}))
+	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{LostAfter: lostAfter, AgainAfter: againAfter, Limit: limit(n)}))
 }
 
-func (t *tx) MarkWakesSent(appIDs []string, at int64) error {
+func (t *tx) MarkWakesSent(appIDs []string) error {
 	if len(appIDs) == 0 {
 		return nil
 	}
-	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{At: at, AppIds: distinct(appIDs)}), "mark wake as sent", appIDs[0])
+	return t.err(t.q.MarkWakesSent(t.ctx, distinct(appIDs)), "mark wake as sent", appIDs[0])
 }

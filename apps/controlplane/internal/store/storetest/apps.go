@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -219,29 +220,31 @@ func testApps(t *testing.T, setup setup) {
 }
 
 func testWakes(t *testing.T, setup setup) {
-	due := func(w *world, at, lost, again int64) []model.Wake {
+	const hour = 3_600_000
+	due := func(w *world, lostAfter, againAfter int64) []string {
 		w.t.Helper()
-		return read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(at, lost, again, 100) })
+		return appsOf(read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(lostAfter, againAfter, 100) }))
 	}
 
 	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
 		var told []string
 		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
-		wake := func(at int64) []string {
+		wake := func(in int64) []string {
 			told = nil
-			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, at, now) })
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+in, now) })
 			return told
 		}
-		require.Empty(t, wake(now+100), "it is not due")
-		require.Empty(t, wake(now+50), "it is earlier, and not due")
-		require.Equal(t, []string{"app_1"}, wake(now), "it turned from later to due")
-		require.Empty(t, wake(now), "it was due")
-		require.Empty(t, wake(now+100), "it keeps the earlier time")
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now, SentAt: now}}, due(w, now, now, 0))
+		require.Empty(t, wake(2*hour), "it is not due")
+		require.Empty(t, wake(hour), "it is earlier, and not due")
+		require.Equal(t, []string{"app_1"}, wake(0), "it turned from later to due")
+		require.Empty(t, wake(0), "it was due")
+		require.Empty(t, wake(hour), "it keeps the earlier time")
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
-		require.Equal(t, []string{"app_1"}, wake(now-5), "it turned from unset to due")
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 5, SentAt: now - 5}}, due(w, now, now, 0))
+		require.Empty(t, due(w, 0, 0))
+		require.Equal(t, []string{"app_1"}, wake(-5), "it turned from unset to due")
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
 	})
 
 	t.Run("several apps are woken at once and each once", func(t *testing.T) {
@@ -261,31 +264,37 @@ func testWakes(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
 		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
-		require.Empty(t, due(w, now+100, now+100, now+100))
+		require.Empty(t, due(w, 0, 0))
+	})
+
+	t.Run("a row goes by the database's clock, whatever the writer's says", func(t *testing.T) {
+		w := setup(t)
+		for id, clock := range map[string]int64{"app_ahead": now + 24*hour, "app_behind": now - 24*hour} {
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{id}, clock, clock) })
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{id + "_later"}, clock+hour, clock) })
+		}
+		require.ElementsMatch(t, []string{"app_ahead", "app_behind"}, due(w, 0, hour))
 	})
 
 	t.Run("rows come oldest first when they are due, and rest for a while after they were sent", func(t *testing.T) {
 		w := setup(t)
-		// All are to wait, from a moment before any of them.
-		for i, at := range []int64{now - 1, now - 3, now + 1, now - 2} {
-			w.update(func(tx store.Tx) error { return tx.Wake([]string{fmt.Sprintf("app_%d", i)}, at, now-9) })
+		for i, in := range []int64{-1000, -3000, hour, -2000} {
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{fmt.Sprintf("app_%d", i)}, now+in, now) })
 		}
-		require.Equal(t, []model.Wake{{AppID: "app_1", Due: now - 3}, {AppID: "app_3", Due: now - 2}, {AppID: "app_0", Due: now - 1}}, due(w, now, 0, 0))
-		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(now, 0, 0, 2) }), 2)
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_2", "app_x"}, now) })
-		require.Equal(t, []string{"app_3"}, appsOf(due(w, now, now, now-1)))
-		require.Equal(t, []string{"app_1", "app_3", "app_0"}, appsOf(due(w, now, now, now)), "they were sent long ago")
-		require.Equal(t, []string{"app_3", "app_2"}, appsOf(due(w, now+1, now, now-1)), "one that was not due was not sent")
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil, now) })
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, 0, hour))
+		require.Equal(t, []string{"app_1", "app_3"}, due(w, 1500, hour), "the others may be on their way")
+		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, hour, 2) }), 2)
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_2", "app_x"}) })
+		require.Equal(t, []string{"app_3"}, due(w, 0, hour))
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, 0, 0), "they were sent long ago")
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil) })
 	})
 
-	t.Run("a row that was due at once is sent by whoever hears of the commit, unless that is lost", func(t *testing.T) {
+	t.Run("a row that was to wait is due when its time has come, and was not sent before", func(t *testing.T) {
 		w := setup(t)
-		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
-		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now+5, now) })
-		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now, now) })
-		require.Empty(t, due(w, now+9, now-1, now-1))
-		require.Equal(t, []string{"app_1", "app_2"}, appsOf(due(w, now+9, now, now-1)))
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+3000, now) })
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}) })
+		require.Eventually(t, func() bool { return len(due(w, hour, hour)) == 1 }, time.Minute, 5*time.Millisecond)
 	})
 
 	t.Run("a wake-up that races the step which clears it is never lost", func(t *testing.T) {
@@ -318,7 +327,7 @@ func testWakes(t *testing.T, setup setup) {
 				require.NoError(t, err)
 			}
 			if seen != guard {
-				require.Equal(t, []string{app.ID}, appsOf(due(w, now, now, now)))
+				require.Equal(t, []string{app.ID}, due(w, 0, hour))
 			}
 		}
 	})

@@ -36,7 +36,7 @@ func testTransactions(t *testing.T, setup setup) {
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) })
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{app.ID}) }))
-		require.Empty(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(now, now, now, 10) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, 10) }))
 		require.Equal(t, before, w.head(region))
 		require.Empty(t, w.feed(region))
 		require.Empty(t, told)
