@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,10 +117,10 @@ func TestWhatIsRefusedIsHeldBackAndThenTold(t *testing.T) {
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
-		refusals := 0
+		var refusals atomic.Int32
 		p.answer = func(r *agentv1.ReportRequest) error {
-			if len(r.Instances) > 0 && refusals < 3 {
-				refusals++
+			if len(r.Instances) > 0 && refusals.Load() < 3 {
+				refusals.Add(1)
 				return busy(2 * time.Second)
 			}
 			return nil
@@ -132,9 +133,11 @@ func TestWhatIsRefusedIsHeldBackAndThenTold(t *testing.T) {
 		p.set(running, "ins_1")
 		require.Zero(t, p.take()[0].Rollups[0].Failed, "and what comes to it meanwhile")
 		time.Sleep(5 * time.Second)
-		require.Equal(t, 2, refusals, "each refusal for longer than the one before: 2 s, 4 s, 8 s")
+		synctest.Wait()
+		require.EqualValues(t, 2, refusals.Load(), "each refusal for longer than the one before: 2 s, 4 s, 8 s")
 		time.Sleep(time.Minute)
-		require.Equal(t, 3, refusals)
+		synctest.Wait()
+		require.EqualValues(t, 3, refusals.Load())
 		p.mu.Lock()
 		got, at := p.got, p.at
 		p.mu.Unlock()
@@ -188,16 +191,19 @@ func TestARefusalOfEverythingIsNotAskedAgainAtOnce(t *testing.T) {
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
-		asked := 0
+		var asked atomic.Int32
 		p.answer = func(*agentv1.ReportRequest) error {
-			asked++
+			asked.Add(1)
 			return busy(0)
 		}
 		p.set(running, "ins_1")
 		time.Sleep(30 * time.Second)
-		require.Greater(t, asked, 5)
-		require.Less(t, asked, 100, "of one that names no time")
+		synctest.Wait()
+		require.Greater(t, asked.Load(), int32(5))
+		require.Less(t, asked.Load(), int32(100), "of one that names no time")
+		p.mu.Lock()
 		p.answer = nil
+		p.mu.Unlock()
 		time.Sleep(time.Second)
 		require.Equal(t, []windlassv1.InstanceStatus{running}, states(p.take(), "ins_1"))
 	})
