@@ -114,6 +114,11 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 		return nil, nil, err
 	}
 	err = judge()
+	for _, p := range batch {
+		p.late = slices.ContainsFunc(current, func(r model.Region) bool {
+			return r.ID == p.region && r.SessionSequence > p.req.Sequence
+		})
+	}
 	return errs, current, err
 }
 
@@ -249,7 +254,7 @@ func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
 	if req.InventoryEnd {
 		w.ended = append(w.ended, inventory{region: p.region, since: model.NewGuard(req.Fence, req.InventorySince)})
 	}
-	if req.QuarantineComplete {
+	if req.QuarantineComplete && !p.late {
 		rows := make([]model.Quarantined, 0, len(req.Quarantined))
 		seen := map[string]bool{}
 		for _, q := range req.Quarantined {

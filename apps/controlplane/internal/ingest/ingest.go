@@ -174,6 +174,9 @@ type pending struct {
 	// heard is the sequence of the newest report of the session that was stored before
 	// this one.
 	heard int64
+	// late: a newer one of the session is stored. Read under the lock of the region's
+	// row, it is the guard of what has none in SQL: the quarantine.
+	late bool
 }
 
 // New checks the config.

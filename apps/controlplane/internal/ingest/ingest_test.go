@@ -291,6 +291,36 @@ func TestRepeatedAndLateReportsChangeNothingAndWakeNobody(t *testing.T) {
 	require.Empty(t, h.woken())
 }
 
+func TestALateReportReleasesAndQuarantinesNothing(t *testing.T) {
+	h := setup(t)
+	quarantine := func(keys ...string) func(*agentv1.ReportRequest) {
+		return func(r *agentv1.ReportRequest) {
+			r.QuarantineComplete = true
+			for _, key := range keys {
+				r.Quarantined = append(r.Quarantined, &agentv1.QuarantinedKey{Key: key})
+			}
+		}
+	}
+	kept := func() (keys []string) {
+		require.NoError(t, h.db.View(t.Context(), func(tx store.Tx) error {
+			rows, err := tx.ListQuarantine(east, model.Page{Limit: 9})
+			for _, q := range rows {
+				keys = append(keys, q.Key)
+			}
+			return err
+		}))
+		return keys
+	}
+	none, some := says(1, quarantine()), says(2, quarantine("dep_8"))
+	require.NoError(t, h.report(east, none))
+	require.NoError(t, h.report(east, some))
+	require.NoError(t, h.report(east, none))
+	require.Equal(t, []string{"dep_8"}, kept(), "what nobody wants must not be forgotten")
+	require.NoError(t, h.report(east, says(3, quarantine())))
+	require.NoError(t, h.report(east, some))
+	require.Empty(t, kept())
+}
+
 func TestOnlyEdgesWakeAnApp(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1), applied("dep_1"))))
