@@ -174,8 +174,13 @@ func (r *Reconciler) Run(ctx context.Context) error {
 }
 
 func (r *Reconciler) enqueueAll() {
+	var keys []inbox.Key
 	for _, item := range r.cfg.Inbox.Items() {
-		r.queue.add(inbox.Key{Kind: item.Kind, Name: item.Key})
+		keys = append(keys, inbox.Key{Kind: item.Kind, Name: item.Key})
+	}
+	slices.SortFunc(keys, func(a, b inbox.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	for _, k := range keys {
+		r.queue.add(k)
 	}
 	r.lookAgain()
 }
@@ -196,6 +201,10 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 	case item.GetRoutes() != nil && item.GetRoutes().AppId == k.Name:
 		r.settle(ctx, k, item, r.cfg.Serve(item.GetRoutes(), item.Epoch, item.Generation))
 	case inbox.IsDelete(item):
+		if err := r.routeFirst(item); err != nil {
+			r.settle(ctx, k, item, err)
+			return
+		}
 		r.remove(ctx, k, item)
 	case item.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_APPLY && item.GetDeployment().GetDeployment().GetId() == k.Name:
 		r.settle(ctx, k, item, r.apply(ctx, k, item))
@@ -283,6 +292,18 @@ func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) 
 		}
 		span.End()
 	}
+}
+
+// routeFirst has the app's routes served before something of it is removed. A region
+// that was out of reach gets both at once, and keys are worked on side by side: what
+// is removed must not be routed to until the routes' turn comes.
+func (r *Reconciler) routeFirst(item *agentv1.Item) error {
+	app := item.GetDeployment().GetDeployment().GetAppId()
+	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})
+	if !ok || held.GetRoutes().GetAppId() != app {
+		return nil
+	}
+	return r.cfg.Serve(held.GetRoutes(), held.Epoch, held.Generation)
 }
 
 func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {

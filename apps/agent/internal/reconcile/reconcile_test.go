@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -28,6 +29,10 @@ type spy struct {
 	inside  map[string]bool
 	fail    func(id string) error
 	slow    time.Duration
+	// serving counts the targets of apps; routed are apps that had some when what they
+	// route to was removed.
+	serving map[string]int
+	routed  []string
 }
 
 func (s *spy) Apply(ctx context.Context, a runtime.Assignment) error {
@@ -67,6 +72,26 @@ func (s *spy) calls() int {
 	return n
 }
 
+// serve notes a route that the region serves.
+func (s *spy) serve(r *agentv1.Routes, _, _ int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving == nil {
+		s.serving = map[string]int{}
+	}
+	s.serving[r.AppId] = len(r.Targets)
+	return nil
+}
+
+func (s *spy) Remove(ctx context.Context, id string) error {
+	s.mu.Lock()
+	if app := "app_" + id; s.serving[app] > 0 {
+		s.routed = append(s.routed, app)
+	}
+	s.mu.Unlock()
+	return s.Runtime.Remove(ctx, id)
+}
+
 // region is a reconciler over a real inbox and a simulated runtime; stopping an
 // instance takes 10 s.
 type region struct {
@@ -87,7 +112,7 @@ func startWith(t *testing.T, rt *spy, over runtime.Runtime) *region {
 		Inbox: in, Runtime: over,
 		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
 		ForgetSecrets: func(string) error { return nil },
-		Serve:         func(*agentv1.Routes, int64, int64) error { return nil },
+		Serve:         rt.serve,
 		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
 		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
 	})
@@ -325,5 +350,36 @@ func TestAnAgentOfAReleaseBeforePoolsRefusesOneAndKeepsWhatItRuns(t *testing.T) 
 		require.Equal(t, runtime.ReasonUnsupported, g.state("dep_1").Code)
 		require.Contains(t, g.state("dep_1").Message, "FEATURE_GPU_POOL")
 		require.Equal(t, map[string]int{"dep_1": 1}, g.rt.Running())
+	})
+}
+
+func TestWhatIsRemovedIsNoLongerRoutedToWhenARegionGetsBothAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		g := start(t, rt)
+		const apps = 50
+		var before, after []*agentv1.Item
+		for i := range apps {
+			dep := fmt.Sprint(i)
+			app := "app_" + dep
+			routes := func(generation int64, targets ...*agentv1.RouteTarget) *agentv1.Item {
+				return &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: app, Epoch: 1, Generation: generation, Content: &agentv1.Item_Routes{
+					Routes: &agentv1.Routes{AppId: app, Targets: targets},
+				}}
+			}
+			gone := item(dep, 1, 2, remove)
+			gone.GetDeployment().Deployment.AppId = app
+			before = append(before, item(dep, 1, 1, apply), routes(1, &agentv1.RouteTarget{DeploymentId: dep, Weight: 100}))
+			after = append(after, routes(2), gone)
+		}
+		g.snapshot(1, before...)
+		time.Sleep(time.Second)
+		g.snapshot(1, after...)
+		time.Sleep(time.Minute)
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		require.Len(t, rt.serving, apps)
+		require.Empty(t, rt.routed)
+		require.Empty(t, rt.Running())
 	})
 }
