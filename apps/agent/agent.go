@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +27,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/apps/agent/internal/routes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
-	"github.com/windlass-run/windlass/apps/agent/internal/secrets"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -48,6 +46,8 @@ type Config struct {
 	HTTPClient *http.Client
 	// DataDir holds the inbox, the credential, routes and kept secrets.
 	DataDir string
+	// Memory holds them in its place, where there is no disk: in virtual time.
+	Memory *Memory
 	// TokenFile holds the join token; needed until the agent has joined.
 	TokenFile string
 	// NewRuntime makes the runtime once the region's name is known. A runtime
@@ -80,11 +80,8 @@ type Agent struct {
 // New joins the region if need be and puts the parts together. It returns when
 // ctx ends before a credential was had.
 func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
-	if cfg.Server == "" || cfg.HTTPClient == nil || cfg.DataDir == "" || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
-		return nil, errors.New("agent: Server, HTTPClient, DataDir, NewRuntime, Log, Registerer, Tracer and Rand are required")
-	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
+	if cfg.Server == "" || cfg.HTTPClient == nil || (cfg.DataDir == "") == (cfg.Memory == nil) || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
+		return nil, errors.New("agent: Server, HTTPClient, DataDir or Memory, NewRuntime, Log, Registerer, Tracer and Rand are required")
 	}
 	a := &Agent{cfg: cfg}
 	defer func() {
@@ -92,8 +89,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 			err = errors.Join(err, a.Close())
 		}
 	}()
-	// The inbox's file lock is also what keeps a second agent off this directory.
-	if a.inbox, err = inbox.Open(filepath.Join(cfg.DataDir, "inbox.db"), cfg.NoSync); err != nil {
+	if a.inbox, err = openInbox(cfg); err != nil {
 		return nil, err
 	}
 	credentials, client, info, err := connect(cfg)
@@ -105,11 +101,11 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.region = credentials.Region()
 
-	table, err := routes.Open(filepath.Join(cfg.DataDir, "routes.json"))
+	table, err := routes.Open(cfg.files(), routesFile)
 	if err != nil {
 		return nil, err
 	}
-	values, err := secrets.Open(filepath.Join(cfg.DataDir, "secrets"), client.GetSecrets)
+	values, err := openSecrets(cfg, client.GetSecrets)
 	if err != nil {
 		return nil, err
 	}
@@ -156,13 +152,10 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	return a, nil
 }
 
-// credentialFile is where, in the data directory, the credential is.
-const credentialFile = "credential.json"
-
 // connect returns the agent's credentials, which are empty before it has joined, and
 // the client that uses them.
 func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
-	credentials, err := session.OpenCredentials(filepath.Join(cfg.DataDir, credentialFile))
+	credentials, err := session.OpenCredentialsIn(cfg.files(), credentialFile)
 	if err != nil {
 		return nil, nil, nil, err
 	}

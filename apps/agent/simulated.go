@@ -31,6 +31,10 @@ type SimulatedConfig struct {
 	Ready func(deploymentID, instanceID string)
 }
 
+// Take gives the runtime to one agent and takes it from the one that had it, as a
+// region's Lease does: what that one asks of it fails from then on.
+func (s *Simulated) Take() Runtime { return s.Runtime.Take() }
+
 // NewSimulated returns one that runs nothing yet.
 func NewSimulated(cfg SimulatedConfig) *Simulated {
 	failures := func(d *agentv1.Deployment) int {

@@ -2,15 +2,19 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/seal"
@@ -32,6 +36,95 @@ func (m *Memory) Backup() *Memory { return &Memory{store: m.store.Clone()} }
 // Restore sets the database back to a copy.
 func (m *Memory) Restore(backup *Memory) { m.store.Restore(backup.store) }
 
+// MemoryWrite is what one commit wrote.
+type MemoryWrite = memory.Written
+
+// Observe has f told of every commit to the database, in their order, before anybody
+// else can see it. f must not use the database.
+func (m *Memory) Observe(f func(MemoryWrite)) { m.store.Observe(f) }
+
+// Link is a control plane's way to its database. Its functions may take their time
+// and may fail, as a network does; nil ones do neither.
+type Link struct {
+	// Before a transaction begins.
+	Before func(ctx context.Context) error
+	// Within a transaction that writes, when it has done all that it wants.
+	Within func(ctx context.Context) error
+	// After a transaction was committed: when it fails, the commit's outcome is unknown
+	// to whoever asked for it.
+	After func(ctx context.Context) error
+}
+
+// errLink marks errors of a Link.
+var errLink = errors.New("the database is out of reach")
+
+// linked is a Memory at the end of a Link. What it commits it tells its own control
+// plane; the others have to hear of it from that.
+type linked struct {
+	*memory.Store
+	link Link
+
+	mu        sync.Mutex
+	listeners []func(store.Commit)
+}
+
+func over(ctx context.Context, f func(context.Context) error) error {
+	if f == nil {
+		return nil
+	}
+	if err := f(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errLink, err)
+	}
+	return nil
+}
+
+func (l *linked) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if err := over(ctx, l.link.Before); err != nil {
+		return err
+	}
+	commit, err := l.Store.Commit(ctx, func(tx store.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return over(ctx, l.link.Within)
+	})
+	if err != nil {
+		return err
+	}
+	if err := over(ctx, l.link.After); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+	}
+	if memory.Tells(commit) {
+		l.mu.Lock()
+		listeners := l.listeners
+		l.mu.Unlock()
+		for _, f := range listeners {
+			f(commit)
+		}
+	}
+	return nil
+}
+
+func (l *linked) View(ctx context.Context, fn func(store.Tx) error) error {
+	if err := over(ctx, l.link.Before); err != nil {
+		return err
+	}
+	return l.Store.View(ctx, fn)
+}
+
+func (l *linked) Snapshot(ctx context.Context, fn func(store.Tx) error) error {
+	if err := over(ctx, l.link.Before); err != nil {
+		return err
+	}
+	return l.Store.Snapshot(ctx, fn)
+}
+
+func (l *linked) OnCommit(f func(store.Commit)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners = append(slices.Clip(l.listeners), f)
+}
+
 // Bootstrap is Bootstrap for this database.
 func (m *Memory) Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	return bootstrap(ctx, m.store, cfg, time.Now())
@@ -50,6 +143,8 @@ type InMemoryConfig struct {
 	// one's PeerHandler, by PeerHTTP; empty: there are no others.
 	Peer     string
 	PeerHTTP *http.Client
+	// Link to the Memory.
+	Link Link
 }
 
 // InMemory is the shipped control plane over an in-memory database and driver,
@@ -68,9 +163,10 @@ func NewInMemory(cfg InMemoryConfig) (*InMemory, error) {
 		id = ident.New("cp")
 	}
 	c, err := newCore(parts{
-		store: cfg.Memory.store, box: box, images: rollout.Registry{},
-		newDriver: func(step rollout.Step) (driver, error) { return rollout.NewMemory(step, cfg.Log), nil },
-		log:       cfg.Log, registerer: cfg.Registerer, tracer: cfg.Tracer, rand: cfg.Rand,
+		store: &linked{Store: cfg.Memory.store, link: cfg.Link}, box: box, images: rollout.Registry{},
+		unavailable: func(err error) bool { return errors.Is(err, errLink) },
+		newDriver:   func(step rollout.Step) (driver, error) { return rollout.NewMemory(step, cfg.Log), nil },
+		log:         cfg.Log, registerer: cfg.Registerer, tracer: cfg.Tracer, rand: cfg.Rand,
 		domain: "windlass.local", leaseTTL: cfg.LeaseTTL,
 		peerID: id, peerAddress: cfg.Peer, peerHTTP: cfg.PeerHTTP,
 	})

@@ -9,9 +9,12 @@
 package ident
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,10 +29,37 @@ const hexLength = 32
 // New returns a fresh id, "prefix_" and 32 hex digits. Ids made by one process
 // are strictly ascending.
 func New(prefix string) string {
-	// NewV7 fails only when the system has no randomness left to give, and
+	// It fails only when the system has no randomness left to give, and
 	// crypto/rand ends the process before it reports that.
-	u := uuid.Must(uuid.NewV7())
+	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
+	at := newest.next(time.Now())
+	binary.BigEndian.PutUint64(u[:8], uint64(at>>12)<<16|0x7000|uint64(at&0xfff))
 	return prefix + "_" + hex.EncodeToString(u[:])
+}
+
+// stamp is the time of the newest id: milliseconds, and 4096ths of one.
+type stamp struct {
+	mu sync.Mutex
+	at int64
+}
+
+var newest stamp
+
+// next is now, or just after the newest if the clock has not moved on since.
+func (s *stamp) next(now time.Time) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	nano := now.UnixNano()
+	s.at = max(nano/1e6<<12+nano%1e6>>8, s.at+1)
+	return s.at
+}
+
+// Forget has the next id be of the present, whatever ids were made before. It is for
+// tests in virtual time: each begins in the same year, and its ids should be of it.
+func Forget() {
+	newest.mu.Lock()
+	defer newest.mu.Unlock()
+	newest.at = 0
 }
 
 // Before returns what sorts before every id of the prefix that was made at or

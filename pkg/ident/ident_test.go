@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,23 @@ func TestIdsAreCutByTheTimeThatTheyWereMadeAt(t *testing.T) {
 	require.Less(t, id, Before("app", later))
 	require.Equal(t, "app_0199a3f2c4d8", Before("app", time.UnixMilli(0x0199a3f2c4d8)))
 	require.Equal(t, "app_000000000000", Before("app", time.UnixMilli(-1)))
+}
+
+func TestIdsAscendWhenTheClockStandsAndAreOfThePresentAgainOnceForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		Forget()
+		defer Forget()
+		var last string
+		for range 10_000 { // more than a millisecond holds
+			id := New("app")
+			require.Less(t, last, id)
+			require.True(t, Valid("app", id), id)
+			last = id
+		}
+		require.GreaterOrEqual(t, New("app"), Before("app", time.Now().Add(2*time.Millisecond)))
+		Forget()
+		require.Less(t, New("app"), Before("app", time.Now().Add(time.Millisecond)))
+	})
 }
 
 func TestAnIdHasOneSpelling(t *testing.T) {

@@ -15,14 +15,15 @@
 package inbox
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/digest"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -48,18 +49,9 @@ var ErrGap = errors.New("the frame does not continue the inbox")
 // maxKey is what ids are far below, and the file's format far above.
 const maxKey = 1024
 
-var (
-	bucketMeta   = []byte("meta")
-	bucketItems  = []byte("items")
-	keyEpoch     = []byte("epoch")
-	keyRevision  = []byte("revision")
-	keyChain     = []byte("chain")
-	keySnapshots = []byte("snapshots")
-)
-
 // Inbox is safe for concurrent use. Items it returns are shared: read only.
 type Inbox struct {
-	db *bbolt.DB
+	kept storage
 
 	mu     sync.RWMutex
 	cursor Cursor
@@ -78,42 +70,26 @@ func Open(path string, noSync bool) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inbox %s (is another agent running on this data directory?): %w", path, err)
 	}
-	in := &Inbox{db: db, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
+	in := &Inbox{kept: &file{db}, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
 	if err := in.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("load inbox %s (deleting the file makes the agent ask for everything again): %w", path, err), db.Close())
 	}
 	return in, nil
 }
 
-func (in *Inbox) load() error {
-	return in.db.Update(func(tx *bbolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
-		if err != nil {
-			return err
-		}
-		items, err := tx.CreateBucketIfNotExists(bucketItems)
-		if err != nil {
-			return err
-		}
-		in.cursor = Cursor{
-			Epoch:    readInt(meta.Get(keyEpoch)),
-			Revision: readInt(meta.Get(keyRevision)),
-			Chain:    append([]byte(nil), meta.Get(keyChain)...),
-		}
-		in.synced = readInt(meta.Get(keySnapshots)) > 0
-		return items.ForEach(func(k, v []byte) error {
-			item := &agentv1.Item{}
-			if err := proto.Unmarshal(v, item); err != nil {
-				return fmt.Errorf("item %q: %w", k, err)
-			}
-			in.put(item)
-			return nil
-		})
-	})
+// OpenMemory is Open where there is no disk.
+func OpenMemory(m *Memory) (*Inbox, error) {
+	in := &Inbox{kept: m, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
+	return in, in.load()
+}
+
+func (in *Inbox) load() (err error) {
+	in.cursor, in.synced, err = in.kept.load(in.put)
+	return err
 }
 
 // Close flushes and closes the file.
-func (in *Inbox) Close() error { return in.db.Close() }
+func (in *Inbox) Close() error { return in.kept.Close() }
 
 // Cursor is where to resume.
 func (in *Inbox) Cursor() Cursor {
@@ -237,39 +213,12 @@ func (in *Inbox) commit(items []*agentv1.Item, gone []Key, next Cursor, snapshot
 			fresh[k] = item
 		}
 	}
-	changed := make([]Key, 0, len(fresh)+len(gone))
-	err := in.db.Update(func(tx *bbolt.Tx) error {
-		stored := tx.Bucket(bucketItems)
-		for k, item := range fresh {
-			data, err := proto.Marshal(item)
-			if err != nil {
-				return fmt.Errorf("encode %s: %w", k.Name, err)
-			}
-			if err := stored.Put(rowKey(k), data); err != nil {
-				return err
-			}
-			changed = append(changed, k)
-		}
-		for _, k := range gone {
-			if err := stored.Delete(rowKey(k)); err != nil {
-				return err
-			}
-			changed = append(changed, k)
-		}
-		meta := tx.Bucket(bucketMeta)
-		if snapshot {
-			if err := meta.Put(keySnapshots, writeInt(1)); err != nil {
-				return err
-			}
-		}
-		return errors.Join(
-			meta.Put(keyEpoch, writeInt(next.Epoch)),
-			meta.Put(keyRevision, writeInt(next.Revision)),
-			meta.Put(keyChain, next.Chain))
-	})
-	if err != nil {
+	if err := in.kept.commit(fresh, gone, next, snapshot); err != nil {
 		return nil, fmt.Errorf("store frame in inbox: %w", err)
 	}
+	changed := append(slices.Collect(maps.Keys(fresh)), gone...)
+	// The order in which they are worked on.
+	slices.SortFunc(changed, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	for _, item := range fresh {
 		in.put(item)
 	}
@@ -323,14 +272,3 @@ func counts(item *agentv1.Item) bool {
 }
 
 func keyOf(item *agentv1.Item) Key { return Key{item.Kind, item.Key} }
-
-func rowKey(k Key) []byte { return append([]byte{byte(k.Kind)}, k.Name...) }
-
-func readInt(b []byte) int64 {
-	if len(b) != 8 {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(b))
-}
-
-func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }

@@ -9,11 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -34,16 +33,17 @@ type Target struct {
 
 // Table is a file of routes by app. It is safe for concurrent use.
 type Table struct {
-	path string
+	files disk.Files
+	name  string
 
 	mu     sync.Mutex
 	routes map[string]Route
 }
 
-// Open reads the file, or starts with an empty table.
-func Open(path string) (*Table, error) {
-	t := &Table{path: path, routes: map[string]Route{}}
-	data, err := os.ReadFile(path)
+// Open reads the file of that name, or starts with an empty table.
+func Open(files disk.Files, name string) (*Table, error) {
+	t := &Table{files: files, name: name, routes: map[string]Route{}}
+	data, err := files.Read(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
 	}
@@ -51,7 +51,7 @@ func Open(path string) (*Table, error) {
 		err = json.Unmarshal(data, &t.routes)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read routes %s: %w", path, err)
+		return nil, fmt.Errorf("read routes %s: %w", name, err)
 	}
 	return t, nil
 }
@@ -92,16 +92,8 @@ func (t *Table) save() error {
 	if err != nil {
 		return fmt.Errorf("encode routes: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(t.path), ".routes-*")
-	if err != nil {
+	if err := t.files.Replace(t.name, data); err != nil {
 		return fmt.Errorf("write routes: %w", err)
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), t.path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write routes: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
 }

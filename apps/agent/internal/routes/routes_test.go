@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -15,11 +16,13 @@ func to(deployment string) *agentv1.Routes {
 }
 
 func TestALowerEpochOrGenerationChangesNoRouteAndARestartFindsThemAgain(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "routes.json")
-	table, err := Open(path)
+	dir := t.TempDir()
+	files := disk.Dir(dir)
+	path := filepath.Join(dir, "routes.json")
+	table, err := Open(files, "routes.json")
 	require.NoError(t, err)
 	target := func() string {
-		again, err := Open(path)
+		again, err := Open(files, "routes.json")
 		require.NoError(t, err)
 		if len(again.routes) == 0 {
 			return ""

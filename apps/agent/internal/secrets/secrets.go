@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/seal"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -25,7 +26,7 @@ type Fetch func(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.G
 
 // Cache keeps sealed values in a folder, one file a deployment.
 type Cache struct {
-	dir   string
+	files disk.Files
 	box   *seal.Box
 	fetch Fetch
 }
@@ -39,7 +40,25 @@ func Open(dir string, fetch Fetch) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("secrets: %w", err)
 	}
-	return &Cache{dir: dir, box: box, fetch: fetch}, nil
+	return &Cache{files: disk.Dir(dir), box: box, fetch: fetch}, nil
+}
+
+// OpenMemory is Open where there is no disk.
+func OpenMemory(files *disk.Memory, fetch Fetch) (*Cache, error) {
+	keyset, err := files.Read("key")
+	if errors.Is(err, fs.ErrNotExist) {
+		if keyset, err = seal.Generate(); err == nil {
+			err = files.Replace("key", keyset)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secrets: %w", err)
+	}
+	box, err := seal.New(keyset)
+	if err != nil {
+		return nil, fmt.Errorf("secrets: %w", err)
+	}
+	return &Cache{files: files, box: box, fetch: fetch}, nil
 }
 
 type kept struct {
@@ -83,19 +102,19 @@ func (c *Cache) Values(ctx context.Context, d *agentv1.Deployment, generation in
 
 // Forget drops what is kept of a deployment.
 func (c *Cache) Forget(deploymentID string) error {
-	if err := os.Remove(c.path(deploymentID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := c.files.Remove(file(deploymentID)); err != nil {
 		return fmt.Errorf("forget secrets of %s: %w", deploymentID, err)
 	}
 	return nil
 }
 
-// path is safe whatever the id is: a name of the folder, never a way out of it.
-func (c *Cache) path(deploymentID string) string {
-	return filepath.Join(c.dir, strings.ReplaceAll(deploymentID, string(filepath.Separator), "_")+".sealed")
+// file is safe whatever the id is: a name of the folder, never a way out of it.
+func file(deploymentID string) string {
+	return strings.ReplaceAll(deploymentID, string(filepath.Separator), "_") + ".sealed"
 }
 
 func (c *Cache) load(id string) (k kept, err error) {
-	sealed, err := os.ReadFile(c.path(id))
+	sealed, err := c.files.Read(file(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
 	}
@@ -121,16 +140,8 @@ func (c *Cache) store(id string, k kept) error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(c.dir, ".secret-*")
-	if err != nil {
+	if err := c.files.Replace(file(id), sealed); err != nil {
 		return fmt.Errorf("keep secrets of %s: %w", id, err)
-	}
-	_, err = tmp.Write(sealed)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), c.path(id))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep secrets of %s: %w", id, err), os.Remove(tmp.Name()))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -35,7 +36,8 @@ type identity struct {
 // Credentials holds the region-bound credential and keeps it fresh. It is safe
 // for concurrent use.
 type Credentials struct {
-	path string
+	files disk.Files
+	name  string
 
 	mu sync.Mutex
 	id identity
@@ -43,8 +45,13 @@ type Credentials struct {
 
 // OpenCredentials reads the file, or starts with none.
 func OpenCredentials(path string) (*Credentials, error) {
-	c := &Credentials{path: path}
-	data, err := os.ReadFile(path)
+	return OpenCredentialsIn(disk.Dir(filepath.Dir(path)), filepath.Base(path))
+}
+
+// OpenCredentialsIn is OpenCredentials for the file of that name.
+func OpenCredentialsIn(files disk.Files, name string) (*Credentials, error) {
+	c := &Credentials{files: files, name: name}
+	data, err := files.Read(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return c, nil
@@ -52,7 +59,7 @@ func OpenCredentials(path string) (*Credentials, error) {
 		return nil, fmt.Errorf("read credential: %w", err)
 	}
 	if err := json.Unmarshal(data, &c.id); err != nil {
-		return nil, fmt.Errorf("read credential %s (delete the file and give a new join token): %w", path, err)
+		return nil, fmt.Errorf("read credential %s (delete the file and give a new join token): %w", name, err)
 	}
 	return c, nil
 }
@@ -91,16 +98,8 @@ func (c *Credentials) save() error {
 	if err != nil {
 		return fmt.Errorf("encode credential: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(c.path), ".credential-*")
-	if err != nil {
+	if err := c.files.Replace(c.name, data); err != nil {
 		return fmt.Errorf("keep credential: %w", err)
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), c.path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep credential: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
 }
@@ -142,9 +141,18 @@ func (c *Credentials) JoinOnce(ctx context.Context, client Client, tokenFile str
 	return c.join(ctx, client, tokenFile, info, time.Now())
 }
 
+// readToken reads the file that somebody put there for us. Where there is no disk,
+// it is among ours.
+func (c *Credentials) readToken(name string) ([]byte, error) {
+	if m, ok := c.files.(*disk.Memory); ok {
+		return m.Read(name)
+	}
+	return os.ReadFile(name)
+}
+
 // join trades the join token for a credential.
 func (c *Credentials) join(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, now time.Time) error {
-	data, err := os.ReadFile(tokenFile)
+	data, err := c.readToken(tokenFile)
 	if err != nil {
 		return fmt.Errorf("%w: no credential yet, and no join token: %w", ErrJoin, err)
 	}

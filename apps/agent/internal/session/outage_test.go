@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -56,7 +57,7 @@ func (n *nobody) RenewCredential(context.Context, *agentv1.RenewCredentialReques
 // alone is a session without a control plane.
 func alone(t *testing.T, in *inbox.Inbox, c Client, credential identity, seed uint64) *Session {
 	s, err := New(Config{
-		Client: c, Credentials: &Credentials{path: filepath.Join(t.TempDir(), "credential.json"), id: credential}, Info: &agentv1.AgentInfo{},
+		Client: c, Credentials: &Credentials{files: disk.NewMemory(), name: "credential.json", id: credential}, Info: &agentv1.AgentInfo{},
 		Inbox: in, Reporter: &reporter{sessions: make(chan report.Session, 1)}, Changed: func(...inbox.Key) {}, Instances: nothing{},
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: rand.New(rand.NewPCG(seed, 0)).Float64,
 	})

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 )
 
 // Shared is where agents that stand by for each other keep the region's credential:
@@ -39,7 +41,7 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 	if !newerIdentity(theirs, ours) {
 		return nil
 	}
-	c := &Credentials{path: path}
+	c := &Credentials{files: disk.Dir(filepath.Dir(path)), name: filepath.Base(path)}
 	if err := json.Unmarshal(theirs, &c.id); err != nil {
 		return fmt.Errorf("the shared credential cannot be read (empty it and give a new join token): %w", err)
 	}

@@ -1,7 +1,29 @@
-// Package fleettest runs the shipped control plane and a fleet of shipped agents
-// in virtual time: real streams over an in-memory transport, the in-memory store
-// and driver, simulated instances. Seeds decide what is cut, delayed, killed and
-// restored; afterwards everything must converge.
+// Package fleettest runs shipped control planes and a fleet of shipped agents in
+// virtual time: real calls and streams over an in-memory network, the in-memory
+// store and driver, simulated instances.
+//
+//	users --.                 .-- cp-1 --.
+//	         >-- balancer ---<--- cp-2 ---+--> one database
+//	agents -'                 `-- cp-3 --'
+//	                             (peers)
+//
+// A seed decides everything: what users do, how long each message and each
+// transaction takes, what is cut, held, doubled, delayed, stalled, killed and
+// restored. While that goes on, every commit is held against what is promised (see
+// checker), and afterwards everything must converge and agree.
+//
+// # One seed, one history
+//
+// The same seed gives the same history, to the byte on the wire, in this process
+// and in the next. What would make two runs differ is settled one by one:
+//
+//	time                  the bubble's
+//	ids, keys, jitter     crypto/rand and every random function, from the seed
+//	disk                  agents keep their data in memory: no system calls
+//	the scheduler         one P; see pinned
+//
+// Fleets are therefore run one after the other, in as many processes as there are
+// CPUs.
 //
 // The in-memory store and driver are trusted because they pass the suites that
 // MySQL and Restate pass.

@@ -2,4 +2,8 @@
 
 package fleettest
 
-const raced = false
+const (
+	raced = false
+	// collect: the collector is off while a fleet runs; see pinned.
+	collect = -1
+)

@@ -2,13 +2,14 @@ package fleettest
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,180 +25,295 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// world is one control plane, its agents, and what lies between them.
+// world is the control planes on one database, the regions, and what lies between
+// them.
 type world struct {
 	t      testing.TB
 	ctx    context.Context
+	cancel context.CancelFunc
 	log    *slog.Logger
-	dir    string
 	keyset []byte
 	memory *controlplane.Memory
 	boot   controlplane.BootstrapResult
+	trace  *trace
+	check  *checker
 
-	mu  sync.Mutex
-	rnd *rand.Rand
+	scheduler *scheduler // nil: Go's own
 
-	plane   *process
-	handler http.Handler // of the running plane
-	users   *wire
-	agents  map[string]*member
+	// fate is what users do and what breaks.
+	fate dice
+
+	mu      sync.Mutex
+	seed    uint64
+	instant int64 // of the newest draw
+	draws   map[string]uint64
+
+	replicas []*replica
+	regions  []*region
+	users    *node
+	// storming: mischief is on; ended: nothing begins any more.
+	storming, ended atomic.Bool
+	running         sync.WaitGroup // what is under way on the wire
 
 	apps        windlassv1connect.AppServiceClient
 	deployments windlassv1connect.DeploymentServiceClient
-	regions     windlassv1connect.RegionServiceClient
+	regionAPI   windlassv1connect.RegionServiceClient
 }
 
-// member is a region: its agent comes and goes, its runtime and disk stay.
-type member struct {
-	name    string
-	wire    *wire
-	runtime *agent.Simulated
-	process *process
-}
-
-// process is something that can be killed.
+// process is a program whose parts end one after the other when it is killed: a
+// context that ended them all would do so in the order of their addresses.
 type process struct {
-	cancel context.CancelFunc
-	done   chan struct{}
+	w       *world
+	cancel  []context.CancelFunc
+	running sync.WaitGroup
 }
 
 // kill ends the process; nothing of it runs afterwards.
 func (p *process) kill() {
-	p.cancel()
-	<-p.done
+	for _, cancel := range p.cancel {
+		p.w.happens()
+		cancel()
+	}
+	p.running.Wait()
 }
 
-func start(ctx context.Context, run func(ctx context.Context)) *process {
-	ctx, cancel := context.WithCancel(ctx)
-	p := &process{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		run(ctx)
-	}()
-	return p
+// add has a part run, beginning after some time, so that no two parts' timers ever
+// fire at one instant.
+func (p *process) add(after time.Duration, run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = append(p.cancel, cancel)
+	p.running.Go(func() {
+		if sleep(ctx, after) == nil {
+			run(ctx)
+		}
+	})
 }
 
-func (w *world) float() float64 {
+// addAll adds a program's parts. None of them may end by itself.
+func (w *world) addAll(p *process, name string, components []service.Component) {
+	for i, c := range components {
+		p.add(time.Duration(1+i)*time.Millisecond+dice{w, name}.between(0, time.Millisecond), func(ctx context.Context) {
+			if err := c.Run(ctx); ctx.Err() == nil {
+				w.check.violate("a part of a program ended", place{}, "%s: %s: %v", name, c.Name, err)
+			}
+		})
+	}
+}
+
+// happens has the scheduler's lots for what comes next depend on the seed and the
+// time alone.
+func (w *world) happens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.rnd.Float64()
+	w.drawn("")
 }
 
-func (w *world) intn(n int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rnd.IntN(n)
+// drawn is a number that depends on the seed, on who draws it, on the time, and on
+// how many that one has drawn at this instant: whatever others do.
+func (w *world) drawn(who string) uint64 {
+	now := time.Now().UnixNano()
+	if now != w.instant {
+		w.instant = now
+		clear(w.draws)
+	}
+	w.draws[who]++
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(who)) // never fails
+	x := splitmix(splitmix(w.seed^h.Sum64()) ^ splitmix(uint64(now)) + w.draws[who])
+	if w.scheduler != nil {
+		w.scheduler.event(x)
+	}
+	return x
 }
+
+// entropy is what crypto/rand gives while the world lasts.
+type entropy struct{ w *world }
+
+func (e entropy) Read(p []byte) (int, error) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	x := e.w.drawn("entropy")
+	for i := range p {
+		if i%8 == 0 {
+			x = splitmix(x)
+		}
+		p[i] = byte(x >> (i % 8 * 8))
+	}
+	return len(p), nil
+}
+
+// dice are those of one of the world's parts.
+type dice struct {
+	w   *world
+	who string
+}
+
+func (d dice) float() float64 {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	return float64(d.w.drawn(d.who)>>11) / (1 << 53)
+}
+
+func (d dice) intn(n int) int { return int(d.float() * float64(n)) }
 
 // between draws a duration.
-func (w *world) between(low, high time.Duration) time.Duration {
-	return low + time.Duration(w.float()*float64(high-low))
+func (d dice) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(d.float()*float64(high-low))
 }
 
-func newWorld(ctx context.Context, t testing.TB, dir string, seed uint64, regions int) *world {
+// sleep until d passed or the world ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// size of a world.
+type size struct{ replicas, regions, apps int }
+
+func newWorld(t testing.TB, seed uint64, of size, s *scheduler, keepTrace bool) *world {
 	keyset, err := seal.Generate()
 	require.NoError(t, err)
-	level := slog.LevelError + 4
+	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("WINDLASS_FLEET_LOG") != "" {
-		level = slog.LevelDebug
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+	ctx, cancel := context.WithCancel(t.Context())
 	w := &world{
-		t: t, ctx: ctx, dir: dir, keyset: keyset,
-		log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		t: t, ctx: ctx, cancel: cancel, keyset: keyset, log: log, scheduler: s,
 		memory: controlplane.NewMemory(),
-		rnd:    rand.New(rand.NewPCG(seed, 1)),
-		users:  newWire(),
-		agents: map[string]*member{},
+		trace:  newTrace(keepTrace),
+		seed:   seed, draws: map[string]uint64{},
 	}
+	w.fate = dice{w, "fate"}
+	rand.Reader = entropy{w}
+	w.check = newChecker(w)
+	w.memory.Observe(w.check.onWrite)
 	var names []string
-	for i := range regions {
-		names = append(names, fmt.Sprintf("region-%02d", i))
+	for i := range of.regions {
+		names = append(names, regionName(i))
 	}
 	w.boot, err = w.memory.Bootstrap(ctx, controlplane.BootstrapConfig{Workspace: "default", Regions: names})
 	require.NoError(t, err)
 
+	w.users = newNode(w, "users")
 	client := &http.Client{Transport: w.users}
 	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.APIKey }})
-	w.apps = windlassv1connect.NewAppServiceClient(client, "http://windlass", options...)
-	w.deployments = windlassv1connect.NewDeploymentServiceClient(client, "http://windlass", options...)
-	w.regions = windlassv1connect.NewRegionServiceClient(client, "http://windlass", options...)
+	w.apps = windlassv1connect.NewAppServiceClient(client, "http://"+balancer, options...)
+	w.deployments = windlassv1connect.NewDeploymentServiceClient(client, "http://"+balancer, options...)
+	w.regionAPI = windlassv1connect.NewRegionServiceClient(client, "http://"+balancer, options...)
 
-	w.startPlane()
+	for i := range of.replicas {
+		name := fmt.Sprintf("cp-%d", i+1)
+		w.replicas = append(w.replicas, &replica{w: w, name: name})
+	}
+	for _, r := range w.replicas {
+		r.start()
+	}
 	for _, name := range names {
-		m := &member{name: name, wire: newWire()}
-		m.runtime = agent.NewSimulated(agent.SimulatedConfig{
-			Region:  name,
-			Start:   func() time.Duration { return w.between(10*time.Millisecond, 3*time.Second) },
-			Stop:    func() time.Duration { return w.between(10*time.Millisecond, 2*time.Second) },
-			Crashes: func(label string) bool { return label == "crashes" },
-		})
-		w.agents[name] = m
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
-		require.NoError(t, os.WriteFile(w.tokenFile(name), []byte(w.boot.JoinTokens[name]), 0o600))
-		w.startAgent(m)
+		w.regions = append(w.regions, w.newRegion(name))
+	}
+	for _, r := range w.regions {
+		r.start()
 	}
 	return w
 }
 
-func (w *world) tokenFile(region string) string { return filepath.Join(w.dir, region, "token") }
+func regionName(i int) string { return fmt.Sprintf("region-%02d", i) }
 
-func (w *world) startPlane() {
-	plane, err := controlplane.NewInMemory(controlplane.InMemoryConfig{
-		Memory: w.memory, Keyset: w.keyset, Log: w.log, Registerer: prometheus.NewRegistry(),
-		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())), Rand: w.float,
-	})
-	require.NoError(w.t, err)
-	w.plane = start(w.ctx, func(ctx context.Context) {
-		if err := service.Run(ctx, w.log, time.Minute, plane.Components()...); err != nil {
-			w.t.Errorf("control plane: %v", err)
-		}
-	})
-	w.users.plug(plane.Handler())
-	for _, m := range w.agents {
-		m.wire.plug(plane.Handler())
-	}
-	w.handler = plane.Handler()
+// tokenFile is where agents find their join tokens.
+const tokenFile = "token"
+
+func tracer() *sdktrace.TracerProvider {
+	return sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 }
 
-// killPlane ends the control plane as kill -9 would: calls break, nothing is
-// said.
-func (w *world) killPlane() {
-	w.users.plug(nil)
-	w.users.cut(false)
-	for _, m := range w.agents {
-		m.wire.plug(nil)
-		m.wire.cut(false)
+// stop ends everything, and returns when nothing of it is left.
+func (w *world) stop() {
+	w.ended.Store(true)
+	w.trace.over = true
+	w.cancel()
+	for _, n := range w.nodes() {
+		n.end()
 	}
-	w.plane.kill()
+	for _, r := range w.regions {
+		r.process.kill()
+	}
+	for _, r := range w.replicas {
+		r.kill()
+	}
+	w.running.Wait()
 }
 
-func (w *world) startAgent(m *member) {
-	m.wire.plug(w.handler)
-	m.process = start(w.ctx, func(ctx context.Context) {
+// end breaks what is under way, whatever holds it.
+func (n *node) end() {
+	n.cut("", true)
+	n.release("")
+}
+
+// region is a place: its agents come and go, what runs there and its disk stay.
+type region struct {
+	w       *world
+	name    string
+	runtime *agent.Simulated
+
+	mu      sync.Mutex
+	disk    *agent.Memory
+	node    *node
+	process *process
+	agents  int
+	past    []*node // of agents that another took over from
+}
+
+func (w *world) newRegion(name string) *region {
+	r := &region{w: w, name: name, disk: agent.NewMemory(tokenFile, w.boot.JoinTokens[name])}
+	r.runtime = agent.NewSimulated(agent.SimulatedConfig{
+		Region:  name,
+		Start:   func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 3*time.Second) },
+		Stop:    func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 2*time.Second) },
+		Crashes: func(label string) bool { return label == "crashes" },
+		Applied: func(id string, generation int64) { w.check.onApplied(r, id, generation) },
+		Removed: func(id string) { w.check.onRemoved(r, id) },
+		Ready:   func(id, instance string) { w.check.onReady(r, id, instance) },
+	})
+	return r
+}
+
+// start starts an agent, which takes over from any other.
+func (r *region) start() {
+	w := r.w
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.agents++
+	name := fmt.Sprintf("%s/%d", r.name, r.agents)
+	node, held, disk := newNode(w, name), r.runtime.Take(), r.disk
+	node.mischief = true
+	r.node = node
+	p := &process{w: w}
+	r.process = p
+	p.add(0, func(ctx context.Context) {
 		a, err := agent.New(ctx, agent.Config{
-			Server: "http://windlass", HTTPClient: &http.Client{Transport: m.wire},
-			DataDir: filepath.Join(w.dir, m.name), TokenFile: w.tokenFile(m.name),
-			NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.runtime, nil },
-			RuntimeName: "simulated", Version: "test", NoSync: true,
-			Log: w.log.With("agent", m.name), Registerer: prometheus.NewRegistry(),
-			Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())), Rand: w.float,
+			Server: "http://" + balancer, HTTPClient: &http.Client{Transport: node},
+			Memory: disk, TokenFile: tokenFile,
+			NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return held, nil },
+			RuntimeName: "simulated", Version: "test",
+			Log: w.log.With("agent", name), Registerer: prometheus.NewRegistry(), Tracer: tracer(), Rand: dice{w, name}.float,
 		})
 		if err != nil {
 			if ctx.Err() == nil {
-				w.t.Errorf("agent %s: %v", m.name, err)
+				w.check.violate("an agent does not start", place{region: r.name}, "%v", err)
 			}
 			return
 		}
-		defer a.Close()
-		if err := service.Run(ctx, w.log, time.Minute, a.Components()...); err != nil {
-			w.t.Errorf("agent %s: %v", m.name, err)
-		}
+		defer a.Close() //nolint:errcheck // nothing of it can fail in memory
+		parts := &process{w: w}
+		w.addAll(parts, name, a.Components())
+		<-ctx.Done()
+		parts.kill()
 	})
-}
-
-func (w *world) stop() {
-	for _, m := range w.agents {
-		m.process.kill()
-	}
-	w.killPlane()
 }

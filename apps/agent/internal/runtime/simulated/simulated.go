@@ -59,6 +59,7 @@ type Runtime struct {
 	timeline    timeline
 	starts      int
 	serial      uint32
+	holder      *Held // nil: whoever calls
 }
 
 type deployment struct {
@@ -369,9 +370,14 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return nil
 }
 
+// signal is called with mu held.
 func (r *Runtime) signal() {
+	changes := r.changes
+	if r.holder != nil {
+		changes = r.holder.changes
+	}
 	select {
-	case r.changes <- struct{}{}:
+	case changes <- struct{}{}:
 	default:
 	}
 }

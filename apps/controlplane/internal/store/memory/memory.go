@@ -34,7 +34,6 @@ package memory
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -55,6 +54,7 @@ type Store struct {
 	commits   uint64 // number of the newest
 	restores  int
 	listeners []func(store.Commit)
+	observer  func(Written)
 }
 
 var _ store.Store = (*Store)(nil)
@@ -66,26 +66,34 @@ func New(now func() int64) *Store {
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	commit, err := s.Commit(ctx, fn)
+	if err == nil && Tells(commit) {
+		s.notify(commit)
+	}
+	return err
+}
+
+// Commit is Update, and leaves it to the caller to tell whoever should know: for
+// stores that are shared, each of whose users has listeners of its own.
+func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
 	for range maxTries {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("store: begin: %w", err)
+			return store.Commit{}, fmt.Errorf("store: begin: %w", err)
 		}
 		t := newTx(s)
 		err := fn(t)
 		if err == nil {
 			err = ctx.Err()
 		}
-		commit, ok, err := s.end(t, err)
-		if ok {
-			if err == nil {
-				s.notify(commit)
-			}
-			return err
+		if commit, ok, err := s.end(t, err); ok {
+			return commit, err
 		}
-		runtime.Gosched()
 	}
-	return fmt.Errorf("store: gave up after %d tries: %w", maxTries, store.ErrConflict)
+	return store.Commit{}, fmt.Errorf("store: gave up after %d tries: %w", maxTries, store.ErrConflict)
 }
+
+// Tells tells whether a commit is one that listeners are told of.
+func Tells(c store.Commit) bool { return len(c.Revisions)+len(c.Woken)+len(c.Apps) > 0 }
 
 // end commits t, unless fn failed; ok is false if it has to run again.
 func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
@@ -115,6 +123,9 @@ func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
 		o.apply(s.state, s.commits)
 	}
 	t.appendChanges(s.state, s.commits)
+	if s.observer != nil {
+		s.observer(t.written(s.state))
+	}
 	return t.committed(s.state), true, nil
 }
 
@@ -190,9 +201,6 @@ func (s *Store) OnCommit(f func(store.Commit)) {
 }
 
 func (s *Store) notify(c store.Commit) {
-	if len(c.Revisions) == 0 && len(c.Woken) == 0 && len(c.Apps) == 0 {
-		return
-	}
 	s.mu.Lock()
 	listeners := s.listeners
 	s.mu.Unlock()

@@ -1,9 +1,11 @@
 package memory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
@@ -147,8 +149,8 @@ func (o *overlay[K, V]) find(i int, u string) (v V, ok bool) {
 	return v, ok && o.unique[i](v) == u
 }
 
-// list returns copies of the rows that match, in no order. match must not keep
-// or change its argument.
+// list returns copies of the rows that match, by key. match must not keep or
+// change its argument.
 func (o *overlay[K, V]) list(match func(V) bool) []V {
 	return o.collect(match, func(K, uint64) {})
 }
@@ -168,6 +170,8 @@ func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) [
 			found = append(found, *w)
 		}
 	}
+	// As an index would have it: who reads the same twice sees the same.
+	slices.SortFunc(found, func(a, b V) int { return compareKeys(o.key(a), o.key(b)) })
 	for i, v := range found {
 		found[i] = o.copy(v)
 	}
@@ -302,3 +306,19 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 }
 
 var errReadOnly = errors.New("store: the transaction is read-only")
+
+// compareKeys orders keys, of whichever of the types they are.
+func compareKeys[K comparable](a, b K) int {
+	switch a := any(a).(type) {
+	case string:
+		b, _ := any(b).(string)
+		return cmp.Compare(a, b)
+	case pair:
+		b, _ := any(b).(pair)
+		return byPlace(a, b)
+	case versionKey:
+		b, _ := any(b).(versionKey)
+		return cmp.Or(byPlace(a.name, b.name), cmp.Compare(a.version, b.version))
+	}
+	panic(fmt.Sprintf("store: keys of type %T have no order", a))
+}

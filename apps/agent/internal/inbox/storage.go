@@ -1,0 +1,157 @@
+package inbox
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// storage keeps what an inbox holds.
+type storage interface {
+	// load tells every item that is kept, and returns the cursor and whether a whole
+	// snapshot was ever stored.
+	load(item func(*agentv1.Item)) (at Cursor, synced bool, err error)
+	// commit stores everything that it is given, or nothing.
+	commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error
+	Close() error
+}
+
+var (
+	bucketMeta   = []byte("meta")
+	bucketItems  = []byte("items")
+	keyEpoch     = []byte("epoch")
+	keyRevision  = []byte("revision")
+	keyChain     = []byte("chain")
+	keySnapshots = []byte("snapshots")
+)
+
+// file is a storage on disk.
+type file struct{ *bbolt.DB }
+
+func (f *file) load(each func(*agentv1.Item)) (at Cursor, synced bool, err error) {
+	err = f.Update(func(tx *bbolt.Tx) error {
+		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
+		if err != nil {
+			return err
+		}
+		items, err := tx.CreateBucketIfNotExists(bucketItems)
+		if err != nil {
+			return err
+		}
+		at = Cursor{
+			Epoch:    readInt(meta.Get(keyEpoch)),
+			Revision: readInt(meta.Get(keyRevision)),
+			Chain:    append([]byte(nil), meta.Get(keyChain)...),
+		}
+		synced = readInt(meta.Get(keySnapshots)) > 0
+		return items.ForEach(func(k, v []byte) error {
+			item := &agentv1.Item{}
+			if err := proto.Unmarshal(v, item); err != nil {
+				return fmt.Errorf("item %q: %w", k, err)
+			}
+			each(item)
+			return nil
+		})
+	})
+	return at, synced, err
+}
+
+func (f *file) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error {
+	return f.Update(func(tx *bbolt.Tx) error {
+		stored := tx.Bucket(bucketItems)
+		for k, item := range fresh {
+			data, err := proto.Marshal(item)
+			if err != nil {
+				return fmt.Errorf("encode %s: %w", k.Name, err)
+			}
+			if err := stored.Put(rowKey(k), data); err != nil {
+				return err
+			}
+		}
+		for _, k := range gone {
+			if err := stored.Delete(rowKey(k)); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(bucketMeta)
+		if snapshot {
+			if err := meta.Put(keySnapshots, writeInt(1)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(
+			meta.Put(keyEpoch, writeInt(next.Epoch)),
+			meta.Put(keyRevision, writeInt(next.Revision)),
+			meta.Put(keyChain, next.Chain))
+	})
+}
+
+func rowKey(k Key) []byte { return append([]byte{byte(k.Kind)}, k.Name...) }
+
+func readInt(b []byte) int64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(b))
+}
+
+func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
+
+// Memory is a storage for agents that run where there is no disk: in virtual time.
+// It outlives the inboxes that are opened on it, one at a time.
+type Memory struct {
+	mu     sync.Mutex
+	open   bool
+	at     Cursor
+	synced bool
+	items  map[Key]*agentv1.Item
+}
+
+// NewMemory returns an empty one.
+func NewMemory() *Memory { return &Memory{items: map[Key]*agentv1.Item{}} }
+
+// Clone returns a copy that no inbox has open.
+func (m *Memory) Clone() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &Memory{at: m.at, synced: m.synced, items: maps.Clone(m.items)} // items never change
+}
+
+func (m *Memory) load(each func(*agentv1.Item)) (Cursor, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.open {
+		return Cursor{}, false, errors.New("open inbox: another agent is running on it")
+	}
+	m.open = true
+	for _, item := range m.items {
+		each(item)
+	}
+	return m.at, m.synced, nil
+}
+
+func (m *Memory) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.Copy(m.items, fresh)
+	for _, k := range gone {
+		delete(m.items, k)
+	}
+	m.at, m.synced = next, m.synced || snapshot
+	return nil
+}
+
+// Close lets the next inbox have it.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open = false
+	return nil
+}

@@ -1,0 +1,59 @@
+package simulated
+
+import (
+	"context"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+// Held is the runtime in the hands of one agent, of which a region may have two for
+// a while: one of them holds the region's Lease, and only that one can touch
+// anything.
+type Held struct {
+	*Runtime
+	changes chan struct{}
+}
+
+// Take gives the runtime to whoever calls, and takes it from whoever had it.
+func (r *Runtime) Take() *Held {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holder = &Held{Runtime: r, changes: make(chan struct{}, 1)}
+	return r.holder
+}
+
+func (h *Held) holds() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.holder != h {
+		return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: "another agent holds the region's lease", Retryable: true}
+	}
+	return nil
+}
+
+// Apply implements runtime.Runtime.
+func (h *Held) Apply(ctx context.Context, a runtime.Assignment) error {
+	if err := h.holds(); err != nil {
+		return err
+	}
+	return h.Runtime.Apply(ctx, a)
+}
+
+// Remove implements runtime.Runtime.
+func (h *Held) Remove(ctx context.Context, id string) error {
+	if err := h.holds(); err != nil {
+		return err
+	}
+	return h.Runtime.Remove(ctx, id)
+}
+
+// Observe implements runtime.Runtime.
+func (h *Held) Observe(ctx context.Context) (runtime.Observation, error) {
+	if err := h.holds(); err != nil {
+		return runtime.Observation{}, err
+	}
+	return h.Runtime.Observe(ctx)
+}
+
+// Changes implements runtime.Runtime.
+func (h *Held) Changes() <-chan struct{} { return h.changes }

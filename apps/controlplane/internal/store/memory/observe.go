@@ -1,0 +1,74 @@
+package memory
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// Written is what one commit wrote: whole rows, each table's by key. Rows that it
+// deleted are not among them. It is shared: read only.
+type Written struct {
+	Regions       []model.Region
+	Heads         []model.Head
+	Changes       []model.Change
+	Apps          []model.App
+	Deployments   []model.Deployment
+	Rollouts      []model.Rollout
+	Topology      []model.Topology
+	Routes        []model.Route
+	Observed      []model.Observed
+	RouteObserved []model.RouteObserved
+	Instances     []model.Instance
+	// Deletes counts what it deleted.
+	Deletes int
+}
+
+// Observe has f told of every commit, in their order, before anybody else can see
+// it: for tests that hold each against what is promised. f must not use the store.
+func (s *Store) Observe(f func(Written)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observer = f
+}
+
+// written is called once the writes are applied.
+func (t *tx) written(s *state) Written {
+	var w Written
+	w.Regions = rows(&t.regions, &w)
+	w.Apps = rows(&t.apps, &w)
+	w.Deployments = rows(&t.deployments, &w)
+	w.Rollouts = rows(&t.rollouts, &w)
+	w.Topology = rows(&t.topology, &w)
+	w.Routes = rows(&t.routes, &w)
+	w.Observed = rows(&t.observed, &w)
+	w.RouteObserved = rows(&t.routeObserved, &w)
+	w.Instances = rows(&t.instances, &w)
+	moved := maps.Clone(t.bumped)
+	for region, changes := range t.changes {
+		moved[region] = true
+		feed := s.logs.rows[region].value.changes
+		w.Changes = append(w.Changes, feed[len(feed)-len(changes):]...)
+	}
+	for _, region := range slices.Sorted(maps.Keys(moved)) {
+		w.Heads = append(w.Heads, s.heads.rows[region].value.Head)
+	}
+	return w
+}
+
+func rows[K comparable, V any](o *overlay[K, V], w *Written) []V {
+	if len(o.writes) == 0 {
+		return nil
+	}
+	var out []V
+	for _, v := range o.writes {
+		if v == nil {
+			w.Deletes++
+			continue
+		}
+		out = append(out, *v)
+	}
+	slices.SortFunc(out, func(a, b V) int { return compareKeys(o.key(a), o.key(b)) })
+	return out
+}

@@ -1,0 +1,462 @@
+package fleettest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// checker holds every commit against what was promised and against what the
+// executors really did.
+//
+//	at every commit                                    when everything was mended
+//	  feeds have no hole and never go back               every rollout has ended
+//	  generations, fences, sequences never go back       what runs is what is wanted:
+//	  what is stored of a report is of the region's        no more, no less, nothing
+//	    present session                                    twice, no orphan
+//	  nothing is said to be applied, removed or          every place has the newest
+//	    ready that was not                                 generation
+//	  the live deployment is not stopped; it is          the database knows exactly
+//	    succeeded only by one that was ready and           the instances that run
+//	    acknowledged everywhere                          what was acknowledged is there
+//	  nothing is stopped before its region
+//	    acknowledged routes without it
+//	all the time
+//	  an app that serves goes on serving
+//
+// A database that was restored is another history: what was promised of the one
+// before it ends with it.
+type checker struct {
+	w       *world
+	history *history
+
+	mu   sync.Mutex
+	rows *mirror
+	// What executors did, which nothing else knows. Kept over a restore.
+	applied map[place]int64 // highest generation
+	removed map[place]bool
+	ready   map[string]place // instances that were ever ready, by id
+	count   map[place]int    // of them
+	serving map[place]bool   // (region, app) that has served
+
+	acknowledged map[string]string // deployments that users were told of; their apps
+	wasRestored  bool
+	violations   []string
+	kinds        map[string]bool
+}
+
+// mirror is the database as its commits made it.
+type mirror struct {
+	names         map[string]string // of regions, by id
+	regions       map[string]session
+	heads         map[string]head
+	apps          map[string]appRow
+	deployments   map[string]deploymentRow
+	rollouts      map[string]windlassv1.RolloutStatus
+	topology      map[place]topologyRow // by region id, as all below
+	routes        map[place]int64       // (region, app): generation
+	observed      map[place]observedRow
+	routeObserved map[place]acknowledged
+	instances     map[string]instanceRow
+}
+
+type (
+	session struct {
+		fence, sequence int64
+		unreachable     bool
+	}
+	head   struct{ epoch, revision int64 }
+	appRow struct {
+		name, live        string
+		deleting, deleted bool
+		rollout           string
+		status            windlassv1.AppStatus
+	}
+	deploymentRow struct {
+		app     string
+		readyAt int64
+	}
+	topologyRow struct {
+		app              string
+		status           windlassv1.TopologyStatus
+		generation       int64
+		replicas, weight int32
+	}
+	observedRow struct {
+		guard             int64
+		epoch, generation int64
+		phase             int32
+		deleted           bool
+		ready             int32
+	}
+	acknowledged struct{ guard, epoch, generation int64 }
+	instanceRow  struct {
+		place  place
+		status windlassv1.InstanceStatus
+		guard  int64
+	}
+)
+
+func newMirror() *mirror {
+	return &mirror{
+		names: map[string]string{}, regions: map[string]session{}, heads: map[string]head{}, apps: map[string]appRow{},
+		deployments: map[string]deploymentRow{}, rollouts: map[string]windlassv1.RolloutStatus{}, topology: map[place]topologyRow{},
+		routes: map[place]int64{}, observed: map[place]observedRow{}, routeObserved: map[place]acknowledged{}, instances: map[string]instanceRow{},
+	}
+}
+
+func (m *mirror) clone() *mirror {
+	return &mirror{
+		names: maps.Clone(m.names), regions: maps.Clone(m.regions), heads: maps.Clone(m.heads), apps: maps.Clone(m.apps),
+		deployments: maps.Clone(m.deployments), rollouts: maps.Clone(m.rollouts), topology: maps.Clone(m.topology),
+		routes: maps.Clone(m.routes), observed: maps.Clone(m.observed), routeObserved: maps.Clone(m.routeObserved), instances: maps.Clone(m.instances),
+	}
+}
+
+func newChecker(w *world) *checker {
+	return &checker{
+		w: w, history: &history{begin: time.Now()}, rows: newMirror(),
+		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[string]place{}, count: map[place]int{}, serving: map[place]bool{},
+		acknowledged: map[string]string{}, kinds: map[string]bool{},
+	}
+}
+
+// violate notes a violation, the first of each kind, with its history.
+func (c *checker) violate(kind string, p place, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.violateLocked(kind, "", p, format, args...)
+}
+
+func (c *checker) violateLocked(kind, app string, p place, format string, args ...any) {
+	if c.kinds[kind] || c.w.ended.Load() {
+		return
+	}
+	c.kinds[kind] = true
+	at := time.Since(c.history.begin).Seconds()
+	c.violations = append(c.violations, fmt.Sprintf("%s, at %.3fs: %s\n%s", kind, at, fmt.Sprintf(format, args...), c.history.about(app, p)))
+}
+
+func (c *checker) broken() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.violations...)
+}
+
+func (c *checker) acknowledge(deployment, app string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acknowledged[deployment] = app
+}
+
+func (c *checker) mirrored() *mirror {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rows.clone()
+}
+
+// restored says that the database is what it was.
+func (c *checker) restored(rows *mirror) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows, c.wasRestored = rows.clone(), true
+	clear(c.acknowledged)
+	clear(c.serving)
+}
+
+// onApplied, onRemoved and onReady are told by the regions' executors.
+func (c *checker) onApplied(r *region, deployment string, generation int64) {
+	c.w.trace.add("%s applies %s generation %d", r.name, deployment, generation)
+	p := place{r.name, deployment}
+	c.history.add(event{region: r.name, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d", generation)})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if before := c.applied[p]; generation < before && !c.wasRestored {
+		c.violateLocked("a generation went back", "", p, "the agent applies %d after %d", generation, before)
+	}
+	c.applied[p] = max(c.applied[p], generation)
+	c.removed[p] = false
+}
+
+func (c *checker) onRemoved(r *region, deployment string) {
+	c.w.trace.add("%s removes %s", r.name, deployment)
+	p := place{r.name, deployment}
+	c.history.add(event{region: r.name, deployment: deployment, text: "the agent removes it"})
+	routes := r.routes()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removed[p] = true
+	if c.wasRestored {
+		return
+	}
+	for app, targets := range routes {
+		for _, target := range targets {
+			if target == deployment {
+				c.violateLocked("a deployment is stopped that is being routed to", "", p, "%s is routed to by %s", deployment, app)
+			}
+		}
+	}
+}
+
+func (c *checker) onReady(r *region, deployment, instance string) {
+	c.w.trace.add("%s ready %s %s", r.name, deployment, instance)
+	p := place{r.name, deployment}
+	c.history.add(event{region: r.name, deployment: deployment, text: "instance " + instance + " is ready"})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ready[instance] = p
+	c.count[p]++
+}
+
+// routes are the deployments that the region routes to, by app.
+func (r *region) routes() map[string][]string {
+	r.mu.Lock()
+	data := r.disk.Routes()
+	r.mu.Unlock()
+	var table map[string]struct {
+		Targets []struct {
+			DeploymentID string `json:"deployment_id"`
+			Weight       int32  `json:"weight"`
+		} `json:"targets"`
+	}
+	if data == nil || json.Unmarshal(data, &table) != nil {
+		return nil
+	}
+	out := map[string][]string{}
+	for app, route := range table {
+		for _, t := range route.Targets {
+			if t.Weight > 0 {
+				out[app] = append(out[app], t.DeploymentID)
+			}
+		}
+	}
+	return out
+}
+
+// watch has every app that served go on serving, until the world ends.
+func (c *checker) watch() {
+	for sleep(c.w.ctx, time.Second) == nil {
+		for _, r := range c.w.regions {
+			c.serves(r)
+		}
+	}
+}
+
+func (c *checker) serves(r *region) {
+	routes, ready := r.routes(), r.runtime.Ready()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, a := range c.rows.apps {
+		if len(a.name) < 5 || a.name[:5] != "fixed" {
+			continue
+		}
+		n := 0
+		for _, target := range routes[id] {
+			n += len(ready[target])
+		}
+		p := place{r.name, id}
+		switch {
+		case n > 0 && a.live != "":
+			c.serving[p] = true
+		case n == 0 && c.serving[p] && !c.wasRestored:
+			c.violateLocked("an app no longer serves", a.name, place{region: r.name}, "%s in %s is routed to %v, of which nothing is ready", a.name, r.name, routes[id])
+		}
+	}
+}
+
+const (
+	phaseApplied = int32(agentv1.AppliedState_PHASE_APPLIED)
+	fenceShift   = 40 // of a guard: fence<<40 | sequence
+)
+
+// onWrite is told of every commit, in order.
+func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.rows
+	for _, r := range wrote.Regions {
+		was, ok := m.regions[r.ID]
+		now := session{r.SessionFence, r.SessionSequence, r.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
+		if ok && (now.fence < was.fence || now.fence == was.fence && now.sequence < was.sequence) {
+			c.violateLocked("a session went back", "", place{region: r.Name}, "from fence %d at %d to fence %d at %d", was.fence, was.sequence, now.fence, now.sequence)
+		}
+		if ok && now.fence != was.fence {
+			c.history.add(event{region: r.Name, part: "session", text: fmt.Sprintf("fence %d", now.fence)})
+		}
+		m.regions[r.ID], m.names[r.ID] = now, r.Name
+	}
+	for _, ch := range wrote.Changes {
+		h := m.heads[ch.RegionID]
+		if ch.Revision != h.revision+1 {
+			c.violateLocked("a feed has a hole", "", place{region: m.names[ch.RegionID]}, "revision %d follows %d", ch.Revision, h.revision)
+		}
+		h.revision = ch.Revision
+		m.heads[ch.RegionID] = h
+	}
+	for _, h := range wrote.Heads {
+		if was := m.heads[h.RegionID]; h.Epoch < was.epoch || h.Revision < was.revision {
+			c.violateLocked("a revision went back", "", place{region: m.names[h.RegionID]}, "from %d of epoch %d to %d of epoch %d", was.revision, was.epoch, h.Revision, h.Epoch)
+		}
+		m.heads[h.RegionID] = head{h.Epoch, h.Revision}
+	}
+	for _, d := range wrote.Deployments {
+		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt}
+	}
+	for _, r := range wrote.Routes {
+		p := place{r.RegionID, r.AppID}
+		if r.Generation < m.routes[p] {
+			c.violateLocked("a route's generation went back", "", place{region: m.names[r.RegionID]}, "from %d to %d", m.routes[p], r.Generation)
+		}
+		m.routes[p] = r.Generation
+	}
+	c.reports(wrote)
+	was := maps.Clone(m.topology)
+	for _, t := range wrote.Topology {
+		m.topology[place{t.RegionID, t.DeploymentID}] = topologyRow{t.AppID, t.Status, t.Generation, t.Replicas, t.Weight}
+	}
+	for _, t := range wrote.Topology {
+		c.placed(was[place{t.RegionID, t.DeploymentID}], place{t.RegionID, t.DeploymentID})
+	}
+	for _, a := range wrote.Apps {
+		before := m.apps[a.ID]
+		now := appRow{a.Name, a.LiveDeploymentID, a.DeletingSince != 0, a.DeletedAt != 0, a.RolloutID, a.Status}
+		m.apps[a.ID] = now
+		if now.live != before.live && now.live != "" {
+			c.history.add(event{app: a.Name, part: "app", text: "live is now " + now.live})
+			c.succeeded(a.ID, now)
+		}
+	}
+	for _, t := range wrote.Topology {
+		c.kept(t.AppID)
+	}
+	for _, r := range wrote.Rollouts {
+		before := m.rollouts[r.ID]
+		if before > windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && r.Status != before {
+			c.violateLocked("a rollout that ended goes on", m.apps[r.AppID].name, place{}, "%s was %s and is %s", r.ID, before, r.Status)
+		}
+		if before != r.Status {
+			c.history.add(event{app: m.apps[r.AppID].name, part: "rollout", deployment: r.DeploymentID, text: r.Status.String() + " " + r.Reason})
+		}
+		m.rollouts[r.ID] = r.Status
+	}
+}
+
+// reports holds what agents said against what they did, and against what they had
+// said before.
+func (c *checker) reports(wrote controlplane.MemoryWrite) {
+	m := c.rows
+	fenced := func(p place, before, guard int64) {
+		switch fence := guard >> fenceShift; {
+		case guard < before:
+			c.violateLocked("a stale report overwrote a newer one", "", place{m.names[p.region], p.deployment}, "%d.%d over %d.%d", fence, guard&(1<<fenceShift-1), before>>fenceShift, before&(1<<fenceShift-1))
+		case guard > before && fence != m.regions[p.region].fence:
+			c.violateLocked("a report of a fenced session was taken", "", place{m.names[p.region], p.deployment}, "of fence %d, the region's is %d", fence, m.regions[p.region].fence)
+		}
+	}
+	for _, o := range wrote.Observed {
+		p := place{o.RegionID, o.DeploymentID}
+		real := place{m.names[o.RegionID], o.DeploymentID}
+		before := m.observed[p]
+		now := observedRow{int64(o.Guard), o.AppliedEpoch, o.AppliedGeneration, o.Phase, o.Deleted, o.ReadyReplicas}
+		fenced(p, before.guard, now.guard)
+		switch {
+		case now.phase == phaseApplied && !now.deleted && c.applied[real] < now.generation:
+			c.violateLocked("what was never applied is said to be", "", real, "generation %d is, the executor was handed %d at most", now.generation, c.applied[real])
+		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[real] > 0 && !c.removed[real]:
+			c.violateLocked("what was never removed is said to be", "", real, "generation %d", now.generation)
+		case int(now.ready) > c.count[real]:
+			c.violateLocked("replicas are said to be ready that never were", "", real, "%d are, of %d that ever were", now.ready, c.count[real])
+		}
+		m.observed[p] = now
+	}
+	for _, o := range wrote.RouteObserved {
+		p := place{o.RegionID, o.AppID}
+		before := m.routeObserved[p]
+		now := acknowledged{int64(o.Guard), o.Epoch, o.Generation}
+		fenced(place{region: p.region}, before.guard, now.guard)
+		m.routeObserved[p] = now
+	}
+	for _, i := range wrote.Instances {
+		p := place{i.RegionID, i.DeploymentID}
+		before := m.instances[i.ID]
+		fenced(p, before.guard, int64(i.Guard))
+		if real := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && c.ready[i.ID] != real {
+			c.violateLocked("an instance is said to be ready and never was", "", real, "instance %s", i.ID)
+		}
+		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}
+	}
+}
+
+// acked tells whether the region acknowledged the newest routes of the app, or never
+// had any.
+func (c *checker) acked(region, app string) bool {
+	p := place{region, app}
+	want, had := c.rows.routes[p]
+	got := c.rows.routeObserved[p]
+	return !had || got.epoch == c.rows.heads[region].epoch && got.generation >= want
+}
+
+// placed holds a place's row against the one before it.
+func (c *checker) placed(before topologyRow, p place) {
+	m := c.rows
+	now := m.topology[p]
+	real := place{m.names[p.region], p.deployment}
+	app := m.apps[now.app].name
+	if now.generation < before.generation {
+		c.violateLocked("a generation went back", app, real, "in the database, from %d to %d", before.generation, now.generation)
+	}
+	if now.status == before.status {
+		return
+	}
+	c.history.add(event{app: app, part: "place", region: real.region, deployment: real.deployment, text: now.status.String()})
+	switch now.status {
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
+		// A deletion does not wait for a region that is out of reach: it takes routes
+		// before deletes when it returns.
+		deleting := m.apps[now.app].deleting && m.regions[p.region].unreachable
+		if now.weight != 0 || !deleting && !c.acked(p.region, now.app) {
+			c.violateLocked("a place is stopped before its region acknowledged routes without it", app, real, "its weight is %d", now.weight)
+		}
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		if o := m.observed[p]; !o.deleted || o.generation < before.generation {
+			c.violateLocked("a place is said to be stopped before its region said so", app, real, "the region removed generation %d (%v), it is %d", o.generation, o.deleted, before.generation)
+		}
+	default:
+	}
+}
+
+// succeeded holds an app's new live deployment against what its regions did.
+func (c *checker) succeeded(id string, a appRow) {
+	m := c.rows
+	for p, t := range m.topology {
+		if p.deployment != a.live || t.status >= windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+			continue
+		}
+		real := place{m.names[p.region], p.deployment}
+		if c.count[real] < int(t.replicas) {
+			c.violateLocked("a deployment went live that was not ready", a.name, real, "%d of %d instances ever were", c.count[real], t.replicas)
+		}
+		if !c.acked(p.region, id) {
+			c.violateLocked("a deployment went live that was not acknowledged everywhere", a.name, real, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
+		}
+	}
+}
+
+// kept holds the app's live deployment against its promise to be there.
+func (c *checker) kept(id string) {
+	a := c.rows.apps[id]
+	if a.live == "" || a.deleting || a.deleted {
+		return
+	}
+	for p, t := range c.rows.topology {
+		if p.deployment == a.live && t.status >= windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+			c.violateLocked("the live deployment is stopped", a.name, place{c.rows.names[p.region], p.deployment}, "it is %s", t.status)
+		}
+	}
+}

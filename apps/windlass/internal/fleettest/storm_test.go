@@ -1,0 +1,168 @@
+package fleettest
+
+import (
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane"
+)
+
+// rage breaks things at random while users go on, until the storm is over.
+func (w *world) rage(of size, storm time.Duration) {
+	w.storming.Store(true)
+	defer w.storming.Store(false)
+	backup, mirrored := w.backup()
+	restored := false
+	deadline := time.Now().Add(storm)
+	for time.Now().Before(deadline) {
+		time.Sleep(w.fate.between(20*time.Millisecond, 3*time.Second))
+		region, replica := w.regions[w.fate.intn(of.regions)], w.replicas[w.fate.intn(of.replicas)]
+		switch w.fate.intn(26) {
+		case 0, 1, 2, 3, 4, 5, 6:
+			w.act(of)
+		case 7:
+			w.blow(region.name, "is cut off for a while")
+			node := region.node
+			node.cut("", true)
+			w.later(30*time.Second, func() { node.cut("", false) })
+		case 8:
+			w.blow(region.name, "loses its connections")
+			region.node.cut("", false)
+		case 9:
+			w.blow(region.name, "cannot reach "+replica.name)
+			node := region.node
+			node.cut(replica.name, true)
+			w.later(20*time.Second, func() { node.cut(replica.name, false) })
+		case 10, 11:
+			w.blow(region.name, "has its packets held")
+			node := region.node
+			node.hold("")
+			w.later(25*time.Second, func() { node.release("") })
+		case 12, 13:
+			w.blow(region.name, "its agent is killed")
+			region.process.kill()
+			time.Sleep(w.fate.between(0, 4*time.Second))
+			region.retire()
+			region.start()
+		case 14:
+			w.blow(region.name, "its agent is killed, and comes back much later")
+			region.process.kill()
+			time.Sleep(w.fate.between(10*time.Second, 30*time.Second))
+			region.retire()
+			region.start()
+		case 15, 16:
+			w.blow(region.name, "gets a second agent beside one that hangs")
+			region.twin()
+		case 17:
+			w.blow(replica.name, "is killed")
+			replica.kill()
+			time.Sleep(w.fate.between(0, 15*time.Second))
+			replica.start()
+		case 18:
+			w.blow(replica.name, "is drained and started again")
+			replica.drain(w.fate.between(0, 5*time.Second))
+			time.Sleep(w.fate.between(0, 3*time.Second))
+			replica.start()
+		case 19, 20:
+			w.blow(replica.name, "stands still")
+			replica.stalled.Store(time.Now().Add(w.fate.between(0, 25*time.Second)).UnixNano())
+		case 21:
+			w.blow(replica.name, "loses its database")
+			replica.away.Store(true)
+			w.later(15*time.Second, func() { replica.away.Store(false) })
+		case 22:
+			w.blow(replica.name, "cannot call its peers")
+			peers := replica.peers
+			peers.cut("", true)
+			w.later(30*time.Second, func() { peers.cut("", false) })
+		case 23:
+			w.blow("every replica", "is killed")
+			for _, r := range w.replicas {
+				r.kill()
+			}
+			time.Sleep(w.fate.between(0, 25*time.Second))
+			for _, r := range w.replicas {
+				r.start()
+			}
+		case 24:
+			// The database as it was some time ago, once, in some fleets.
+			if restored || w.fate.intn(3) > 0 {
+				continue
+			}
+			restored = true
+			w.blow("the database", "is restored from a backup")
+			for _, r := range w.replicas {
+				r.kill()
+			}
+			w.memory.Restore(backup)
+			w.check.restored(mirrored)
+			for _, r := range w.replicas {
+				r.start()
+			}
+		case 25:
+			if !restored {
+				backup, mirrored = w.backup()
+			}
+		}
+	}
+}
+
+func (w *world) backup() (*controlplane.Memory, *mirror) {
+	return w.memory.Backup(), w.check.mirrored()
+}
+
+// blow notes what is about to be broken.
+func (w *world) blow(whom, what string) {
+	w.trace.add("blow: %s %s", whom, what)
+	w.check.history.add(event{region: regionOf(whom), part: "blow", text: whom + " " + what})
+}
+
+func regionOf(whom string) string {
+	if len(whom) > 7 && whom[:7] == "region-" {
+		return whom
+	}
+	return ""
+}
+
+// later mends something, after a time that is drawn.
+func (w *world) later(within time.Duration, mend func()) {
+	time.AfterFunc(w.fate.between(0, within), mend)
+}
+
+// retire forgets the agent's connections, but for what the network holds.
+func (r *region) retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.past = append(r.past, r.node)
+}
+
+// twin starts an agent on a copy of the disk while the one before it still runs:
+// nothing that this one sends arrives for a while, and then all of it does.
+func (r *region) twin() {
+	w := r.w
+	old, process := r.node, r.process
+	old.hold("")
+	r.retire()
+	r.mu.Lock()
+	r.disk = r.disk.Clone()
+	r.mu.Unlock()
+	r.start()
+	ended, released := w.fate.between(0, 10*time.Second), w.fate.between(0, 10*time.Second)
+	w.running.Go(func() {
+		// It ends when it finds that it lost its Lease; the network may know later.
+		_ = sleep(w.ctx, ended)
+		process.kill()
+		_ = sleep(w.ctx, released)
+		old.release("")
+		_ = sleep(w.ctx, latest)
+		old.end()
+	})
+}
+
+// heal undoes whatever is broken.
+func (w *world) heal() {
+	time.Sleep(31 * time.Second) // the last blow's end
+	for _, n := range w.nodes() {
+		n.release("")
+		n.cut("", false)
+	}
+}

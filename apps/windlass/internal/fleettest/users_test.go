@@ -1,0 +1,106 @@
+package fleettest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fixedApps have a fixed number of replicas and fixed regions, and nobody deletes
+// them: once they serve, they serve for good. The others are changed in every way.
+const (
+	fixedApps     = 2
+	fixedReplicas = 2
+)
+
+func appName(i int) string {
+	if i < fixedApps {
+		return fmt.Sprintf("fixed-%d", i)
+	}
+	return fmt.Sprintf("loose-%d", i-fixedApps)
+}
+
+func appPath(i int) string { return "default/production/" + appName(i) }
+
+// act is one thing that a user does. Its error is the user's to see: the replica
+// may be away, or there may be nothing to do.
+func (w *world) act(of size) {
+	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+	defer cancel()
+	i := w.fate.intn(of.apps)
+	app := appPath(i)
+	what := w.fate.intn(12)
+	if i < fixedApps {
+		// What changes neither replicas nor whether there are any.
+		what = []int{0, 1, 2, 5, 6, 7, 8}[w.fate.intn(7)]
+	}
+	var did, id string
+	var err error
+	switch what {
+	case 0, 1, 2, 3, 4:
+		did, id, err = w.deploy(ctx, of, i, "good")
+	case 5:
+		did, id, err = w.deploy(ctx, of, i, "crashes")
+	case 6:
+		n := w.fate.intn(1000)
+		did = fmt.Sprintf("set N=%d", n)
+		var resp *windlassv1.SetEnvironmentResponse
+		resp, err = w.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: app, Set: map[string]string{"N": strconv.Itoa(n)}})
+		id = resp.GetDeploymentId()
+	case 7:
+		did = "roll back"
+		var resp *windlassv1.RollbackResponse
+		resp, err = w.apps.Rollback(ctx, &windlassv1.RollbackRequest{App: app})
+		id = resp.GetDeploymentId()
+	case 8:
+		did = "cancel"
+		_, err = w.apps.Cancel(ctx, &windlassv1.CancelRequest{App: app})
+	case 9, 10:
+		n := w.fate.intn(4)
+		did = fmt.Sprintf("scale to %d", n)
+		_, err = w.apps.Scale(ctx, &windlassv1.ScaleRequest{App: app, Replicas: int32(n)})
+	case 11:
+		did = "delete"
+		_, err = w.apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{App: app})
+	}
+	said := "done"
+	if err != nil {
+		said = err.Error()
+	}
+	w.trace.add("user: %s: %s: %s", app, did, said)
+	w.check.history.add(event{part: "user", app: appName(i), text: did + ": " + said})
+	if err == nil && id != "" {
+		w.check.acknowledge(id, appName(i))
+	}
+	if code := connect.CodeOf(err); err != nil && (code == connect.CodeInternal || code == connect.CodeInvalidArgument || code == connect.CodeUnauthenticated) {
+		w.check.violate("the API fails", place{}, "%s: %s: %v", app, did, err)
+	}
+}
+
+func (w *world) deploy(ctx context.Context, of size, i int, label string) (did, id string, err error) {
+	var names []string
+	replicas := int32(fixedReplicas)
+	if i < fixedApps {
+		names = []string{regionName(i % of.regions), regionName((i + of.regions/2) % of.regions)}
+	} else {
+		for r := range of.regions {
+			if w.fate.intn(of.regions) < 2 {
+				names = append(names, regionName(r))
+			}
+		}
+		if len(names) == 0 {
+			names = []string{regionName(w.fate.intn(of.regions))}
+		}
+		replicas = int32(1 + w.fate.intn(3))
+	}
+	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: &windlassv1.DeploymentSpec{
+		Command: []string{"serve"}, Regions: names, VersionLabel: label, Replicas: &replicas,
+		Env: map[string]string{"VERSION": strconv.Itoa(w.fate.intn(1_000_000)), "LABEL": label},
+	}})
+	return fmt.Sprintf("deploy a version that is %s, %d each in %v", label, replicas, names), resp.GetDeploymentId(), err
+}
