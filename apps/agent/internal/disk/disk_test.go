@@ -12,7 +12,7 @@ func TestAFileIsReplacedWholeAndNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, files := range map[string]Files{"dir": Dir(dir), "memory": NewMemory()} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) { //nolint:tparallel // what they leave is looked at below
 			_, err := files.Read("a")
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			require.NoError(t, files.Remove("a"))

@@ -1,0 +1,52 @@
+package reconcile
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Observation is the runtime as last looked at; ok is false before the first
+// look.
+func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen, r.seenLook > 0
+}
+
+// Applied is what became of every key that the inbox holds and that was tried.
+// States are shared: read only. An observation read after it is no older than
+// what the states tell.
+func (r *Reconciler) Applied() []*agentv1.AppliedState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*agentv1.AppliedState, 0, len(r.entries))
+	for _, e := range r.entries {
+		if e.state != nil {
+			out = append(out, e.state)
+		}
+	}
+	return out
+}
+
+// Quarantined is what runs and is not in the inbox; ok is false until the inbox
+// has held a whole snapshot and the runtime was looked at: before that, absence
+// means nothing.
+func (r *Reconciler) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) {
+	seen, ok := r.Observation()
+	if !ok || !r.cfg.Inbox.Synced() {
+		return nil, false
+	}
+	var out []*agentv1.QuarantinedKey
+	for _, d := range seen.Deployments {
+		if _, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: d.DeploymentID}); ok {
+			continue
+		}
+		out = append(out, &agentv1.QuarantinedKey{Key: d.DeploymentID, Generation: d.Generation, Instances: int32(len(d.Instances))})
+	}
+	slices.SortFunc(out, func(a, b *agentv1.QuarantinedKey) int { return cmp.Compare(a.Key, b.Key) })
+	return out, true
+}
