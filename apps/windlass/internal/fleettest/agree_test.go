@@ -28,7 +28,7 @@ func (w *world) converge() {
 	}
 	w.check.mu.Lock()
 	defer w.check.mu.Unlock()
-	w.check.violateLocked(why.kind, why.app, why.place, "%v after everything was mended: %s", healing, why.text)
+	w.check.violateLockedf(why.kind, why.app, why.place, "%v after everything was mended: %s", healing, why.text)
 }
 
 // disagreement is something that is not yet as it should be.
@@ -123,29 +123,29 @@ func (c *checker) agreePlaces(running map[string]map[string]int, ready map[strin
 	known := map[place]bool{}
 	for _, p := range slices.SortedFunc(maps.Keys(c.rows.topology), byPlace) {
 		t := c.rows.topology[p]
-		real, app := place{c.rows.names[p.region], p.deployment}, c.rows.apps[t.app].name
-		known[real] = true
+		spot, app := place{c.rows.names[p.region], p.deployment}, c.rows.apps[t.app].name
+		known[spot] = true
 		wants := 0
 		switch t.status {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
 			wants = int(t.replicas)
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
-			return disagreement{"a place is stuck", app, real, t.status.String()}
+			return disagreement{"a place is stuck", app, spot, t.status.String()}
 		}
-		n, r, o := running[real.region][real.deployment], len(ready[real.region][real.deployment]), c.rows.observed[p]
+		n, r, o := running[spot.region][spot.deployment], len(ready[spot.region][spot.deployment]), c.rows.observed[p]
 		switch {
-		case n > wants && wants == 0 && !kept[real]:
-			return disagreement{"an orphan runs", app, real, fmt.Sprintf("%d instances, and none are wanted", n)}
+		case n > wants && wants == 0 && !kept[spot]:
+			return disagreement{"an orphan runs", app, spot, fmt.Sprintf("%d instances, and none are wanted", n)}
 		case n > wants && wants > 0:
-			return disagreement{"instances run twice", app, real, fmt.Sprintf("%d run, wanted are %d", n, wants)}
+			return disagreement{"instances run twice", app, spot, fmt.Sprintf("%d run, wanted are %d", n, wants)}
 		case n < wants || r < wants:
-			return disagreement{"a change was missed", app, real, fmt.Sprintf("%d run and %d are ready, wanted are %d", n, r, wants)}
+			return disagreement{"a change was missed", app, spot, fmt.Sprintf("%d run and %d are ready, wanted are %d", n, r, wants)}
 		case t.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
-		case !c.wasRestored && c.applied[real] != t.generation:
-			return disagreement{"a change was missed", app, real, fmt.Sprintf("the agent applied generation %d, the newest is %d", c.applied[real], t.generation)}
+		case !c.wasRestored && c.applied[spot] != t.generation:
+			return disagreement{"a change was missed", app, spot, fmt.Sprintf("the agent applied generation %d, the newest is %d", c.applied[spot], t.generation)}
 		case o.generation != t.generation || o.epoch != c.rows.heads[p.region].epoch || int(o.ready) != wants:
-			return disagreement{"a report was missed", app, real, fmt.Sprintf("applied is %d of %d, ready %d of %d", o.generation, t.generation, o.ready, wants)}
+			return disagreement{"a report was missed", app, spot, fmt.Sprintf("applied is %d of %d, ready %d of %d", o.generation, t.generation, o.ready, wants)}
 		}
 	}
 	for _, region := range slices.Sorted(maps.Keys(running)) {
@@ -173,9 +173,9 @@ func (c *checker) agreeInstances(ready map[string]map[string][]string, kept map[
 		if i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			continue
 		}
-		real := place{c.rows.names[i.place.region], i.place.deployment}
-		if runs[id] != real {
-			return disagreement{"a report was missed", "", real, fmt.Sprintf("instance %s is %s in the database and does not run", id, i.status)}
+		spot := place{c.rows.names[i.place.region], i.place.deployment}
+		if runs[id] != spot {
+			return disagreement{"a report was missed", "", spot, fmt.Sprintf("instance %s is %s in the database and does not run", id, i.status)}
 		}
 		delete(runs, id)
 	}

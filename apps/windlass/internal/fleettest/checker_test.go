@@ -128,13 +128,13 @@ func newChecker(w *world) *checker {
 }
 
 // violate notes a violation, the first of each kind, with its history.
-func (c *checker) violate(kind string, p place, format string, args ...any) {
+func (c *checker) violatef(kind string, p place, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.violateLocked(kind, "", p, format, args...)
+	c.violateLockedf(kind, "", p, format, args...)
 }
 
-func (c *checker) violateLocked(kind, app string, p place, format string, args ...any) {
+func (c *checker) violateLockedf(kind, app string, p place, format string, args ...any) {
 	if c.kinds[kind] || c.w.ended.Load() {
 		return
 	}
@@ -172,20 +172,20 @@ func (c *checker) restored(rows *mirror) {
 
 // onApplied, onRemoved and onReady are told by the regions' executors.
 func (c *checker) onApplied(r *region, deployment string, generation int64) {
-	c.w.trace.add("%s applies %s generation %d", r.name, deployment, generation)
+	c.w.trace.addf("%s applies %s generation %d", r.name, deployment, generation)
 	p := place{r.name, deployment}
 	c.history.add(event{region: r.name, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d", generation)})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.applied[p]; generation < before && !c.wasRestored {
-		c.violateLocked("a generation went back", "", p, "the agent applies %d after %d", generation, before)
+		c.violateLockedf("a generation went back", "", p, "the agent applies %d after %d", generation, before)
 	}
 	c.applied[p] = max(c.applied[p], generation)
 	c.removed[p] = false
 }
 
 func (c *checker) onRemoved(r *region, deployment string) {
-	c.w.trace.add("%s removes %s", r.name, deployment)
+	c.w.trace.addf("%s removes %s", r.name, deployment)
 	p := place{r.name, deployment}
 	c.history.add(event{region: r.name, deployment: deployment, text: "the agent removes it"})
 	routes := r.routes()
@@ -198,14 +198,14 @@ func (c *checker) onRemoved(r *region, deployment string) {
 	for app, targets := range routes {
 		for _, target := range targets {
 			if target == deployment {
-				c.violateLocked("a deployment is stopped that is being routed to", "", p, "%s is routed to by %s", deployment, app)
+				c.violateLockedf("a deployment is stopped that is being routed to", "", p, "%s is routed to by %s", deployment, app)
 			}
 		}
 	}
 }
 
 func (c *checker) onReady(r *region, deployment, instance string) {
-	c.w.trace.add("%s ready %s %s", r.name, deployment, instance)
+	c.w.trace.addf("%s ready %s %s", r.name, deployment, instance)
 	p := place{r.name, deployment}
 	c.history.add(event{region: r.name, deployment: deployment, text: "instance " + instance + " is ready"})
 	c.mu.Lock()
@@ -265,7 +265,7 @@ func (c *checker) serves(r *region) {
 		case n > 0 && a.live != "":
 			c.serving[p] = true
 		case n == 0 && c.serving[p] && !c.wasRestored:
-			c.violateLocked("an app no longer serves", a.name, place{region: r.name}, "%s in %s is routed to %v, of which nothing is ready", a.name, r.name, routes[id])
+			c.violateLockedf("an app no longer serves", a.name, place{region: r.name}, "%s in %s is routed to %v, of which nothing is ready", a.name, r.name, routes[id])
 		}
 	}
 }
@@ -284,7 +284,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 		was, ok := m.regions[r.ID]
 		now := session{r.SessionFence, r.SessionSequence, r.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
 		if ok && (now.fence < was.fence || now.fence == was.fence && now.sequence < was.sequence) {
-			c.violateLocked("a session went back", "", place{region: r.Name}, "from fence %d at %d to fence %d at %d", was.fence, was.sequence, now.fence, now.sequence)
+			c.violateLockedf("a session went back", "", place{region: r.Name}, "from fence %d at %d to fence %d at %d", was.fence, was.sequence, now.fence, now.sequence)
 		}
 		if ok && now.fence != was.fence {
 			c.history.add(event{region: r.Name, part: "session", text: fmt.Sprintf("fence %d", now.fence)})
@@ -294,14 +294,14 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	for _, ch := range wrote.Changes {
 		h := m.heads[ch.RegionID]
 		if ch.Revision != h.revision+1 {
-			c.violateLocked("a feed has a hole", "", place{region: m.names[ch.RegionID]}, "revision %d follows %d", ch.Revision, h.revision)
+			c.violateLockedf("a feed has a hole", "", place{region: m.names[ch.RegionID]}, "revision %d follows %d", ch.Revision, h.revision)
 		}
 		h.revision = ch.Revision
 		m.heads[ch.RegionID] = h
 	}
 	for _, h := range wrote.Heads {
 		if was := m.heads[h.RegionID]; h.Epoch < was.epoch || h.Revision < was.revision {
-			c.violateLocked("a revision went back", "", place{region: m.names[h.RegionID]}, "from %d of epoch %d to %d of epoch %d", was.revision, was.epoch, h.Revision, h.Epoch)
+			c.violateLockedf("a revision went back", "", place{region: m.names[h.RegionID]}, "from %d of epoch %d to %d of epoch %d", was.revision, was.epoch, h.Revision, h.Epoch)
 		}
 		m.heads[h.RegionID] = head{h.Epoch, h.Revision}
 	}
@@ -311,7 +311,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	for _, r := range wrote.Routes {
 		p := place{r.RegionID, r.AppID}
 		if r.Generation < m.routes[p] {
-			c.violateLocked("a route's generation went back", "", place{region: m.names[r.RegionID]}, "from %d to %d", m.routes[p], r.Generation)
+			c.violateLockedf("a route's generation went back", "", place{region: m.names[r.RegionID]}, "from %d to %d", m.routes[p], r.Generation)
 		}
 		m.routes[p] = r.Generation
 	}
@@ -338,7 +338,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	for _, r := range wrote.Rollouts {
 		before := m.rollouts[r.ID]
 		if before > windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && r.Status != before {
-			c.violateLocked("a rollout that ended goes on", m.apps[r.AppID].name, place{}, "%s was %s and is %s", r.ID, before, r.Status)
+			c.violateLockedf("a rollout that ended goes on", m.apps[r.AppID].name, place{}, "%s was %s and is %s", r.ID, before, r.Status)
 		}
 		if before != r.Status {
 			c.history.add(event{app: m.apps[r.AppID].name, part: "rollout", deployment: r.DeploymentID, text: r.Status.String() + " " + r.Reason})
@@ -354,24 +354,24 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 	fenced := func(p place, before, guard int64) {
 		switch fence := guard >> fenceShift; {
 		case guard < before:
-			c.violateLocked("a stale report overwrote a newer one", "", place{m.names[p.region], p.deployment}, "%d.%d over %d.%d", fence, guard&(1<<fenceShift-1), before>>fenceShift, before&(1<<fenceShift-1))
+			c.violateLockedf("a stale report overwrote a newer one", "", place{m.names[p.region], p.deployment}, "%d.%d over %d.%d", fence, guard&(1<<fenceShift-1), before>>fenceShift, before&(1<<fenceShift-1))
 		case guard > before && fence != m.regions[p.region].fence:
-			c.violateLocked("a report of a fenced session was taken", "", place{m.names[p.region], p.deployment}, "of fence %d, the region's is %d", fence, m.regions[p.region].fence)
+			c.violateLockedf("a report of a fenced session was taken", "", place{m.names[p.region], p.deployment}, "of fence %d, the region's is %d", fence, m.regions[p.region].fence)
 		}
 	}
 	for _, o := range wrote.Observed {
 		p := place{o.RegionID, o.DeploymentID}
-		real := place{m.names[o.RegionID], o.DeploymentID}
+		spot := place{m.names[o.RegionID], o.DeploymentID}
 		before := m.observed[p]
 		now := observedRow{int64(o.Guard), o.AppliedEpoch, o.AppliedGeneration, o.Phase, o.Deleted, o.ReadyReplicas}
 		fenced(p, before.guard, now.guard)
 		switch {
-		case now.phase == phaseApplied && !now.deleted && c.applied[real] < now.generation:
-			c.violateLocked("what was never applied is said to be", "", real, "generation %d is, the executor was handed %d at most", now.generation, c.applied[real])
-		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[real] > 0 && !c.removed[real]:
-			c.violateLocked("what was never removed is said to be", "", real, "generation %d", now.generation)
-		case int(now.ready) > c.count[real]:
-			c.violateLocked("replicas are said to be ready that never were", "", real, "%d are, of %d that ever were", now.ready, c.count[real])
+		case now.phase == phaseApplied && !now.deleted && c.applied[spot] < now.generation:
+			c.violateLockedf("what was never applied is said to be", "", spot, "generation %d is, the executor was handed %d at most", now.generation, c.applied[spot])
+		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot]:
+			c.violateLockedf("what was never removed is said to be", "", spot, "generation %d", now.generation)
+		case int(now.ready) > c.count[spot]:
+			c.violateLockedf("replicas are said to be ready that never were", "", spot, "%d are, of %d that ever were", now.ready, c.count[spot])
 		}
 		m.observed[p] = now
 	}
@@ -386,8 +386,8 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		p := place{i.RegionID, i.DeploymentID}
 		before := m.instances[i.ID]
 		fenced(p, before.guard, int64(i.Guard))
-		if real := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && c.ready[i.ID] != real {
-			c.violateLocked("an instance is said to be ready and never was", "", real, "instance %s", i.ID)
+		if spot := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && c.ready[i.ID] != spot {
+			c.violateLockedf("an instance is said to be ready and never was", "", spot, "instance %s", i.ID)
 		}
 		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}
 	}
@@ -406,26 +406,26 @@ func (c *checker) acked(region, app string) bool {
 func (c *checker) placed(before topologyRow, p place) {
 	m := c.rows
 	now := m.topology[p]
-	real := place{m.names[p.region], p.deployment}
+	spot := place{m.names[p.region], p.deployment}
 	app := m.apps[now.app].name
 	if now.generation < before.generation {
-		c.violateLocked("a generation went back", app, real, "in the database, from %d to %d", before.generation, now.generation)
+		c.violateLockedf("a generation went back", app, spot, "in the database, from %d to %d", before.generation, now.generation)
 	}
 	if now.status == before.status {
 		return
 	}
-	c.history.add(event{app: app, part: "place", region: real.region, deployment: real.deployment, text: now.status.String()})
+	c.history.add(event{app: app, part: "place", region: spot.region, deployment: spot.deployment, text: now.status.String()})
 	switch now.status {
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
 		// A deletion does not wait for a region that is out of reach: it takes routes
 		// before deletes when it returns.
 		deleting := m.apps[now.app].deleting && m.regions[p.region].unreachable
 		if now.weight != 0 || !deleting && !c.acked(p.region, now.app) {
-			c.violateLocked("a place is stopped before its region acknowledged routes without it", app, real, "its weight is %d", now.weight)
+			c.violateLockedf("a place is stopped before its region acknowledged routes without it", app, spot, "its weight is %d", now.weight)
 		}
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		if o := m.observed[p]; !o.deleted || o.generation < before.generation {
-			c.violateLocked("a place is said to be stopped before its region said so", app, real, "the region removed generation %d (%v), it is %d", o.generation, o.deleted, before.generation)
+			c.violateLockedf("a place is said to be stopped before its region said so", app, spot, "the region removed generation %d (%v), it is %d", o.generation, o.deleted, before.generation)
 		}
 	default:
 	}
@@ -438,12 +438,12 @@ func (c *checker) succeeded(id string, a appRow) {
 		if p.deployment != a.live || t.status >= windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
 			continue
 		}
-		real := place{m.names[p.region], p.deployment}
-		if c.count[real] < int(t.replicas) {
-			c.violateLocked("a deployment went live that was not ready", a.name, real, "%d of %d instances ever were", c.count[real], t.replicas)
+		spot := place{m.names[p.region], p.deployment}
+		if c.count[spot] < int(t.replicas) {
+			c.violateLockedf("a deployment went live that was not ready", a.name, spot, "%d of %d instances ever were", c.count[spot], t.replicas)
 		}
 		if !c.acked(p.region, id) {
-			c.violateLocked("a deployment went live that was not acknowledged everywhere", a.name, real, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
+			c.violateLockedf("a deployment went live that was not acknowledged everywhere", a.name, spot, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
 		}
 	}
 }
@@ -456,7 +456,7 @@ func (c *checker) kept(id string) {
 	}
 	for p, t := range c.rows.topology {
 		if p.deployment == a.live && t.status >= windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
-			c.violateLocked("the live deployment is stopped", a.name, place{c.rows.names[p.region], p.deployment}, "it is %s", t.status)
+			c.violateLockedf("the live deployment is stopped", a.name, place{c.rows.names[p.region], p.deployment}, "it is %s", t.status)
 		}
 	}
 }

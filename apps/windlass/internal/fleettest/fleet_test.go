@@ -46,7 +46,7 @@ func seeds(t *testing.T) (first, count uint64) {
 	return 1, 1000
 }
 
-func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) {
+func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
 	first, count := seeds(t)
 	if count == 1 {
 		warm(t)
@@ -93,7 +93,7 @@ func inAnother(t *testing.T, tests string, env ...string) (string, error) {
 	if testing.Short() {
 		args = append(args, "-test.short")
 	}
-	cmd := exec.CommandContext(ctx, os.Args[0], args...) //nolint:gosec // it is ourselves
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it hangs
 	cmd.WaitDelay = 5 * time.Second

@@ -84,13 +84,13 @@ func (r *replica) start() {
 				if err := alive.err(); err != nil {
 					return err
 				}
-				return r.database(alive, call, d.between(100*time.Microsecond, 2*time.Millisecond))
+				return r.database(call, alive, d.between(100*time.Microsecond, 2*time.Millisecond))
 			},
 			Within: func(call context.Context) error {
 				if err := alive.err(); err != nil || d.intn(8) > 0 {
 					return err
 				}
-				return r.database(alive, call, d.between(0, 5*time.Millisecond))
+				return r.database(call, alive, d.between(0, 5*time.Millisecond))
 			},
 			After: func(context.Context) error {
 				if err := alive.err(); err != nil {
@@ -156,7 +156,7 @@ func (l *line) cut() {
 }
 
 // database is one trip there.
-func (r *replica) database(alive *line, call context.Context, takes time.Duration) error {
+func (r *replica) database(call context.Context, alive *line, takes time.Duration) error {
 	call, cancel := context.WithCancelCause(call)
 	defer cancel(nil)
 	hang, err := alive.call(cancel)

@@ -112,7 +112,7 @@ func (w *world) backup() (*controlplane.Memory, *mirror) {
 
 // blow notes what is about to be broken.
 func (w *world) blow(whom, what string) {
-	w.trace.add("blow: %s %s", whom, what)
+	w.trace.addf("blow: %s %s", whom, what)
 	w.check.history.add(event{region: regionOf(whom), part: "blow", text: whom + " " + what})
 }
 

@@ -22,9 +22,9 @@ func newTrace(keep bool) *trace {
 	return &trace{begin: time.Now(), keep: keep, sum: fnv.New64a()}
 }
 
-// add notes a line. Goroutines of a pinned fleet never run at the same time, and
+// addf notes a line. Goroutines of a pinned fleet never run at the same time, and
 // those of another have no use for a trace.
-func (t *trace) add(format string, args ...any) {
+func (t *trace) addf(format string, args ...any) {
 	if raced || t.over {
 		return
 	}

@@ -72,13 +72,13 @@ func (w *world) act(of size) {
 	if err != nil {
 		said = err.Error()
 	}
-	w.trace.add("user: %s: %s: %s", app, did, said)
+	w.trace.addf("user: %s: %s: %s", app, did, said)
 	w.check.history.add(event{part: "user", app: appName(i), text: did + ": " + said})
 	if err == nil && id != "" {
 		w.check.acknowledge(id, appName(i))
 	}
 	if code := connect.CodeOf(err); err != nil && (code == connect.CodeInternal || code == connect.CodeInvalidArgument || code == connect.CodeUnauthenticated) {
-		w.check.violate("the API fails", place{}, "%s: %s: %v", app, did, err)
+		w.check.violatef("the API fails", place{}, "%s: %s: %v", app, did, err)
 	}
 }
 

@@ -258,7 +258,7 @@ func (n *node) exchange(c *conn, to *replica, req *http.Request, body []byte, af
 	if err := n.transit(c, to, after); err != nil {
 		return nil, err
 	}
-	n.w.trace.add("%s > %s %s %s", n.name, to.name, req.URL.Path, bytesOf(body))
+	n.w.trace.addf("%s > %s %s %s", n.name, to.name, req.URL.Path, bytesOf(body))
 	handler, err := n.arrive(c, to, req)
 	if err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (n *node) exchange(c *conn, to *replica, req *http.Request, body []byte, af
 	if err := n.transit(c, to, 0); err != nil {
 		return nil, err
 	}
-	n.w.trace.add("%s < %s %s %d %s", n.name, to.name, req.URL.Path, rw.status, bytesOf(answer.Bytes()))
+	n.w.trace.addf("%s < %s %s %d %s", n.name, to.name, req.URL.Path, rw.status, bytesOf(answer.Bytes()))
 	resp := rw.response(req)
 	resp.Body = io.NopCloser(&answer)
 	return resp, nil
@@ -333,7 +333,7 @@ func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*ht
 		err := n.transit(c, to, 0)
 		var handler http.Handler
 		if err == nil {
-			n.w.trace.add("%s > %s %s %s", n.name, to.name, what, bytesOf(body))
+			n.w.trace.addf("%s > %s %s %s", n.name, to.name, what, bytesOf(body))
 			handler, err = n.arrive(c, to, req)
 		}
 		if err != nil {
@@ -358,7 +358,7 @@ func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*ht
 				first = false
 				begun <- nil
 			}
-			n.w.trace.add("%s < %s %s %s", n.name, to.name, what, bytesOf(frame))
+			n.w.trace.addf("%s < %s %s %s", n.name, to.name, what, bytesOf(frame))
 			if _, err := write.Write(frame); err != nil {
 				break // the reader has gone
 			}
@@ -368,7 +368,7 @@ func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*ht
 		}
 		write.Close()
 		n.close(c)
-		for range frames { //nolint:revive // until the server has noticed
+		for range frames {
 		}
 	})
 	select {

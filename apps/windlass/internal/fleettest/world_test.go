@@ -94,7 +94,7 @@ func (w *world) addAll(p *process, name string, components []service.Component) 
 	for i, c := range components {
 		p.add(time.Duration(1+i)*time.Millisecond+dice{w, name}.between(0, time.Millisecond), func(ctx context.Context) {
 			if err := c.Run(ctx); ctx.Err() == nil {
-				w.check.violate("a part of a program ended", place{}, "%s: %s: %v", name, c.Name, err)
+				w.check.violatef("a part of a program ended", place{}, "%s: %s: %v", name, c.Name, err)
 			}
 		})
 	}
@@ -306,11 +306,11 @@ func (r *region) start() {
 		})
 		if err != nil {
 			if ctx.Err() == nil {
-				w.check.violate("an agent does not start", place{region: r.name}, "%v", err)
+				w.check.violatef("an agent does not start", place{region: r.name}, "%v", err)
 			}
 			return
 		}
-		defer a.Close() //nolint:errcheck // nothing of it can fail in memory
+		defer a.Close()
 		parts := &process{w: w}
 		w.addAll(parts, name, a.Components())
 		<-ctx.Done()
