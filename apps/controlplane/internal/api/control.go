@@ -38,8 +38,7 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	}
 	before := s.Clone()
 	text, err := say(s.Course)
-	var refusal *plan.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
 		return "", nothingToDo(refusal.Message, refusal.Fix)
 	}
 	if err != nil {

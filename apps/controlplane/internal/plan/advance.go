@@ -71,6 +71,9 @@ func (p *planner) stopTarget(reason, why, who string) {
 func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 	r := p.rollout
 	r.Status, r.Reason, r.Message, r.FinishedAt = to, reason, message, p.now
+	if p.course.Active(r.ID) {
+		p.course.DoneAt = p.now
+	}
 	p.app.RolloutID = ""
 }
 

@@ -101,7 +101,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 	for i := range c.Waves {
 		for j := range c.Waves[i].Regions {
 			st := &c.Waves[i].Regions[j]
-			switch st.State { //nolint:exhaustive // the others have not failed
+			switch st.State {
 			case regionFailed:
 				st.State = regionRolling
 			case regionGoingBack, regionBack:
@@ -110,6 +110,8 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 				continue
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			w := &c.Waves[i]
+			w.State, w.BakingSince, w.SkippedBy = waveRolling, 0, ""
 			changed = true
 		}
 	}

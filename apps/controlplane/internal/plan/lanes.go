@@ -23,6 +23,8 @@ type lane struct {
 	to   *model.Deployment
 	row  *model.Topology // of to; nil before it has one
 	from []*model.Topology
+	// seen is how many replicas of from the region tells of.
+	seen int32
 	// out of reach: what was last heard of it decides nothing.
 	lost bool
 }
@@ -31,11 +33,14 @@ type lane struct {
 // what it is to have, and the others nothing. Not that it is ready: what fails here was
 // live before, and may have failed then.
 func (l *lane) restored() bool {
-	if l.lost || l.To.Told != l.Size {
+	if len(l.from) == 0 && l.To.Told == l.Size {
+		return true // nothing ever began here, whatever the region says of it
+	}
+	if l.lost || !l.To.Known || l.To.Told != l.Size {
 		return false
 	}
 	for _, f := range l.Lane.From {
-		if f.Told > 0 {
+		if !f.Known || f.Told > 0 {
 			return false
 		}
 	}
@@ -87,7 +92,7 @@ func (p *planner) lane(region string) *lane {
 		l.Keep = l.Surge
 	}
 	l.Acknowledged = p.acknowledged(region)
-	l.To, l.LeavingKnown = strategy.Side{Known: true}, true
+	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
 	for _, t := range p.rows {
 		switch {
 		case t.RegionID != region || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
@@ -96,7 +101,7 @@ func (p *planner) lane(region string) *lane {
 			l.Leaving += s.Existing
 			l.LeavingKnown = l.LeavingKnown && s.Known
 		case l.to != nil && t.DeploymentID == l.to.ID:
-			l.row, l.To = t, p.side(t)
+			l.row, l.To, l.Absent = t, p.side(t), false
 		default:
 			l.from = append(l.from, t)
 		}
@@ -107,6 +112,7 @@ func (p *planner) lane(region string) *lane {
 	})
 	for _, t := range l.from {
 		l.Lane.From = append(l.Lane.From, p.side(t))
+		l.seen += p.seen(t)
 	}
 	return l
 }
@@ -155,9 +161,14 @@ func (p *planner) side(t *model.Topology) strategy.Side {
 		// What was refused for good never comes to be.
 		s.Existing = 0
 	}
-	each := instancesEach(p.deps[t.DeploymentID])
-	s.Existing = max(s.Existing, (o.Instances()+each-1)/each)
+	s.Existing = max(s.Existing, p.seen(t))
 	return s
+}
+
+// seen is how many replicas of the row the region tells of, whatever their state.
+func (p *planner) seen(t *model.Topology) int32 {
+	each := instancesEach(p.deps[t.DeploymentID])
+	return (p.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
 }
 
 // instancesEach is how many instances make a replica.

@@ -219,9 +219,8 @@ func (p *planner) confirm(t *model.Topology) {
 
 // logWeights tells where traffic was sent, by cause.
 func (p *planner) logWeights() {
-	if p.staged() {
-		p.logShares()
-		return
+	if p.wasStaged {
+		return // told region by region, at the end
 	}
 	moved := map[string][]string{}
 	for _, region := range sortedKeys(p.routes) {

@@ -45,7 +45,7 @@ type linter struct {
 	findings []string
 }
 
-func (l *linter) find(region, format string, args ...any) {
+func (l *linter) findf(region, format string, args ...any) {
 	l.findings = append(l.findings, region+": "+fmt.Sprintf(format, args...))
 }
 
@@ -55,6 +55,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	for _, sizes := range []map[string]int32{l.course.Sizes, l.course.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
+			floor = 0 // one version is not to be there: nothing takes its place
 			continue
 		}
 		surge, unavailable := strategy.Bounds(l.course.Policy.GetMaxSurge(), l.course.Policy.GetMaxUnavailable(), size)
@@ -72,6 +73,12 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 		}
 	}
 	return floor, ceiling
+}
+
+func (l *linter) isZero(region string) bool {
+	old, hadOld := l.course.OldSizes[region]
+	size, had := l.course.Sizes[region]
+	return hadOld && old == 0 || had && size == 0
 }
 
 func (l *linter) region(region string, routed bool) {
@@ -99,24 +106,25 @@ func (l *linter) region(region string, routed bool) {
 		serves += min(s.Ready, told)
 		if had && active(&before) && told < s.Ready {
 			shrinks = true
-			if told == 0 && before.Weight != 0 {
-				l.find(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
+			// Scaled to nothing, nobody has to serve.
+			if told == 0 && before.Weight != 0 && !l.isZero(region) {
+				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
-			if told == 0 && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
-				l.find(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
+			if told == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
+				l.findf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
 			}
 		}
 		if t.Weight != before.Weight && !routed {
-			l.find(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
+			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
 		}
 	}
 	if could > was && could > ceiling {
-		l.find(region, "%d replicas may exist, of at most %d", could, ceiling)
+		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
 	if shrinks && floor >= 0 && serves < floor {
-		l.find(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
+		l.findf(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
 	}
 	if weight > strategy.Full {
-		l.find(region, "weights add up to %d", weight)
+		l.findf(region, "weights add up to %d", weight)
 	}
 }

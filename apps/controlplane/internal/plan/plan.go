@@ -124,16 +124,51 @@ func Next(in Input, now int64) Output {
 		return Output{}
 	}
 	p := newPlanner(in, now)
+	p.wasStaged = p.staged()
 	p.endRollout()
+	p.decide()
+	// What is decided about one region of a staged rollout may be what another waits
+	// for: it is looked at until there is nothing more to decide.
+	for before := p.state(); p.wasStaged; before = p.state() {
+		p.decide()
+		if p.state().equal(before) {
+			break
+		}
+	}
+	if p.wasStaged {
+		p.logShares()
+	}
+	p.finishDeletion()
+	p.status()
+	return p.output()
+}
+
+func (p *planner) decide() {
 	for p.advance() {
 		p.weigh()
 	}
 	p.weigh()
 	p.orphans()
 	p.leave()
-	p.finishDeletion()
-	p.status()
-	return p.output()
+}
+
+// decided is what a pass over a staged rollout may have changed.
+type decided struct {
+	rollout string
+	course  *model.Course
+	rows    []model.Topology
+}
+
+func (p *planner) state() decided {
+	d := decided{rollout: p.app.RolloutID, course: p.course.Clone()}
+	for _, t := range p.rows {
+		d.rows = append(d.rows, *t)
+	}
+	return d
+}
+
+func (d decided) equal(other decided) bool {
+	return d.rollout == other.rollout && d.course.Equal(other.course) && slices.Equal(d.rows, other.rows)
 }
 
 type rowKey struct{ deployment, region string }
@@ -146,6 +181,8 @@ type planner struct {
 	rollout *model.Rollout
 	// course of the newest staged rollout, nil for none.
 	course *model.Course
+	// wasStaged tells whether a staged rollout was in flight when the call came.
+	wasStaged bool
 	// shares of the traffic that lanes gave to rows in this call.
 	shares map[rowKey]int32
 	deps   map[string]*model.Deployment

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -58,114 +57,6 @@ func (p *planner) courseRegion(region string) (*model.CourseWave, *model.CourseR
 	return nil, nil
 }
 
-// begin lays the course out: who goes when, and to what size.
-func (p *planner) begin(d *model.Deployment) {
-	c := p.course
-	c.Sizes = map[string]int32{}
-	var left []string
-	for _, n := range d.Spec.GetRegions() {
-		id := p.in.RegionIDs[n]
-		left = append(left, id)
-		size, had := c.OldSizes[id]
-		switch {
-		case c.Replicas >= 0:
-			size = c.Replicas
-		case !had:
-			size = c.DefaultReplicas
-		}
-		c.Sizes[id] = size
-	}
-	for i, w := range waves(c.Policy) {
-		var taken []string
-		taken, left = p.take(w, left)
-		p.addWave(w, i, taken)
-	}
-	if len(left) > 0 {
-		// A label was changed since the policy was checked.
-		all := waves(c.Policy)
-		p.addWave(all[len(all)-1], len(all), left)
-	}
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
-	var parts []string
-	for _, w := range c.Waves {
-		var names []string
-		for _, r := range w.Regions {
-			names = append(names, p.regionName(r.RegionID))
-		}
-		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
-	}
-	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done",
-		strategyName(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID)), d, "")
-}
-
-// waves of the policy, or the one that there is by default.
-func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
-	if len(policy.GetWaves()) > 0 {
-		return policy.GetWaves()
-	}
-	return []*windlassv1.Wave{{}}
-}
-
-func strategyName(policy *windlassv1.RolloutPolicy) string {
-	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
-		return "recreate"
-	}
-	return fmt.Sprintf("rolling (maxSurge %s, maxUnavailable %s)",
-		cmp.Or(policy.GetMaxSurge(), strategy.DefaultSurge), cmp.Or(policy.GetMaxUnavailable(), strategy.DefaultUnavailable))
-}
-
-// take returns the regions that the wave takes of those left, and the rest.
-func (p *planner) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
-	for _, id := range left {
-		if TakesRegion(w, p.regions[id]) {
-			taken = append(taken, id)
-		} else {
-			rest = append(rest, id)
-		}
-	}
-	// In the order in which the wave names them.
-	slices.SortStableFunc(taken, func(a, b string) int {
-		return cmp.Compare(slices.Index(w.GetRegions(), p.regionName(a)), slices.Index(w.GetRegions(), p.regionName(b)))
-	})
-	return taken, rest
-}
-
-// TakesRegion tells whether the wave is about the region, if no wave before it is.
-func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
-	if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 {
-		return true
-	}
-	if slices.Contains(w.GetRegions(), r.Name) {
-		return true
-	}
-	for k, v := range w.GetLabels() {
-		if r.Labels[k] != v {
-			return false
-		}
-	}
-	return len(w.GetLabels()) > 0
-}
-
-func (p *planner) addWave(w *windlassv1.Wave, i int, regions []string) {
-	if len(regions) == 0 {
-		return
-	}
-	wave := model.CourseWave{Name: cmp.Or(w.GetName(), fmt.Sprint(i+1)), Policy: min(i, len(waves(p.course.Policy))-1), State: waveWaiting}
-	for _, id := range regions {
-		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: p.now})
-	}
-	p.course.Waves = append(p.course.Waves, wave)
-}
-
-func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {
-	all := waves(c.Policy)
-	return all[min(w.Policy, len(all)-1)]
-}
-
-func (p *planner) regionName(id string) string {
-	return cmp.Or(p.regions[id].Name, id)
-}
-
 // stage takes a staged rollout as far as the facts allow, once in a call.
 func (p *planner) stage(d *model.Deployment) bool {
 	c := p.course
@@ -176,7 +67,6 @@ func (p *planner) stage(d *model.Deployment) bool {
 	p.noteBack()
 	switch {
 	case done:
-		c.DoneAt = p.now
 		p.rollout.Deadline = 0
 		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
 		p.goLive(d)
@@ -245,7 +135,9 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		st.HeldSince = 0
 	}
 	if l.row != nil {
-		if reason, message, doomed := p.place(l.row).Doomed(); doomed {
+		// What was said before it was tried again is of the try before.
+		pl := p.place(l.row)
+		if reason, message, doomed := pl.Doomed(); doomed && pl.Observed.UpdatedAt >= st.Since {
 			p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
 			return true
 		}
@@ -299,10 +191,7 @@ func (p *planner) regionLate(d *model.Deployment, w *model.CourseWave, st *model
 // score grows with what comes of the steps, not with the steps: replicas that are ready,
 // and old ones that are gone.
 func (l *lane) score() int32 {
-	n := l.To.Ready
-	for _, f := range l.Lane.From {
-		n -= f.Existing
-	}
+	n := l.To.Ready - l.seen
 	if l.Acknowledged && l.To.Weight == 100 {
 		n++
 	}
@@ -341,6 +230,9 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 			atOnce--
 		}
 		all = all && w.Regions[i].State == regionMoved
+	}
+	if !all && w.State == waveBaking {
+		w.State, w.BakingSince = waveRolling, 0
 	}
 	for i := range w.Regions {
 		st := &w.Regions[i]
@@ -477,7 +369,6 @@ func (p *planner) restored() bool {
 
 func (p *planner) finishBack(d *model.Deployment) {
 	c := p.course
-	c.DoneAt = p.now
 	p.finish(c.Final, c.Reason, c.Message)
 	what := "RolloutFailed"
 	if c.Final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {

@@ -51,7 +51,9 @@ type Lane struct {
 	Recreate bool
 	// Hold: no side grows or shrinks. Weights go on following what is ready.
 	Hold bool
-	To   Side
+	// To is the version; Absent tells that the region was told nothing of it yet.
+	To     Side
+	Absent bool
 	// From are the others, in the order in which they go.
 	From []Side
 	// Keep is how many replicas the last of From keeps, idle, as a way back.
@@ -85,7 +87,7 @@ func (l Lane) Ceiling() int32 {
 
 // Serves tells whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return l.To.Known && l.To.Told == l.Size && l.To.Ready >= l.Need
+	return !l.Absent && l.To.Known && l.To.Told == l.Size && l.To.Ready >= l.Need
 }
 
 // Alone tells whether all traffic goes to the version, by the region's word, and no
@@ -95,7 +97,7 @@ func (l Lane) Alone() bool {
 		return false
 	}
 	for i, f := range l.From {
-		if f.Weight != 0 || f.Told > l.keep(i) {
+		if !f.Known || f.Weight != 0 || f.Told > l.keep(i) {
 			return false
 		}
 	}
@@ -206,10 +208,10 @@ func (s *Step) weigh(l Lane) {
 		s.ToWeight, s.FromWeights = shares[0], shares[1:]
 		return
 	}
-	// Nothing will serve. Who serves now and is to go loses the traffic first; else
-	// whoever has it keeps it.
-	for i, f := range l.From {
-		if s.From[i] == 0 && f.Serving > 0 && !l.Hold {
+	// Nothing will serve. Who is to go loses the traffic first, even if it does not
+	// serve: it may begin to before the region hears of it. Else whoever has it keeps it.
+	for i := range l.From {
+		if s.From[i] == 0 && !l.Hold {
 			s.FromWeights[i] = 0
 		}
 	}
