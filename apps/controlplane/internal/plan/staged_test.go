@@ -27,6 +27,8 @@ type fleet struct {
 	// routes by region: deployments that traffic goes to.
 	routes map[string][]string
 	bad    map[string]bool // versions that crash
+	// zeroed: people scaled to nothing, which stops what is routed to.
+	zeroed bool
 	// most that existed before the last thing happened, by region.
 	most map[string]int32
 	// may exist, by region, as of when something was told to start last.
@@ -60,7 +62,7 @@ func (f *fleet) pull(key rowKey) {
 	if r.gone {
 		told = 0
 	}
-	if told == 0 && r.ready > 0 && row.Weight == 0 {
+	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
 	grows := told > r.ready+r.other
@@ -272,7 +274,9 @@ func (f *fleet) happen() {
 			_, _ = SkipBake(course, "ada")
 		}
 	case e == 28 && inFlight:
-		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), rapid.Int32Range(0, 4).Draw(t, "size"))
+		n := rapid.Int32Range(0, 4).Draw(t, "size")
+		f.zeroed = f.zeroed || n == 0
+		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n)
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
 	}
