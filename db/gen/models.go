@@ -48,6 +48,14 @@ type AppRoute struct {
 	UpdatedAt   int64
 }
 
+type AppStaging struct {
+	AppID       string
+	WorkspaceID string
+	Policy      []byte
+	Course      []byte
+	UpdatedAt   int64
+}
+
 type AppWake struct {
 	AppID  string
 	Due    int64

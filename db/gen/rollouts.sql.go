@@ -10,6 +10,25 @@ import (
 	"strings"
 )
 
+const deleteStagingsOfApps = `-- name: DeleteStagingsOfApps :exec
+DELETE FROM app_staging WHERE app_id IN (/*SLICE:app_ids*/?)
+`
+
+func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) error {
+	query := deleteStagingsOfApps
+	var queryParams []interface{}
+	if len(appIds) > 0 {
+		for _, v := range appIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
 const getRollout = `-- name: GetRollout :one
 SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at FROM rollouts WHERE workspace_id = ? AND id = ?
 `
@@ -89,6 +108,49 @@ func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, err
 			&i.CreatedAt,
 			&i.Deadline,
 			&i.FinishedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const getStagings = `-- name: GetStagings :many
+SELECT app_id, workspace_id, policy, course, updated_at FROM app_staging WHERE app_id IN (/*SLICE:app_ids*/?)
+`
+
+func (q *Queries) GetStagings(ctx context.Context, appIds []string) ([]AppStaging, error) {
+	query := getStagings
+	var queryParams []interface{}
+	if len(appIds) > 0 {
+		for _, v := range appIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppStaging
+	for rows.Next() {
+		var i AppStaging
+		if err := rows.Scan(
+			&i.AppID,
+			&i.WorkspaceID,
+			&i.Policy,
+			&i.Course,
+			&i.UpdatedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -217,6 +279,30 @@ func (q *Queries) ListRollouts(ctx context.Context, arg ListRolloutsParams) ([]R
 		return nil, err
 	}
 	return items, nil
+}
+
+const putStaging = `-- name: PutStaging :exec
+REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALUES (?, ?, ?, ?, ?)
+`
+
+type PutStagingParams struct {
+	AppID       string
+	WorkspaceID string
+	Policy      []byte
+	Course      []byte
+	UpdatedAt   int64
+}
+
+// The app's row is locked: nobody comes in between.
+func (q *Queries) PutStaging(ctx context.Context, arg PutStagingParams) error {
+	_, err := q.db.ExecContext(ctx, putStaging,
+		arg.AppID,
+		arg.WorkspaceID,
+		arg.Policy,
+		arg.Course,
+		arg.UpdatedAt,
+	)
+	return err
 }
 
 const updateRollout = `-- name: UpdateRollout :execrows

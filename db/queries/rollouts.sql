@@ -21,3 +21,13 @@ WHERE workspace_id = ? AND id = ?;
 SELECT * FROM rollouts
 WHERE workspace_id = ? AND app_id = ? AND id < sqlc.arg(before)
 ORDER BY id DESC LIMIT ?;
+
+-- name: GetStagings :many
+SELECT * FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
+
+-- name: PutStaging :exec
+-- The app's row is locked: nobody comes in between.
+REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: DeleteStagingsOfApps :exec
+DELETE FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));

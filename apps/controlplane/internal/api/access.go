@@ -44,8 +44,12 @@ var access = map[string]need{
 	w.DeploymentServiceGetLogsProcedure:         viewer,
 	w.DeploymentServiceRestartInstanceProcedure: deployer,
 
-	w.RolloutServiceGetRolloutProcedure:   viewer,
-	w.RolloutServiceListRolloutsProcedure: viewer,
+	w.RolloutServiceGetRolloutProcedure:    viewer,
+	w.RolloutServiceListRolloutsProcedure:  viewer,
+	w.RolloutServicePauseRolloutProcedure:  deployer,
+	w.RolloutServiceResumeRolloutProcedure: deployer,
+	w.RolloutServiceRetryRolloutProcedure:  deployer,
+	w.RolloutServiceSkipBakeProcedure:      deployer,
 
 	w.RegionServiceCreateRegionProcedure:      ownerOrOperator,
 	w.RegionServiceGetRegionProcedure:         viewerOrOperator,

@@ -20,6 +20,8 @@ type facts struct {
 	rows     map[string][]model.Topology
 	observed map[[2]string]model.Observed
 	regions  map[string]model.Region
+	// stagings of the apps that have one.
+	stagings map[string]model.Staging
 }
 
 // read gathers the facts of apps of one workspace, and of the deployments given,
@@ -29,6 +31,7 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
 		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},
+		stagings: map[string]model.Staging{},
 	}
 	var appIDs []string
 	for _, app := range apps {
@@ -45,7 +48,22 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 	for _, app := range apps {
 		want[app.LiveDeploymentID], want[app.PreviousDeploymentID] = true, true
 	}
+	stagings, err := tx.GetStagings(appIDs)
+	if err != nil {
+		return f, fmt.Errorf("read stagings: %w", err)
+	}
 	regionIDs := map[string]bool{}
+	for _, s := range stagings {
+		f.stagings[s.AppID] = s
+		if s.Course == nil {
+			continue
+		}
+		for _, w := range s.Course.Waves {
+			for _, r := range w.Regions {
+				regionIDs[r.RegionID] = true
+			}
+		}
+	}
 	for _, t := range rows {
 		f.rows[t.AppID] = append(f.rows[t.AppID], t)
 		regionIDs[t.RegionID] = true

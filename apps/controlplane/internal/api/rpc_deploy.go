@@ -20,6 +20,9 @@ func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *w
 	if err := checkSpec(spec, "spec"); err != nil {
 		return nil, err
 	}
+	if err := checkPolicy(req.GetRollout(), spec, "rollout"); err != nil {
+		return nil, err
+	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
 		return c.deploy(req, proto.CloneOf(spec))
 	})
@@ -41,7 +44,13 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := checkEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
 	}
-	v := version{Spec: spec, Scale: spec.Replicas != nil, Source: "deploy"}
+	if err := c.checkWaves(req.GetRollout(), spec); err != nil {
+		return nil, err
+	}
+	v := version{
+		Spec: spec, Scale: spec.Replicas != nil, Source: "deploy",
+		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()),
+	}
 	if !v.Scale {
 		spec.Replicas = new(app.Replicas)
 	}

@@ -17,9 +17,13 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 	if !plainID(req.GetRollout()) {
 		return nil, missing("rollout", "rollout", req.GetRollout(), "Name it by its id.")
 	}
-	var r model.Rollout
+	var out *windlassv1.Rollout
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		r, err = tx.GetRollout(by.WorkspaceID, req.GetRollout())
+		r, err := tx.GetRollout(by.WorkspaceID, req.GetRollout())
+		if err != nil {
+			return err
+		}
+		out, err = a.rolloutWithProgress(tx, r)
 		return err
 	})
 	switch {
@@ -28,5 +32,21 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 	case err != nil:
 		return nil, fmt.Errorf("read rollout %s: %w", req.GetRollout(), err)
 	}
-	return &windlassv1.GetRolloutResponse{Rollout: rolloutProto(r)}, nil
+	return &windlassv1.GetRolloutResponse{Rollout: out}, nil
+}
+
+func (a *API) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollout, error) {
+	app, err := tx.GetApp(r.WorkspaceID, r.AppID)
+	if err != nil {
+		return nil, err
+	}
+	deployments, err := tx.GetDeployments([]string{r.DeploymentID})
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.facts(tx, []model.App{app}, deployments)
+	if err != nil {
+		return nil, err
+	}
+	return rolloutView(f, app, r), nil
 }

@@ -125,7 +125,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 			p.view.Deployments = append(p.view.Deployments, deploymentProto(f, app, d))
 		}
 		if rollout != nil {
-			p.view.Rollout = rolloutProto(*rollout)
+			p.view.Rollout = rolloutView(f, app, *rollout)
 		}
 		p.view.Deleted = app.DeletedAt != 0
 		rows, err := tx.ListHistory(workspaceID, appID, model.Page{Limit: historyWindow})

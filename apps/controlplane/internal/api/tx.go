@@ -93,6 +93,8 @@ type appTx interface {
 	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(model.Rollout) error
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
+	GetStagings(appIDs []string) ([]model.Staging, error)
+	PutStaging(model.Staging) error
 
 	Wake(appIDs []string, due, now int64) error
 }

@@ -27,6 +27,9 @@ type version struct {
 	Source        string
 	FromVersion   int32
 	ResolvedImage string
+	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
+	SetsPolicy bool
+	Policy     *windlassv1.RolloutPolicy
 }
 
 // outcome of asking an app to run a version.
@@ -51,6 +54,11 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
+	if v.SetsPolicy {
+		if err := c.setPolicy(app, &r.staging, v.Policy); err != nil {
+			return outcome{}, err
+		}
+	}
 	current := cmp.Or(r.flight.deployment, r.live)
 	for _, d := range []*model.Deployment{r.flight.deployment, r.live} {
 		if d == nil {
@@ -63,7 +71,12 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		if !same {
 			continue
 		}
-		if d != current {
+		if d != current && r.staging.Course.Active(app.RolloutID) {
+			// Regions are between the two, and it takes the workflow to bring them back.
+			if err := c.turnBack(app, *r.flight.rollout, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
+				return outcome{}, err
+			}
+		} else if d != current {
 			if app, err = c.takeBack(app, r.flight, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
 				return outcome{}, err
 			}
@@ -97,6 +110,9 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 // scale gives the deployments other replicas, in one region or in all, and tells
 // how many regions that changed. It stores the app.
 func (c *change) scale(app *model.App, r running, deploymentIDs []string, regionID string, replicas int32) (int, error) {
+	if r.staging.Course.Active(app.RolloutID) {
+		return c.resize(app, r, regionID, replicas)
+	}
 	var changed []model.Topology
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(r.rows, id, regionID, replicas, c.traceparent, c.at)...)
@@ -163,11 +179,23 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	if err := c.InsertRollout(r); err != nil {
 		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
 	}
+	staging := was.staging.Clone()
+	asked := int32(-1)
+	if v.Scale {
+		asked = v.Spec.GetReplicas()
+	}
+	course := plan.NextCourse(staging, app, was.rows, r.ID, asked)
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
 	if err := c.store(&app); err != nil {
 		return outcome{}, err
 	}
-	c.claims(app, live, &d, was.rows)
+	if course != nil {
+		staging.Course = course
+		if err := c.putStaging(staging); err != nil {
+			return outcome{}, err
+		}
+	}
+	c.claims(app, live, &d, counted(staging, app, live, &d, was.rows))
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
@@ -196,6 +224,8 @@ type running struct {
 	live   *model.Deployment
 	flight flight
 	rows   []model.Topology // locked
+	// staging is zero, but for its ids, while the app has none.
+	staging model.Staging
 }
 
 // running reads it, and notes what the app counts for before it is changed.
@@ -212,7 +242,10 @@ func (c *change) running(app model.App) (r running, err error) {
 			return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
 		}
 	}
-	c.claims(app, r.live, r.flight.deployment, r.rows)
+	if r.staging, err = c.stagingOf(app); err != nil {
+		return r, err
+	}
+	c.claims(app, r.live, r.flight.deployment, counted(r.staging, app, r.live, r.flight.deployment, r.rows))
 	return r, nil
 }
 
@@ -263,6 +296,19 @@ func (c *change) liveOf(app model.App) (*model.Deployment, error) {
 		return nil, fmt.Errorf("read live deployment %s: %w", app.LiveDeploymentID, err)
 	}
 	return &d, nil
+}
+
+// turnBack asks the workflow to bring a staged rollout back, because what is live is
+// wanted again.
+func (c *change) turnBack(app model.App, r model.Rollout, why string) error {
+	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
+	if err := c.UpdateRollout(r); err != nil {
+		return fmt.Errorf("turn rollout %s back: %w", r.ID, err)
+	}
+	c.log(app, model.History{
+		What: "CancelRequested", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
+	})
+	return c.wake(app.ID)
 }
 
 // takeBack ends the rollout in flight, because something else is wanted now. What

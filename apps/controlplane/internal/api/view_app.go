@@ -20,7 +20,12 @@ func appProto(f facts, app model.App) *windlassv1.App {
 		RolloutId: app.RolloutID,
 		CreatedAt: app.CreatedAt, UpdatedAt: app.UpdatedAt, ResourceVersion: app.ResourceVersion,
 	}
+	staging := f.stagings[app.ID]
+	out.RolloutPolicy = staging.Policy
 	live := f.livePlaces(app)
+	if staging.Course.Active(app.RolloutID) {
+		live = f.movingPlaces(app, staging.Course, live)
+	}
 	for _, p := range live {
 		out.Replicas += p.Row.Replicas
 		out.ReadyReplicas += min(p.Observed.ReadyReplicas, p.Row.Replicas)
@@ -35,6 +40,31 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 		return nil
 	}
 	return f.places(app.ID, app.LiveDeploymentID, topology.Active)
+}
+
+// movingPlaces are the live deployment's in the middle of a staged rollout: each with
+// the replicas that its region is to have of one version or the other, and with those
+// of both that are ready.
+func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place) []rollup.Place {
+	live = slices.Clone(live)
+	for i := range live {
+		p := &live[i]
+		region := p.Row.RegionID
+		size, ok := c.OldSizes[region]
+		for _, t := range f.rows[app.ID] {
+			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) {
+				continue
+			}
+			p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas
+			if n, there := c.Sizes[region]; there && !c.Back && t.Replicas > p.Row.Replicas {
+				size, ok = n, true
+			}
+		}
+		if ok {
+			p.Row.Replicas = size
+		}
+	}
+	return live
 }
 
 // status is computed from the facts of this moment. With nothing live and nothing
@@ -52,6 +82,9 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		slices.SortStableFunc(in.Live, byName)
 	case app.RolloutID != "":
 		target := f.target(app)
+		if f.stagings[app.ID].Course.Active(app.RolloutID) {
+			in.Progress = app.Message // the workflow's word: it alone knows the waves
+		}
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
@@ -84,14 +117,6 @@ func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Dep
 		out.Regions = append(out.Regions, p.Proto())
 	}
 	return out
-}
-
-func rolloutProto(r model.Rollout) *windlassv1.Rollout {
-	return &windlassv1.Rollout{
-		Id: r.ID, AppId: r.AppID, DeploymentId: r.DeploymentID, Version: r.Version, FromVersion: r.FromVersion,
-		Status: r.Status, Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy,
-		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
-	}
 }
 
 func historyProto(f map[string]model.Region, h model.History) *windlassv1.HistoryEntry {

@@ -42,10 +42,16 @@ func (p *planner) endRollout() {
 		p.log("RolloutFailed", r.Message, nil, "")
 	case p.app.DeletingSince != 0:
 		p.stopTarget(ReasonAppDeleted, "the app is being deleted", Who)
+	case p.staged() && p.course.Back:
+		// It is on its way back already.
 	case r.CancelRequested:
 		why := "cancelled by " + r.CancelledBy
 		if r.CancelWhy != "" {
 			why += ": " + r.CancelWhy
+		}
+		if p.staged() {
+			p.goBack(p.target(), windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, ReasonCancelled, why, r.CancelledBy)
+			return
 		}
 		p.stopTarget(ReasonCancelled, why, r.CancelledBy)
 	}
@@ -53,8 +59,10 @@ func (p *planner) endRollout() {
 
 func (p *planner) stopTarget(reason, why, who string) {
 	d := p.target()
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
-	d.Reason, d.Message = reason, why
+	if !model.Terminal(model.DeploymentMoves, d.Status) {
+		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+		d.Reason, d.Message = reason, why
+	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, reason, why)
 	p.log("RolloutCancelled", why, d, "")
 	p.history[len(p.history)-1].Who = who
@@ -63,12 +71,19 @@ func (p *planner) stopTarget(reason, why, who string) {
 func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 	r := p.rollout
 	r.Status, r.Reason, r.Message, r.FinishedAt = to, reason, message, p.now
+	if p.course.Active(r.ID) {
+		p.course.DoneAt = p.now
+	}
 	p.app.RolloutID = ""
 }
 
 // fail ends the rollout and its deployment. What it started is leaving from now
 // on, and weights fall back to the live one, if there is one.
 func (p *planner) fail(d *model.Deployment, reason, message string) {
+	if p.staged() {
+		p.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message, Who)
+		return
+	}
 	from := d.Status
 	p.resolve = ""
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
@@ -87,6 +102,9 @@ func (p *planner) advance() bool {
 	if d == nil {
 		return false
 	}
+	if p.staged() && (p.course.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
+		return p.stage(d)
+	}
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING ||
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK {
 		p.noteStarted(d)
@@ -99,7 +117,11 @@ func (p *planner) advance() bool {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
 		// The deadline first: nothing is started only to be stopped.
-		return p.deadline(d) || p.build(d)
+		moved := p.deadline(d) || p.build(d)
+		if p.staged() && !moved {
+			p.moveLanes() // what a rollout before this one left half way
+		}
+		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
 		if p.allReady(d) {
 			p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
@@ -189,6 +211,10 @@ func (p *planner) start(d *model.Deployment) {
 			p.fail(d, ReasonUnknownRegion, "region "+n+" does not exist or may not be used by the workspace")
 			return
 		}
+	}
+	if p.staged() {
+		p.begin(d)
+		return
 	}
 	for _, n := range d.Spec.GetRegions() {
 		p.assign(d, p.in.RegionIDs[n], replicas)

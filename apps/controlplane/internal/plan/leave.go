@@ -29,6 +29,12 @@ func (p *planner) wanted(t *model.Topology) int32 {
 	if p.app.DeletingSince != 0 || !active(t) {
 		return 0
 	}
+	if p.staged() {
+		if w, ok := p.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
+			return w
+		}
+		return t.Weight
+	}
 	live := t.DeploymentID == p.app.LiveDeploymentID
 	d := p.target()
 	switch {
@@ -184,6 +190,8 @@ func (p *planner) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
+	case p.staged() && t.Replicas > 0:
+		return false // its lane takes it down, as the others come up
 	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
 		return true
 	}
@@ -211,6 +219,9 @@ func (p *planner) confirm(t *model.Topology) {
 
 // logWeights tells where traffic was sent, by cause.
 func (p *planner) logWeights() {
+	if p.wasStaged {
+		return // told region by region, at the end
+	}
 	moved := map[string][]string{}
 	for _, region := range sortedKeys(p.routes) {
 		if p.routes[region].Generation == p.routesWas[region].Generation {

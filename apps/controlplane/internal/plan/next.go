@@ -27,6 +27,9 @@ func (p *planner) facts() rollup.Facts {
 		f.Live = p.places(left)
 		return f
 	}
+	if p.staged() && (p.course.Back || len(p.course.Waves) > 0) {
+		f.Progress = p.stageMessage()
+	}
 	if f.Target != nil {
 		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
 	}
@@ -78,6 +81,14 @@ func (p *planner) next() int64 {
 	if d := p.target(); d != nil && p.rollout.Deadline > p.now {
 		due = min(due, p.rollout.Deadline)
 	}
+	if p.staged() {
+		for i := range p.course.Waves {
+			w := &p.course.Waves[i]
+			if at := w.BakingSince + p.bakeTime(w); w.State == waveBaking && at > p.now {
+				due = min(due, at)
+			}
+		}
+	}
 	return due
 }
 
@@ -121,3 +132,9 @@ func (p *planner) changed(t *model.Topology) int64 {
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+func sortedRows[V any](m map[rowKey]V) []rowKey {
+	return slices.SortedFunc(maps.Keys(m), func(a, b rowKey) int {
+		return cmp.Or(cmp.Compare(a.deployment, b.deployment), cmp.Compare(a.region, b.region))
+	})
+}

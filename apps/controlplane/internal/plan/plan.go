@@ -80,6 +80,8 @@ type Input struct {
 	Hosts []string
 	// Resolved is what came of resolving Output.Resolve, nil if nothing was tried.
 	Resolved *Resolution
+	// Staging of the app, nil for none.
+	Staging *model.Staging
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
 }
@@ -98,6 +100,7 @@ type Resolution struct {
 type Output struct {
 	App         *model.App
 	Rollout     *model.Rollout
+	Staging     *model.Staging
 	Deployments []model.Deployment
 	Topology    []model.Topology
 	Routes      []model.Route
@@ -111,7 +114,7 @@ type Output struct {
 
 // Changed tells whether there is anything to write.
 func (o Output) Changed() bool {
-	return o.App != nil || o.Rollout != nil ||
+	return o.App != nil || o.Rollout != nil || o.Staging != nil ||
 		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History) > 0
 }
 
@@ -121,16 +124,51 @@ func Next(in Input, now int64) Output {
 		return Output{}
 	}
 	p := newPlanner(in, now)
+	p.wasStaged = p.staged()
 	p.endRollout()
+	p.decide()
+	// What is decided about one region of a staged rollout may be what another waits
+	// for: it is looked at until there is nothing more to decide.
+	for before := p.state(); p.wasStaged; before = p.state() {
+		p.decide()
+		if p.state().equal(before) {
+			break
+		}
+	}
+	if p.wasStaged {
+		p.logShares()
+	}
+	p.finishDeletion()
+	p.status()
+	return p.output()
+}
+
+func (p *planner) decide() {
 	for p.advance() {
 		p.weigh()
 	}
 	p.weigh()
 	p.orphans()
 	p.leave()
-	p.finishDeletion()
-	p.status()
-	return p.output()
+}
+
+// decided is what a pass over a staged rollout may have changed.
+type decided struct {
+	rollout string
+	course  *model.Course
+	rows    []model.Topology
+}
+
+func (p *planner) state() decided {
+	d := decided{rollout: p.app.RolloutID, course: p.course.Clone()}
+	for _, t := range p.rows {
+		d.rows = append(d.rows, *t)
+	}
+	return d
+}
+
+func (d decided) equal(other decided) bool {
+	return d.rollout == other.rollout && d.course.Equal(other.course) && slices.Equal(d.rows, other.rows)
 }
 
 type rowKey struct{ deployment, region string }
@@ -141,7 +179,13 @@ type planner struct {
 	now     int64
 	app     model.App
 	rollout *model.Rollout
-	deps    map[string]*model.Deployment
+	// course of the newest staged rollout, nil for none.
+	course *model.Course
+	// wasStaged tells whether a staged rollout was in flight when the call came.
+	wasStaged bool
+	// shares of the traffic that lanes gave to rows in this call.
+	shares map[rowKey]int32
+	deps   map[string]*model.Deployment
 	// rows are sorted by (deployment, region): the order of decisions, of locks,
 	// and so of the output.
 	rows      []*model.Topology
@@ -169,6 +213,10 @@ func newPlanner(in Input, now int64) *planner {
 		routeObs:  map[string]model.RouteObserved{},
 		regions:   map[string]model.Region{},
 		touched:   map[string]bool{},
+		shares:    map[rowKey]int32{},
+	}
+	if in.Staging != nil {
+		p.course = in.Staging.Course.Clone()
 	}
 	if in.Rollout != nil {
 		r := *in.Rollout
@@ -275,6 +323,11 @@ func (p *planner) output() Output {
 	}
 	if p.rollout != nil && *p.rollout != *p.in.Rollout {
 		out.Rollout = p.rollout
+	}
+	if p.in.Staging != nil && !p.course.Equal(p.in.Staging.Course) {
+		s := *p.in.Staging
+		s.Course, s.UpdatedAt = p.course, p.now
+		out.Staging = &s
 	}
 	for _, was := range p.in.Deployments {
 		if d := p.deps[was.ID]; !sameDeployment(*d, was) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -30,14 +31,23 @@ import (
 //	resolved image=... digest=... | message=... [final]
 //	after 10s                    time passes
 //	speak us                     the region reports, with nothing new
+//	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
+//	                             next rollouts go by it
+//	pause, resume, retry, skip   what people say of the rollout
+//	resize [us] replicas=3       a scale in the middle of it
+//	break us                     the newest version crashes there
+//	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
 			run(t, w, d)
-			if d.Cmd == "regions" {
+			if d.Cmd == "regions" || d.Cmd == "policy" {
 				return ""
+			}
+			if d.Cmd == "trace" {
+				return trace(w, d)
 			}
 			if d.Cmd == "settle" {
 				n := len(w.log)
@@ -74,6 +84,9 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 			continue
 		}
 		opts[a.Key] = strings.ReplaceAll(strings.Join(a.Vals, ", "), "_", " ")
+		if d.Cmd == "policy" {
+			opts[a.Key] = strings.Join(a.Vals, ",")
+		}
 	}
 	num := func(key string, def int32) int32 {
 		if opts[key] == "" {
@@ -89,6 +102,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "deploy":
 		s := spec(num("replicas", 2), names...)
 		s.MinReady = num("min_ready", 0)
+		s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
 		s.Image = opts["image"]
 		w.deploy(s)
 	case "ready":
@@ -155,9 +169,110 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		dur, err := time.ParseDuration(names[0])
 		require.NoError(t, err)
 		w.now += dur.Milliseconds()
+	case "policy":
+		w.policy(scriptPolicy(t, opts, d))
+	case "pause":
+		_, err := Pause(w.staging.Course, "ada", opts["why"], w.now)
+		require.NoError(t, err)
+	case "resume":
+		_, err := Resume(w.staging.Course)
+		require.NoError(t, err)
+	case "retry":
+		_, err := Retry(w.staging.Course, w.now)
+		require.NoError(t, err)
+	case "skip":
+		_, err := SkipBake(w.staging.Course, "ada")
+		require.NoError(t, err)
+	case "resize":
+		region := ""
+		if len(names) > 0 && names[0] != "replicas" {
+			region = names[0]
+		}
+		Resize(w.staging.Course, region, num("replicas", 0))
+	case "trace", "step":
+	case "break", "mend":
+		w.broken = map[string]bool{}
+		for _, r := range names {
+			w.broken[r] = d.Cmd == "break"
+		}
 	case "speak":
 		w.heard(names[0])
 	default:
 		t.Fatalf("unknown command %q", d.Cmd)
 	}
+}
+
+// scriptPolicy reads a policy in a script's short form.
+func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) *windlassv1.RolloutPolicy {
+	policy := &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: opts["surge"], MaxUnavailable: opts["unavailable"],
+	}
+	if opts["strategy"] == "recreate" {
+		policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
+	}
+	for _, text := range strings.FieldsFunc(opts["waves"], func(r rune) bool { return r == ',' }) {
+		parts := strings.Split(text, "/")
+		wave := &windlassv1.Wave{}
+		name, regions, named := strings.Cut(parts[0], ":")
+		if named {
+			wave.Name = name
+		} else {
+			regions = parts[0]
+		}
+		if regions != "rest" {
+			wave.Regions = strings.Split(regions, "+")
+		}
+		for _, setting := range parts[1:] {
+			key, value, _ := strings.Cut(setting, "=")
+			switch key {
+			case "bake":
+				bake, err := time.ParseDuration(value)
+				require.NoError(t, err)
+				wave.BakeTime = durationpb.New(bake)
+			case "parallel":
+				n, err := strconv.Atoi(value)
+				require.NoError(t, err)
+				wave.MaxParallel = int32(n)
+			case "onfailure":
+				wave.OnFailure = windlassv1.Wave_OnFailure(windlassv1.Wave_OnFailure_value["ON_FAILURE_"+value])
+			case "onunreachable":
+				wave.OnUnreachable = windlassv1.Wave_OnUnreachable(windlassv1.Wave_OnUnreachable_value["ON_UNREACHABLE_"+value])
+			default:
+				d.Fatalf(t, "unknown setting %q", key)
+			}
+		}
+		policy.Waves = append(policy.Waves, wave)
+	}
+	return policy
+}
+
+// trace lets every connected region obey until all is quiet, or what is to come waits
+// for its time, and tells the decisions as they are made.
+func trace(w *world, _ *datadriven.TestData) string {
+	var b strings.Builder
+	for range 200 {
+		n := len(w.log)
+		out := w.step()
+		for _, h := range w.log[n:] {
+			where := ""
+			if h.RegionID != "" {
+				where = " " + h.RegionID
+			}
+			version := ""
+			if h.Version != 0 {
+				version = " v" + strconv.Itoa(int(h.Version))
+			}
+			b.WriteString(h.What + version + where + ": " + h.Why + "\n")
+		}
+		for r := range w.regs {
+			if w.regs[r].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
+				w.obey(r)
+			}
+		}
+		if !out.Changed() && !Next(w.input(), w.now).Changed() {
+			break
+		}
+	}
+	b.WriteString(describe(w.step(), w))
+	return b.String()
 }

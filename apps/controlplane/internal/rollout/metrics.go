@@ -13,6 +13,7 @@ type metrics struct {
 	status   *prometheus.CounterVec
 	build    prometheus.Histogram
 	attempts prometheus.Histogram
+	broken   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -38,7 +39,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500},
 		}),
 	}
-	reg.MustRegister(m.duration, m.status, m.build, m.attempts)
+	m.broken = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "deployment_plan_violations_total",
+		Help: "Rules of staged rollouts that plans broke when they were held against them. Anything but 0 is a bug.",
+	})
+	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.broken)
 	return m
 }
 

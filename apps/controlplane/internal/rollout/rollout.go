@@ -43,6 +43,8 @@ type Tx interface {
 	UpdateDeployment(model.Deployment) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	UpdateRollout(model.Rollout) error
+	GetStagings(appIDs []string) ([]model.Staging, error)
+	PutStaging(model.Staging) error
 	LockTopology(appID string) ([]model.Topology, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListObserved(appIDs []string) ([]model.Observed, error)

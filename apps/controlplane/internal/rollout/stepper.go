@@ -134,6 +134,13 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 			return in, err
 		}
 	}
+	stagings, err := tx.GetStagings([]string{appID})
+	if err != nil {
+		return in, err
+	}
+	if len(stagings) > 0 {
+		in.Staging = &stagings[0]
+	}
 	if in.Deployments, err = s.readDeployments(tx, in); err != nil {
 		return in, err
 	}
@@ -191,6 +198,13 @@ func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
 	}
 	for _, r := range in.Routes {
 		want[r.RegionID] = true
+	}
+	if in.Staging != nil && in.Staging.Course.Active(in.App.RolloutID) {
+		for _, w := range in.Staging.Course.Waves {
+			for _, r := range w.Regions {
+				want[r.RegionID] = true
+			}
+		}
 	}
 	if in.Regions, err = tx.GetRegions(sortedKeys(want)); err != nil {
 		return err
@@ -252,6 +266,11 @@ func (s *Stepper) write(tx Tx, d decision, spans *stepSpans) error {
 			return err
 		}
 	}
+	if out.Staging != nil {
+		if err := tx.PutStaging(*out.Staging); err != nil {
+			return err
+		}
+	}
 	have := topology.State{Rows: d.in.Topology, Routes: d.in.Routes}
 	want := topology.State{Rows: spans.stamp(d), Routes: out.Routes}
 	if err := topology.Write(tx, have, want); err != nil {
@@ -293,6 +312,10 @@ func polled(d decision) bool {
 
 // tell logs and counts what was decided, once it is durable.
 func (s *Stepper) tell(ctx context.Context, d decision) {
+	for _, finding := range plan.Lint(d.in, d.out) {
+		s.metrics.broken.Inc()
+		s.cfg.Log.ErrorContext(ctx, "a plan breaks a rule of staged rollouts: this is a bug", "app", d.in.App.ID, "finding", finding)
+	}
 	for _, h := range d.out.History {
 		s.cfg.Log.InfoContext(ctx, "decided", "what", h.What, "app", h.AppID, "why", h.Why, "who", h.Who,
 			"deployment", h.DeploymentID, "region", h.RegionID)

@@ -15,6 +15,8 @@ type Facts struct {
 	// Target of the rollout in flight, nil for none.
 	Target       *model.Deployment
 	TargetPlaces []Place
+	// Progress of a staged rollout in words; empty: it is told by TargetPlaces.
+	Progress string
 	// HasLive with the places of the live deployment.
 	HasLive bool
 	Live    []Place
@@ -40,6 +42,9 @@ func Status(f Facts) (windlassv1.AppStatus, string) {
 }
 
 func progress(f Facts) string {
+	if f.Progress != "" {
+		return f.Progress
+	}
 	v := fmt.Sprintf("v%d", f.Target.Version)
 	switch f.Target.Status {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:

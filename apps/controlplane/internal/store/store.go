@@ -190,6 +190,11 @@ type AppTx interface {
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
+	// GetStagings returns those that the apps have, in no order.
+	GetStagings(appIDs []string) ([]model.Staging, error)
+	// PutStaging inserts or replaces the app's. Call it with the app's row locked.
+	PutStaging(model.Staging) error
+
 	// Wake asks for a step of each app at due, or at once if that is not after now.
 	// What counts is how far apart the two are: the row is on the database's clock, and
 	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if

@@ -17,13 +17,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appFile is an app's file: its name and where it lives, and beside them the
-// fields of the API's DeploymentSpec, in their JSON form.
+// appFile is an app's file: its name and where it lives, how it is rolled out, and
+// beside them the fields of the API's DeploymentSpec, in their JSON form.
 type appFile struct {
 	App         string
 	Project     string
 	Environment string
 	Spec        *windlassv1.DeploymentSpec
+	// Rollout is nil without such a block.
+	Rollout *windlassv1.RolloutPolicy
 }
 
 // maxAppFile is what the API takes, with room for YAML's own words.
@@ -82,6 +84,12 @@ func parseAppFile(data []byte) (*appFile, error) {
 	if file.App == "" {
 		return nil, errors.New("app: missing: give the app a name, for example `app: echo`")
 	}
+	if value, ok := root["rollout"]; ok {
+		delete(root, "rollout")
+		if file.Rollout, err = parsePolicy(value); err != nil {
+			return nil, err
+		}
+	}
 	if err := normalise("", root, file.Spec.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
@@ -93,6 +101,25 @@ func parseAppFile(data []byte) (*appFile, error) {
 		return nil, errors.New(cleanProtoError(err))
 	}
 	return file, nil
+}
+
+func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("rollout: want a mapping, got %v: start with `strategy: rolling`", value)
+	}
+	policy := &windlassv1.RolloutPolicy{}
+	if err := normalise("rollout", fields, policy.ProtoReflect().Descriptor()); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	if err := protojson.Unmarshal(data, policy); err != nil {
+		return nil, errors.New("rollout: " + cleanProtoError(err))
+	}
+	return policy, nil
 }
 
 const durationName = "google.protobuf.Duration"

@@ -47,6 +47,31 @@ func TestPeoplesDurationsAreRead(t *testing.T) {
 	require.Equal(t, -1500*time.Millisecond, f.Spec.ProgressDeadline.AsDuration())
 }
 
+func TestARolloutBlockIsReadAsPeopleWriteIt(t *testing.T) {
+	f, err := parseAppFile([]byte(`
+app: a
+command: [x]
+regions: [eu, us, ap]
+rollout:
+  maxSurge: 1
+  maxUnavailable: 0%
+  waves:
+    - {name: canary, regions: [eu], bakeTime: 10m, onFailure: rollback-region}
+    - {labels: {tier: prod}, maxParallel: 2, onUnreachable: fail}
+`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
+		MaxSurge: "1", MaxUnavailable: "0%",
+		Waves: []*windlassv1.Wave{
+			{Name: "canary", Regions: []string{"eu"}, BakeTime: durationpb.New(10 * time.Minute), OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION},
+			{Labels: map[string]string{"tier": "prod"}, MaxParallel: 2, OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_FAIL},
+		},
+	}, f.Rollout))
+	f, err = parseAppFile([]byte("app: a\ncommand: [x]\nregions: [eu]\n"))
+	require.NoError(t, err)
+	require.Nil(t, f.Rollout)
+}
+
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"no name":              {"command: [x]", "app: missing: give the app a name"},
@@ -60,6 +85,10 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 		"number in a list":     {"app: a\nargs: [--port, 80]", "args[1]: 80 is not a text: put it in quotes"},
 		"duration, no unit":    {"app: a\nprogressDeadline: 10", "progressDeadline: 10 has no unit: write for example 10s or 5m"},
 		"duration, nonsense":   {"app: a\nprogressDeadline: soon", "progressDeadline: \"soon\" is not a duration"},
+		"rollout, no mapping":  {"app: a\nrollout: rolling", "rollout: want a mapping, got rolling: start with `strategy: rolling`"},
+		"rollout, misspelt":    {"app: a\nrollout: {maxSurg: 1}", "rollout.maxSurg: no such field: did you mean maxSurge?"},
+		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate"},
+		"rollout, wave":        {"app: a\nrollout: {waves: [{bakeTime: 10}]}", "rollout.waves[0].bakeTime: 10 has no unit"},
 		"fraction":             {"app: a\nreplicas: 1.5", "replicas: 1.5 is not a whole number"},
 		"huge":                 {"app: a\nreplicas: 99999999999", "replicas: 99999999999 is not a whole number in range"},
 		"text for a number":    {"app: a\nreplicas: two", "replicas: want a whole number, got two"},

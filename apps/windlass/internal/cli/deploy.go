@@ -23,7 +23,8 @@ makes the next version and waits until it serves or has failed. A file that says
 what is live already makes no version; one that differs in replicas alone scales.
 
 The file is YAML or JSON: "app" is its name ("project" and "environment" default to
-the context's), the rest are the fields of a DeploymentSpec.
+the context's), "rollout" how it moves to new versions (a RolloutPolicy; without it
+all regions move at once), the rest are the fields of a DeploymentSpec.
 
 Exit code: 0 ready (or accepted with --wait=false), 1 failed or refused, 3 still
 under way when --patience ended.`,
@@ -51,7 +52,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, wait, dryRun bool, patienc
 	if err := a.showChanges(ctx, path, f.Spec); err != nil || dryRun {
 		return err
 	}
-	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec})
+	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout})
 	if err != nil {
 		return err
 	}

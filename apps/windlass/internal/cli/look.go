@@ -67,18 +67,26 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) statusOnce(ctx context.Context, path string) error {
+	r, err := a.look(ctx, path)
+	if err != nil {
+		return err
+	}
+	return a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+}
+
+// look returns the app's picture of this moment.
+func (a *app) look(ctx context.Context, path string) (*windlassv1.WatchAppResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer stream.Close() //nolint:errcheck // one picture is enough
 	if !stream.Receive() {
-		return stream.Err()
+		return nil, stream.Err()
 	}
-	r := proto.CloneOf(stream.Msg())
-	return a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+	return proto.CloneOf(stream.Msg()), nil
 }
 
 func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {

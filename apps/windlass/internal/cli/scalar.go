@@ -33,6 +33,9 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 			return nil, fmt.Errorf("want true or false, got %s", shown(value))
 		}
 	case protoreflect.StringKind:
+		if n, ok := value.(json.Number); ok && amounts[field.FullName()] {
+			return n.String(), nil
+		}
 		switch value.(type) {
 		case string:
 		case map[string]any, []any, nil:
@@ -44,6 +47,12 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		return choice(field.Enum(), value)
 	}
 	return value, nil
+}
+
+// amounts are texts that may be a number or a percentage.
+var amounts = map[protoreflect.FullName]bool{
+	"windlass.v1.RolloutPolicy.max_surge":       true,
+	"windlass.v1.RolloutPolicy.max_unavailable": true,
 }
 
 // choice turns "keep" into RETENTION_KEEP. The full name is taken, too: it is what

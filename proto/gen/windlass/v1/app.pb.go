@@ -54,8 +54,10 @@ type App struct {
 	CreatedAt       int64    `protobuf:"varint,20,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt       int64    `protobuf:"varint,21,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	ResourceVersion int64    `protobuf:"varint,22,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How its next rollout goes; absent: in all regions at once.
+	RolloutPolicy *RolloutPolicy `protobuf:"bytes,23,opt,name=rollout_policy,json=rolloutPolicy,proto3" json:"rollout_policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *App) Reset() {
@@ -240,6 +242,13 @@ func (x *App) GetResourceVersion() int64 {
 		return x.ResourceVersion
 	}
 	return 0
+}
+
+func (x *App) GetRolloutPolicy() *RolloutPolicy {
+	if x != nil {
+		return x.RolloutPolicy
+	}
+	return nil
 }
 
 type CreateAppRequest struct {
@@ -778,8 +787,11 @@ type DeployRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id, or "project/environment/name".
-	App           string          `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	Spec          *DeploymentSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	App  string          `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	Spec *DeploymentSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The app's policy from now on; absent: it has none. A change of it alone makes no
+	// version.
+	Rollout       *RolloutPolicy `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -831,6 +843,13 @@ func (x *DeployRequest) GetApp() string {
 func (x *DeployRequest) GetSpec() *DeploymentSpec {
 	if x != nil {
 		return x.Spec
+	}
+	return nil
+}
+
+func (x *DeployRequest) GetRollout() *RolloutPolicy {
+	if x != nil {
+		return x.Rollout
 	}
 	return nil
 }
@@ -1551,7 +1570,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x19windlass/v1/history.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xe8\x05\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x19windlass/v1/history.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1579,7 +1598,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"created_at\x18\x14 \x01(\x03R\tcreatedAt\x12\x1d\n" +
 	"\n" +
 	"updated_at\x18\x15 \x01(\x03R\tupdatedAt\x12)\n" +
-	"\x10resource_version\x18\x16 \x01(\x03R\x0fresourceVersion\"\xdb\x01\n" +
+	"\x10resource_version\x18\x16 \x01(\x03R\x0fresourceVersion\x12A\n" +
+	"\x0erollout_policy\x18\x17 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\rrolloutPolicy\"\xdb\x01\n" +
 	"\x10CreateAppRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12*\n" +
 	"\venvironment\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\venvironment\x12<\n" +
@@ -1613,12 +1633,13 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12/\n" +
 	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"7\n" +
 	"\x11DeleteAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\x99\x01\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xcf\x01\n" +
 	"\rDeployRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x127\n" +
-	"\x04spec\x18\x03 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\"\xbb\x01\n" +
+	"\x04spec\x18\x03 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
+	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\"\xbb\x01\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -1735,65 +1756,68 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	(*WatchAppResponse)(nil),       // 22: windlass.v1.WatchAppResponse
 	nil,                            // 23: windlass.v1.SetEnvironmentRequest.SetEntry
 	(AppStatus)(0),                 // 24: windlass.v1.AppStatus
-	(*Mutation)(nil),               // 25: windlass.v1.Mutation
-	(*PageRequest)(nil),            // 26: windlass.v1.PageRequest
-	(*PageResponse)(nil),           // 27: windlass.v1.PageResponse
-	(*DeploymentSpec)(nil),         // 28: windlass.v1.DeploymentSpec
-	(*Deployment)(nil),             // 29: windlass.v1.Deployment
-	(*Rollout)(nil),                // 30: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 31: windlass.v1.HistoryEntry
+	(*RolloutPolicy)(nil),          // 25: windlass.v1.RolloutPolicy
+	(*Mutation)(nil),               // 26: windlass.v1.Mutation
+	(*PageRequest)(nil),            // 27: windlass.v1.PageRequest
+	(*PageResponse)(nil),           // 28: windlass.v1.PageResponse
+	(*DeploymentSpec)(nil),         // 29: windlass.v1.DeploymentSpec
+	(*Deployment)(nil),             // 30: windlass.v1.Deployment
+	(*Rollout)(nil),                // 31: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 32: windlass.v1.HistoryEntry
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
-	25, // 1: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 2: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
-	0,  // 3: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
-	26, // 4: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 5: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
-	27, // 6: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
-	25, // 7: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 8: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
-	25, // 9: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 10: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
-	25, // 11: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
-	28, // 12: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	25, // 13: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 14: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	25, // 15: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	23, // 16: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	25, // 17: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	25, // 18: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 19: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	29, // 20: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	30, // 21: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	31, // 22: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	1,  // 23: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	3,  // 24: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	5,  // 25: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	7,  // 26: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	9,  // 27: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	11, // 28: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	13, // 29: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 30: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 31: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 32: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	21, // 33: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 34: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 35: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 36: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 37: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 38: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 39: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	14, // 40: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 41: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 42: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 43: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	22, // 44: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	34, // [34:45] is the sub-list for method output_type
-	23, // [23:34] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	25, // 1: windlass.v1.App.rollout_policy:type_name -> windlass.v1.RolloutPolicy
+	26, // 2: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 3: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
+	0,  // 4: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
+	27, // 5: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
+	0,  // 6: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
+	28, // 7: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
+	26, // 8: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 9: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
+	26, // 10: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 11: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
+	26, // 12: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
+	29, // 13: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	25, // 14: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	26, // 15: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 16: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	26, // 17: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	23, // 18: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	26, // 19: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	26, // 20: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 21: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	30, // 22: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	31, // 23: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	32, // 24: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	1,  // 25: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	3,  // 26: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	5,  // 27: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	7,  // 28: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	9,  // 29: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	11, // 30: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	13, // 31: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	15, // 32: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	17, // 33: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	19, // 34: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	21, // 35: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	2,  // 36: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	4,  // 37: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	6,  // 38: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	8,  // 39: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	10, // 40: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	12, // 41: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	14, // 42: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	16, // 43: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	18, // 44: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	20, // 45: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	22, // 46: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }

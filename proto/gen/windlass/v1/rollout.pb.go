@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -21,6 +22,811 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+type RolloutPolicy_Strategy int32
+
+const (
+	// As ROLLING.
+	RolloutPolicy_STRATEGY_UNSPECIFIED RolloutPolicy_Strategy = 0
+	// Replica by replica, within max_surge and max_unavailable.
+	RolloutPolicy_STRATEGY_ROLLING RolloutPolicy_Strategy = 1
+	// The old version stops before the new one starts: for regions without room for
+	// both. Nothing serves in between.
+	RolloutPolicy_STRATEGY_RECREATE RolloutPolicy_Strategy = 2
+)
+
+// Enum value maps for RolloutPolicy_Strategy.
+var (
+	RolloutPolicy_Strategy_name = map[int32]string{
+		0: "STRATEGY_UNSPECIFIED",
+		1: "STRATEGY_ROLLING",
+		2: "STRATEGY_RECREATE",
+	}
+	RolloutPolicy_Strategy_value = map[string]int32{
+		"STRATEGY_UNSPECIFIED": 0,
+		"STRATEGY_ROLLING":     1,
+		"STRATEGY_RECREATE":    2,
+	}
+)
+
+func (x RolloutPolicy_Strategy) Enum() *RolloutPolicy_Strategy {
+	p := new(RolloutPolicy_Strategy)
+	*p = x
+	return p
+}
+
+func (x RolloutPolicy_Strategy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RolloutPolicy_Strategy) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[0].Descriptor()
+}
+
+func (RolloutPolicy_Strategy) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[0]
+}
+
+func (x RolloutPolicy_Strategy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RolloutPolicy_Strategy.Descriptor instead.
+func (RolloutPolicy_Strategy) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{0, 0}
+}
+
+type Wave_OnFailure int32
+
+const (
+	// As ROLLBACK_ALL.
+	Wave_ON_FAILURE_UNSPECIFIED Wave_OnFailure = 0
+	// Every region goes back to the version that was live.
+	Wave_ON_FAILURE_ROLLBACK_ALL Wave_OnFailure = 1
+	// The region that failed goes back; the others stay where they are, paused.
+	Wave_ON_FAILURE_ROLLBACK_REGION Wave_OnFailure = 2
+	// All stay where they are.
+	Wave_ON_FAILURE_PAUSE Wave_OnFailure = 3
+)
+
+// Enum value maps for Wave_OnFailure.
+var (
+	Wave_OnFailure_name = map[int32]string{
+		0: "ON_FAILURE_UNSPECIFIED",
+		1: "ON_FAILURE_ROLLBACK_ALL",
+		2: "ON_FAILURE_ROLLBACK_REGION",
+		3: "ON_FAILURE_PAUSE",
+	}
+	Wave_OnFailure_value = map[string]int32{
+		"ON_FAILURE_UNSPECIFIED":     0,
+		"ON_FAILURE_ROLLBACK_ALL":    1,
+		"ON_FAILURE_ROLLBACK_REGION": 2,
+		"ON_FAILURE_PAUSE":           3,
+	}
+)
+
+func (x Wave_OnFailure) Enum() *Wave_OnFailure {
+	p := new(Wave_OnFailure)
+	*p = x
+	return p
+}
+
+func (x Wave_OnFailure) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Wave_OnFailure) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[1].Descriptor()
+}
+
+func (Wave_OnFailure) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[1]
+}
+
+func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Wave_OnFailure.Descriptor instead.
+func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
+}
+
+type Wave_OnUnreachable int32
+
+const (
+	// As WAIT.
+	Wave_ON_UNREACHABLE_UNSPECIFIED Wave_OnUnreachable = 0
+	// The wave ends when the region has returned and moved; no deadline runs meanwhile.
+	Wave_ON_UNREACHABLE_WAIT Wave_OnUnreachable = 1
+	// It is a failure of the region.
+	Wave_ON_UNREACHABLE_FAIL Wave_OnUnreachable = 2
+)
+
+// Enum value maps for Wave_OnUnreachable.
+var (
+	Wave_OnUnreachable_name = map[int32]string{
+		0: "ON_UNREACHABLE_UNSPECIFIED",
+		1: "ON_UNREACHABLE_WAIT",
+		2: "ON_UNREACHABLE_FAIL",
+	}
+	Wave_OnUnreachable_value = map[string]int32{
+		"ON_UNREACHABLE_UNSPECIFIED": 0,
+		"ON_UNREACHABLE_WAIT":        1,
+		"ON_UNREACHABLE_FAIL":        2,
+	}
+)
+
+func (x Wave_OnUnreachable) Enum() *Wave_OnUnreachable {
+	p := new(Wave_OnUnreachable)
+	*p = x
+	return p
+}
+
+func (x Wave_OnUnreachable) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Wave_OnUnreachable) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[2].Descriptor()
+}
+
+func (Wave_OnUnreachable) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[2]
+}
+
+func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Wave_OnUnreachable.Descriptor instead.
+func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 1}
+}
+
+type WaveProgress_State int32
+
+const (
+	WaveProgress_STATE_UNSPECIFIED WaveProgress_State = 0
+	WaveProgress_STATE_WAITING     WaveProgress_State = 1
+	WaveProgress_STATE_ROLLING     WaveProgress_State = 2
+	// The new version serves in all its regions, and has to until baking_until.
+	WaveProgress_STATE_BAKING WaveProgress_State = 3
+	WaveProgress_STATE_DONE   WaveProgress_State = 4
+)
+
+// Enum value maps for WaveProgress_State.
+var (
+	WaveProgress_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_WAITING",
+		2: "STATE_ROLLING",
+		3: "STATE_BAKING",
+		4: "STATE_DONE",
+	}
+	WaveProgress_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_WAITING":     1,
+		"STATE_ROLLING":     2,
+		"STATE_BAKING":      3,
+		"STATE_DONE":        4,
+	}
+)
+
+func (x WaveProgress_State) Enum() *WaveProgress_State {
+	p := new(WaveProgress_State)
+	*p = x
+	return p
+}
+
+func (x WaveProgress_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaveProgress_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[3].Descriptor()
+}
+
+func (WaveProgress_State) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[3]
+}
+
+func (x WaveProgress_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaveProgress_State.Descriptor instead.
+func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3, 0}
+}
+
+type RegionProgress_State int32
+
+const (
+	RegionProgress_STATE_UNSPECIFIED RegionProgress_State = 0
+	RegionProgress_STATE_WAITING     RegionProgress_State = 1
+	RegionProgress_STATE_ROLLING     RegionProgress_State = 2
+	// The new version serves, and alone.
+	RegionProgress_STATE_MOVED      RegionProgress_State = 3
+	RegionProgress_STATE_GOING_BACK RegionProgress_State = 4
+	// The old version serves again, alone.
+	RegionProgress_STATE_BACK RegionProgress_State = 5
+	// It failed, and is left as it is.
+	RegionProgress_STATE_FAILED RegionProgress_State = 6
+)
+
+// Enum value maps for RegionProgress_State.
+var (
+	RegionProgress_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_WAITING",
+		2: "STATE_ROLLING",
+		3: "STATE_MOVED",
+		4: "STATE_GOING_BACK",
+		5: "STATE_BACK",
+		6: "STATE_FAILED",
+	}
+	RegionProgress_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_WAITING":     1,
+		"STATE_ROLLING":     2,
+		"STATE_MOVED":       3,
+		"STATE_GOING_BACK":  4,
+		"STATE_BACK":        5,
+		"STATE_FAILED":      6,
+	}
+)
+
+func (x RegionProgress_State) Enum() *RegionProgress_State {
+	p := new(RegionProgress_State)
+	*p = x
+	return p
+}
+
+func (x RegionProgress_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RegionProgress_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[4].Descriptor()
+}
+
+func (RegionProgress_State) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[4]
+}
+
+func (x RegionProgress_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RegionProgress_State.Descriptor instead.
+func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
+}
+
+// RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
+// change of it alone makes no version, and a rollout in flight keeps the one that it
+// began with. An app without one moves in all its regions at once, old and new side by
+// side. So does a first deployment: there is nothing to protect.
+type RolloutPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Within a region.
+	Strategy RolloutPolicy_Strategy `protobuf:"varint,1,opt,name=strategy,proto3,enum=windlass.v1.RolloutPolicy_Strategy" json:"strategy,omitempty"`
+	// Replicas beyond those wanted that may exist in a region, those that are being
+	// stopped included: "1", or a share of those wanted, "25%", rounded up. Default 25%.
+	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
+	// Replicas fewer than wanted that may serve in a region, rounded down. Default 0, or
+	// 1 where neither this nor max_surge leaves room to move.
+	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
+	// In order. Empty: one wave of all regions, one region at a time.
+	Waves         []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutPolicy) Reset() {
+	*x = RolloutPolicy{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutPolicy) ProtoMessage() {}
+
+func (x *RolloutPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutPolicy.ProtoReflect.Descriptor instead.
+func (*RolloutPolicy) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RolloutPolicy) GetStrategy() RolloutPolicy_Strategy {
+	if x != nil {
+		return x.Strategy
+	}
+	return RolloutPolicy_STRATEGY_UNSPECIFIED
+}
+
+func (x *RolloutPolicy) GetMaxSurge() string {
+	if x != nil {
+		return x.MaxSurge
+	}
+	return ""
+}
+
+func (x *RolloutPolicy) GetMaxUnavailable() string {
+	if x != nil {
+		return x.MaxUnavailable
+	}
+	return ""
+}
+
+func (x *RolloutPolicy) GetWaves() []*Wave {
+	if x != nil {
+		return x.Waves
+	}
+	return nil
+}
+
+// Wave is regions that move together, and what has to hold before the next begins.
+type Wave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For people; empty: its number.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Names of regions of the app.
+	Regions []string `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Or labels that its regions have, as of when the rollout starts. A wave with neither
+	// takes the regions that are left, and is the last.
+	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Regions that move at once. Default 1.
+	MaxParallel int32 `protobuf:"varint,4,opt,name=max_parallel,json=maxParallel,proto3" json:"max_parallel,omitempty"`
+	// How long the new version serves in all regions of the wave before the next wave
+	// begins. Default 0.
+	BakeTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=bake_time,json=bakeTime,proto3" json:"bake_time,omitempty"`
+	OnFailure     Wave_OnFailure       `protobuf:"varint,6,opt,name=on_failure,json=onFailure,proto3,enum=windlass.v1.Wave_OnFailure" json:"on_failure,omitempty"`
+	OnUnreachable Wave_OnUnreachable   `protobuf:"varint,7,opt,name=on_unreachable,json=onUnreachable,proto3,enum=windlass.v1.Wave_OnUnreachable" json:"on_unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wave) Reset() {
+	*x = Wave{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wave) ProtoMessage() {}
+
+func (x *Wave) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wave.ProtoReflect.Descriptor instead.
+func (*Wave) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Wave) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Wave) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *Wave) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Wave) GetMaxParallel() int32 {
+	if x != nil {
+		return x.MaxParallel
+	}
+	return 0
+}
+
+func (x *Wave) GetBakeTime() *durationpb.Duration {
+	if x != nil {
+		return x.BakeTime
+	}
+	return nil
+}
+
+func (x *Wave) GetOnFailure() Wave_OnFailure {
+	if x != nil {
+		return x.OnFailure
+	}
+	return Wave_ON_FAILURE_UNSPECIFIED
+}
+
+func (x *Wave) GetOnUnreachable() Wave_OnUnreachable {
+	if x != nil {
+		return x.OnUnreachable
+	}
+	return Wave_ON_UNREACHABLE_UNSPECIFIED
+}
+
+// RolloutProgress is where a rollout under a policy is.
+type RolloutProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The one that it began with.
+	Policy *RolloutPolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// It goes back to the version that was live; reason and message of the rollout or its
+	// deployment say why.
+	GoingBack bool `protobuf:"varint,2,opt,name=going_back,json=goingBack,proto3" json:"going_back,omitempty"`
+	// Held by a person, or by a wave's on_failure.
+	Paused    bool   `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
+	PausedBy  string `protobuf:"bytes,4,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	PausedWhy string `protobuf:"bytes,5,opt,name=paused_why,json=pausedWhy,proto3" json:"paused_why,omitempty"`
+	PausedAt  int64  `protobuf:"varint,6,opt,name=paused_at,json=pausedAt,proto3" json:"paused_at,omitempty"`
+	// Empty until it starts.
+	Waves         []*WaveProgress `protobuf:"bytes,7,rep,name=waves,proto3" json:"waves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutProgress) Reset() {
+	*x = RolloutProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutProgress) ProtoMessage() {}
+
+func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
+func (*RolloutProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *RolloutProgress) GetGoingBack() bool {
+	if x != nil {
+		return x.GoingBack
+	}
+	return false
+}
+
+func (x *RolloutProgress) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *RolloutProgress) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *RolloutProgress) GetPausedWhy() string {
+	if x != nil {
+		return x.PausedWhy
+	}
+	return ""
+}
+
+func (x *RolloutProgress) GetPausedAt() int64 {
+	if x != nil {
+		return x.PausedAt
+	}
+	return 0
+}
+
+func (x *RolloutProgress) GetWaves() []*WaveProgress {
+	if x != nil {
+		return x.Waves
+	}
+	return nil
+}
+
+type WaveProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State         WaveProgress_State     `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.WaveProgress_State" json:"state,omitempty"`
+	BakingUntil   int64                  `protobuf:"varint,3,opt,name=baking_until,json=bakingUntil,proto3" json:"baking_until,omitempty"`
+	Regions       []*RegionProgress      `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaveProgress) Reset() {
+	*x = WaveProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaveProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaveProgress) ProtoMessage() {}
+
+func (x *WaveProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
+func (*WaveProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WaveProgress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaveProgress) GetState() WaveProgress_State {
+	if x != nil {
+		return x.State
+	}
+	return WaveProgress_STATE_UNSPECIFIED
+}
+
+func (x *WaveProgress) GetBakingUntil() int64 {
+	if x != nil {
+		return x.BakingUntil
+	}
+	return 0
+}
+
+func (x *WaveProgress) GetRegions() []*RegionProgress {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+type RegionProgress struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	State  RegionProgress_State   `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.RegionProgress_State" json:"state,omitempty"`
+	// Since when, and until when it has to progress (0: no deadline runs).
+	Since    int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// Replicas wanted here, of one version or the other.
+	Replicas int32 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// What runs of the version that was live and of the new one.
+	Old           *VersionProgress `protobuf:"bytes,6,opt,name=old,proto3" json:"old,omitempty"`
+	New           *VersionProgress `protobuf:"bytes,7,opt,name=new,proto3" json:"new,omitempty"`
+	Reason        string           `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionProgress) Reset() {
+	*x = RegionProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionProgress) ProtoMessage() {}
+
+func (x *RegionProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
+func (*RegionProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RegionProgress) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *RegionProgress) GetState() RegionProgress_State {
+	if x != nil {
+		return x.State
+	}
+	return RegionProgress_STATE_UNSPECIFIED
+}
+
+func (x *RegionProgress) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetOld() *VersionProgress {
+	if x != nil {
+		return x.Old
+	}
+	return nil
+}
+
+func (x *RegionProgress) GetNew() *VersionProgress {
+	if x != nil {
+		return x.New
+	}
+	return nil
+}
+
+func (x *RegionProgress) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RegionProgress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type VersionProgress struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Told to run, ready, and the share of the region's traffic.
+	Replicas      int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Ready         int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	Weight        int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersionProgress) Reset() {
+	*x = VersionProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionProgress) ProtoMessage() {}
+
+func (x *VersionProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
+func (*VersionProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *VersionProgress) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *VersionProgress) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *VersionProgress) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *VersionProgress) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
 
 type Rollout struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -36,15 +842,17 @@ type Rollout struct {
 	CreatedBy   string        `protobuf:"bytes,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt   int64         `protobuf:"varint,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it fails for lack of progress.
-	Deadline      int64 `protobuf:"varint,11,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	FinishedAt    int64 `protobuf:"varint,12,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	Deadline   int64 `protobuf:"varint,11,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	FinishedAt int64 `protobuf:"varint,12,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	// Where it is. Only of the app's newest rollout, and only under a policy.
+	Progress      *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[0]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -56,7 +864,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[0]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -69,7 +877,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Rollout) GetId() string {
@@ -156,6 +964,13 @@ func (x *Rollout) GetFinishedAt() int64 {
 	return 0
 }
 
+func (x *Rollout) GetProgress() *RolloutProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 type GetRolloutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rollout       string                 `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
@@ -165,7 +980,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +992,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +1005,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -209,7 +1024,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -221,7 +1036,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -234,7 +1049,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -255,7 +1070,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +1082,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +1095,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -307,7 +1122,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +1134,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +1147,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -349,11 +1164,511 @@ func (x *ListRolloutsResponse) GetPage() *PageResponse {
 	return nil
 }
 
+type PauseRolloutRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRolloutRequest) Reset() {
+	*x = PauseRolloutRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRolloutRequest) ProtoMessage() {}
+
+func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
+func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PauseRolloutRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *PauseRolloutRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *PauseRolloutRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type PauseRolloutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRolloutResponse) Reset() {
+	*x = PauseRolloutResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRolloutResponse) ProtoMessage() {}
+
+func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
+func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PauseRolloutResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+type ResumeRolloutRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRolloutRequest) Reset() {
+	*x = ResumeRolloutRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRolloutRequest) ProtoMessage() {}
+
+func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ResumeRolloutRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *ResumeRolloutRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *ResumeRolloutRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type ResumeRolloutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRolloutResponse) Reset() {
+	*x = ResumeRolloutResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRolloutResponse) ProtoMessage() {}
+
+func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
+func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ResumeRolloutResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+type RetryRolloutRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRolloutRequest) Reset() {
+	*x = RetryRolloutRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRolloutRequest) ProtoMessage() {}
+
+func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
+func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RetryRolloutRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *RetryRolloutRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type RetryRolloutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRolloutResponse) Reset() {
+	*x = RetryRolloutResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRolloutResponse) ProtoMessage() {}
+
+func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
+func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RetryRolloutResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+type SkipBakeRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkipBakeRequest) Reset() {
+	*x = SkipBakeRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkipBakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkipBakeRequest) ProtoMessage() {}
+
+func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
+func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SkipBakeRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *SkipBakeRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *SkipBakeRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type SkipBakeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkipBakeResponse) Reset() {
+	*x = SkipBakeResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkipBakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkipBakeResponse) ProtoMessage() {}
+
+func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
+func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SkipBakeResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
 var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xf3\x02\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xee\x02\n" +
+	"\rRolloutPolicy\x12I\n" +
+	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
+	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
+	"\x0fmax_unavailable\x18\x03 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\x0emaxUnavailable\x121\n" +
+	"\x05waves\x18\x04 \x03(\v2\x11.windlass.v1.WaveB\b\xbaH\x05\x92\x01\x02\x10 R\x05waves\"Q\n" +
+	"\bStrategy\x12\x18\n" +
+	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
+	"\x11STRATEGY_RECREATE\x10\x02\"\xfd\x05\n" +
+	"\x04Wave\x12?\n" +
+	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12K\n" +
+	"\aregions\x18\x02 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12?\n" +
+	"\x06labels\x18\x03 \x03(\v2\x1d.windlass.v1.Wave.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12,\n" +
+	"\fmax_parallel\x18\x04 \x01(\x05B\t\xbaH\x06\x1a\x04\x18 (\x00R\vmaxParallel\x12F\n" +
+	"\tbake_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\bbakeTime\x12D\n" +
+	"\n" +
+	"on_failure\x18\x06 \x01(\x0e2\x1b.windlass.v1.Wave.OnFailureB\b\xbaH\x05\x82\x01\x02\x10\x01R\tonFailure\x12P\n" +
+	"\x0eon_unreachable\x18\a \x01(\x0e2\x1f.windlass.v1.Wave.OnUnreachableB\b\xbaH\x05\x82\x01\x02\x10\x01R\ronUnreachable\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
+	"\tOnFailure\x12\x1a\n" +
+	"\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17ON_FAILURE_ROLLBACK_ALL\x10\x01\x12\x1e\n" +
+	"\x1aON_FAILURE_ROLLBACK_REGION\x10\x02\x12\x14\n" +
+	"\x10ON_FAILURE_PAUSE\x10\x03\"a\n" +
+	"\rOnUnreachable\x12\x1e\n" +
+	"\x1aON_UNREACHABLE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ON_UNREACHABLE_WAIT\x10\x01\x12\x17\n" +
+	"\x13ON_UNREACHABLE_FAIL\x10\x02\"\x86\x02\n" +
+	"\x0fRolloutProgress\x122\n" +
+	"\x06policy\x18\x01 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\x06policy\x12\x1d\n" +
+	"\n" +
+	"going_back\x18\x02 \x01(\bR\tgoingBack\x12\x16\n" +
+	"\x06paused\x18\x03 \x01(\bR\x06paused\x12\x1b\n" +
+	"\tpaused_by\x18\x04 \x01(\tR\bpausedBy\x12\x1d\n" +
+	"\n" +
+	"paused_why\x18\x05 \x01(\tR\tpausedWhy\x12\x1b\n" +
+	"\tpaused_at\x18\x06 \x01(\x03R\bpausedAt\x12/\n" +
+	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\"\x9b\x02\n" +
+	"\fWaveProgress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1f.windlass.v1.WaveProgress.StateR\x05state\x12!\n" +
+	"\fbaking_until\x18\x03 \x01(\x03R\vbakingUntil\x125\n" +
+	"\aregions\x18\x04 \x03(\v2\x1b.windlass.v1.RegionProgressR\aregions\"f\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
+	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
+	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
+	"\n" +
+	"STATE_DONE\x10\x04\"\xd1\x03\n" +
+	"\x0eRegionProgress\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
+	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x1a\n" +
+	"\bdeadline\x18\x04 \x01(\x03R\bdeadline\x12\x1a\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\x12.\n" +
+	"\x03old\x18\x06 \x01(\v2\x1c.windlass.v1.VersionProgressR\x03old\x12.\n" +
+	"\x03new\x18\a \x01(\v2\x1c.windlass.v1.VersionProgressR\x03new\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\x8d\x01\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
+	"\rSTATE_ROLLING\x10\x02\x12\x0f\n" +
+	"\vSTATE_MOVED\x10\x03\x12\x14\n" +
+	"\x10STATE_GOING_BACK\x10\x04\x12\x0e\n" +
+	"\n" +
+	"STATE_BACK\x10\x05\x12\x10\n" +
+	"\fSTATE_FAILED\x10\x06\"u\n" +
+	"\x0fVersionProgress\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
+	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x16\n" +
+	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xad\x03\n" +
 	"\aRollout\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12#\n" +
@@ -370,7 +1685,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	" \x01(\x03R\tcreatedAt\x12\x1a\n" +
 	"\bdeadline\x18\v \x01(\x03R\bdeadline\x12\x1f\n" +
 	"\vfinished_at\x18\f \x01(\x03R\n" +
-	"finishedAt\"9\n" +
+	"finishedAt\x128\n" +
+	"\bprogress\x18\r \x01(\v2\x1c.windlass.v1.RolloutProgressR\bprogress\"9\n" +
 	"\x11GetRolloutRequest\x12$\n" +
 	"\arollout\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\arollout\"D\n" +
@@ -382,11 +1698,47 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\"w\n" +
 	"\x14ListRolloutsResponse\x120\n" +
 	"\brollouts\x18\x01 \x03(\v2\x14.windlass.v1.RolloutR\brollouts\x12-\n" +
-	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page2\xbe\x01\n" +
+	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\x82\x01\n" +
+	"\x13PauseRolloutRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"5\n" +
+	"\x14PauseRolloutResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x83\x01\n" +
+	"\x14ResumeRolloutRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"6\n" +
+	"\x15ResumeRolloutResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x82\x01\n" +
+	"\x13RetryRolloutRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"5\n" +
+	"\x14RetryRolloutResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"~\n" +
+	"\x0fSkipBakeRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"1\n" +
+	"\x10SkipBakeResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId2\x89\x04\n" +
 	"\x0eRolloutService\x12R\n" +
 	"\n" +
 	"GetRollout\x12\x1e.windlass.v1.GetRolloutRequest\x1a\x1f.windlass.v1.GetRolloutResponse\"\x03\x90\x02\x01\x12X\n" +
-	"\fListRollouts\x12 .windlass.v1.ListRolloutsRequest\x1a!.windlass.v1.ListRolloutsResponse\"\x03\x90\x02\x01B\xaf\x01\n" +
+	"\fListRollouts\x12 .windlass.v1.ListRolloutsRequest\x1a!.windlass.v1.ListRolloutsResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\fPauseRollout\x12 .windlass.v1.PauseRolloutRequest\x1a!.windlass.v1.PauseRolloutResponse\x12V\n" +
+	"\rResumeRollout\x12!.windlass.v1.ResumeRolloutRequest\x1a\".windlass.v1.ResumeRolloutResponse\x12S\n" +
+	"\fRetryRollout\x12 .windlass.v1.RetryRolloutRequest\x1a!.windlass.v1.RetryRolloutResponse\x12G\n" +
+	"\bSkipBake\x12\x1c.windlass.v1.SkipBakeRequest\x1a\x1d.windlass.v1.SkipBakeResponseB\xaf\x01\n" +
 	"\x0fcom.windlass.v1B\fRolloutProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -401,32 +1753,81 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_rollout_proto_rawDescData
 }
 
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_windlass_v1_rollout_proto_goTypes = []any{
-	(*Rollout)(nil),              // 0: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),    // 1: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),   // 2: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),  // 3: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil), // 4: windlass.v1.ListRolloutsResponse
-	(RolloutStatus)(0),           // 5: windlass.v1.RolloutStatus
-	(*PageRequest)(nil),          // 6: windlass.v1.PageRequest
-	(*PageResponse)(nil),         // 7: windlass.v1.PageResponse
+	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
+	(Wave_OnFailure)(0),           // 1: windlass.v1.Wave.OnFailure
+	(Wave_OnUnreachable)(0),       // 2: windlass.v1.Wave.OnUnreachable
+	(WaveProgress_State)(0),       // 3: windlass.v1.WaveProgress.State
+	(RegionProgress_State)(0),     // 4: windlass.v1.RegionProgress.State
+	(*RolloutPolicy)(nil),         // 5: windlass.v1.RolloutPolicy
+	(*Wave)(nil),                  // 6: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 7: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 8: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 9: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 10: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 11: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 12: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 13: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 14: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 15: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 16: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 17: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 18: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 19: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 20: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 21: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 22: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 23: windlass.v1.SkipBakeResponse
+	nil,                           // 24: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(RolloutStatus)(0),            // 26: windlass.v1.RolloutStatus
+	(*PageRequest)(nil),           // 27: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 28: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 29: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
-	5, // 0: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	0, // 1: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	6, // 2: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	0, // 3: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	7, // 4: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	1, // 5: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	3, // 6: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	2, // 7: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	4, // 8: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
+	6,  // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	24, // 2: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	25, // 3: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	1,  // 4: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	2,  // 5: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	5,  // 6: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	8,  // 7: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	3,  // 8: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	9,  // 9: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	4,  // 10: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	10, // 11: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	10, // 12: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	26, // 13: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	7,  // 14: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	11, // 15: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	27, // 16: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	11, // 17: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	28, // 18: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	29, // 19: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	29, // 20: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	29, // 21: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	29, // 22: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	12, // 23: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	14, // 24: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	16, // 25: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	18, // 26: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	20, // 27: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	22, // 28: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	13, // 29: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	15, // 30: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	17, // 31: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	19, // 32: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	21, // 33: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	23, // 34: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	29, // [29:35] is the sub-list for method output_type
+	23, // [23:29] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -440,13 +1841,14 @@ func file_windlass_v1_rollout_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   5,
+			NumEnums:      5,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_windlass_v1_rollout_proto_goTypes,
 		DependencyIndexes: file_windlass_v1_rollout_proto_depIdxs,
+		EnumInfos:         file_windlass_v1_rollout_proto_enumTypes,
 		MessageInfos:      file_windlass_v1_rollout_proto_msgTypes,
 	}.Build()
 	File_windlass_v1_rollout_proto = out.File

@@ -54,6 +54,21 @@ func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Roll
 	return pageDown(rows, p, func(r model.Rollout) string { return r.ID }), nil
 }
 
+func (t *tx) GetStagings(appIDs []string) ([]model.Staging, error) {
+	var rows []model.Staging
+	for _, id := range distinct(appIDs) {
+		if s, ok := t.stagings.get(id); ok {
+			rows = append(rows, s)
+		}
+	}
+	return rows, nil
+}
+
+func (t *tx) PutStaging(s model.Staging) error {
+	t.touch(s.AppID)
+	return t.stagings.put(s)
+}
+
 // Wake locks the row also where it leaves it: a step that clears it, and so takes
 // over what this transaction asks for, must see what this transaction wrote.
 func (t *tx) Wake(appIDs []string, due, now int64) error {

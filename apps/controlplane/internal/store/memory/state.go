@@ -90,6 +90,7 @@ type state struct {
 	limits         *table[string, model.Admission]
 	starts         *table[string, starts]
 	claims         *table[string, model.Claim]
+	stagings       *table[string, model.Staging]
 }
 
 // regionStream is where a region's agent watched last.
@@ -133,6 +134,7 @@ func newState() *state {
 		limits:         newTable(&limitsSchema),
 		starts:         newTable(&startsSchema),
 		claims:         newTable(&claimSchema),
+		stagings:       newTable(&stagingSchema),
 	}
 }
 
@@ -148,6 +150,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
+		s.stagings,
 	}
 }
 
@@ -319,6 +322,10 @@ var (
 	claimSchema = schema[string, model.Claim]{
 		name: "claim", copy: plain[model.Claim],
 		key: func(c model.Claim) string { return c.AppID },
+	}
+	stagingSchema = schema[string, model.Staging]{
+		name: "staging of app", copy: model.Staging.Clone,
+		key: func(s model.Staging) string { return s.AppID },
 	}
 )
 

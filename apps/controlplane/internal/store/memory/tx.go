@@ -50,6 +50,7 @@ type tx struct {
 	limits         overlay[string, model.Admission]
 	starts         overlay[string, starts]
 	claims         overlay[string, model.Claim]
+	stagings       overlay[string, model.Staging]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -96,6 +97,7 @@ func newTx(s *Store) *tx {
 	t.limits.bind(t, &limitsSchema, func(s *state) **table[string, model.Admission] { return &s.limits })
 	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
 	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
+	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
 	return t
 }
 

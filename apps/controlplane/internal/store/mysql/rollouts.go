@@ -1,6 +1,10 @@
 package mysql
 
 import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -51,6 +55,45 @@ func (t *tx) UpdateRollout(r model.Rollout) error {
 	})
 	t.touch(r.AppID)
 	return t.found(n, err, "update rollout", r.ID)
+}
+
+func staging(r gen.AppStaging) (model.Staging, error) {
+	s := model.Staging{AppID: r.AppID, WorkspaceID: r.WorkspaceID, UpdatedAt: r.UpdatedAt}
+	if len(r.Policy) > 0 {
+		s.Policy = &windlassv1.RolloutPolicy{}
+		if err := proto.Unmarshal(r.Policy, s.Policy); err != nil {
+			return s, fmt.Errorf("decode policy of app %q: %w", r.AppID, err)
+		}
+	}
+	var err error
+	s.Course, err = model.DecodeCourse(r.Course)
+	return s, err
+}
+
+func (t *tx) GetStagings(appIDs []string) ([]model.Staging, error) {
+	return list(t, "get stagings", "", staging)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
+		return t.q.GetStagings(t.ctx, ids)
+	}))
+}
+
+func (t *tx) PutStaging(s model.Staging) error {
+	p := gen.PutStagingParams{AppID: s.AppID, WorkspaceID: s.WorkspaceID, Policy: []byte{}, UpdatedAt: s.UpdatedAt}
+	var err error
+	if s.Policy != nil {
+		policy := proto.CloneOf(s.Policy)
+		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_UNSPECIFIED {
+			// It means rolling, and an empty message takes no bytes, as no policy does.
+			policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_ROLLING
+		}
+		if p.Policy, err = proto.Marshal(policy); err != nil {
+			return fmt.Errorf("store: encode policy of app %q: %w", s.AppID, err)
+		}
+	}
+	if p.Course, err = model.EncodeCourse(s.Course); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	t.touch(s.AppID)
+	return t.err(t.q.PutStaging(t.ctx, p), "put staging of app", s.AppID)
 }
 
 func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Rollout, error) {

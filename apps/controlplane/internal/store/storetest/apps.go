@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -216,6 +217,74 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
 			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
 		}))
+	})
+}
+
+func testStagings(t *testing.T, setup setup) {
+	staging := func(w *world, appID string) model.Staging {
+		w.t.Helper()
+		found := read(w, func(tx store.Tx) ([]model.Staging, error) { return tx.GetStagings([]string{appID, "app_none"}) })
+		require.Len(t, found, 1)
+		return found[0]
+	}
+	put := func(w *world, s model.Staging) {
+		w.t.Helper()
+		w.update(func(tx store.Tx) error { return tx.PutStaging(s) })
+	}
+	same := func(t *testing.T, want, got model.Staging) {
+		t.Helper()
+		require.True(t, proto.Equal(want.Policy, got.Policy), "%v is not %v", got.Policy, want.Policy)
+		require.True(t, want.Course.Equal(got.Course), "%+v is not %+v", got.Course, want.Course)
+		want.Policy, want.Course, got.Policy, got.Course = nil, nil, nil, nil
+		require.Equal(t, want, got)
+	}
+
+	t.Run("an app's staging is what was put last", func(t *testing.T) {
+		w := setup(t)
+		app, other := w.app("chat"), w.app("other")
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Staging, error) { return tx.GetStagings([]string{app.ID}) }))
+		s := model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{
+			Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: "25%",
+			Waves: []*windlassv1.Wave{{Name: "canary", Labels: map[string]string{"tier": "one"}}},
+		}}
+		put(w, s)
+		put(w, model.Staging{AppID: other.ID, WorkspaceID: w.ws, UpdatedAt: now})
+		same(t, s, staging(w, app.ID))
+		require.Nil(t, staging(w, other.ID).Policy)
+		require.Nil(t, staging(w, other.ID).Course)
+
+		s.Course = &model.Course{
+			RolloutID: "rol_1", Policy: &windlassv1.RolloutPolicy{MaxSurge: "1"}, Replicas: -1, DefaultReplicas: 2,
+			OldSizes: map[string]int32{"reg_1": 3}, Sizes: map[string]int32{"reg_1": 4, "reg_2": 0},
+			Back: true, Final: windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, Reason: "CrashLoop", Message: "exit code 1 in Zürich",
+			PausedAt: 1, PausedBy: "ada", PausedWhy: "lunch", Failed: true, DoneAt: 9,
+			Waves: []model.CourseWave{{
+				Name: "canary", Policy: 1, State: windlassv1.WaveProgress_STATE_BAKING, BakingSince: 7, SkippedBy: "ada",
+				Regions: []model.CourseRegion{{
+					RegionID: "reg_1", State: windlassv1.RegionProgress_STATE_MOVED, Since: 2, Score: -3, ScoredAt: 4, HeldSince: 5,
+					Reason: "NotReady", Message: "soon",
+				}},
+			}},
+		}
+		s.UpdatedAt++
+		put(w, s)
+		same(t, s, staging(w, app.ID))
+		s.Policy = nil
+		put(w, s)
+		same(t, s, staging(w, app.ID))
+	})
+
+	t.Run("what is read is the reader's own", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		put(w, model.Staging{AppID: app.ID, WorkspaceID: w.ws, Course: &model.Course{
+			Policy: &windlassv1.RolloutPolicy{}, Sizes: map[string]int32{"reg_1": 1}, Waves: []model.CourseWave{{Name: "1"}},
+		}})
+		s := staging(w, app.ID)
+		s.Course.Sizes["reg_1"], s.Course.Waves[0].Name = 9, "changed"
+		s = staging(w, app.ID)
+		require.Equal(t, int32(1), s.Course.Sizes["reg_1"])
+		require.Equal(t, "1", s.Course.Waves[0].Name)
 	})
 }
 

@@ -40,6 +40,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Tenants", testTenants},
 		{"Secrets", testSecrets},
 		{"Apps", testApps},
+		{"Stagings", testStagings},
 		{"Wakes", testWakes},
 		{"Topology", testTopology},
 		{"Observed", testObserved},

@@ -39,6 +39,17 @@ const (
 	// RolloutServiceListRolloutsProcedure is the fully-qualified name of the RolloutService's
 	// ListRollouts RPC.
 	RolloutServiceListRolloutsProcedure = "/windlass.v1.RolloutService/ListRollouts"
+	// RolloutServicePauseRolloutProcedure is the fully-qualified name of the RolloutService's
+	// PauseRollout RPC.
+	RolloutServicePauseRolloutProcedure = "/windlass.v1.RolloutService/PauseRollout"
+	// RolloutServiceResumeRolloutProcedure is the fully-qualified name of the RolloutService's
+	// ResumeRollout RPC.
+	RolloutServiceResumeRolloutProcedure = "/windlass.v1.RolloutService/ResumeRollout"
+	// RolloutServiceRetryRolloutProcedure is the fully-qualified name of the RolloutService's
+	// RetryRollout RPC.
+	RolloutServiceRetryRolloutProcedure = "/windlass.v1.RolloutService/RetryRollout"
+	// RolloutServiceSkipBakeProcedure is the fully-qualified name of the RolloutService's SkipBake RPC.
+	RolloutServiceSkipBakeProcedure = "/windlass.v1.RolloutService/SkipBake"
 )
 
 // RolloutServiceClient is a client for the windlass.v1.RolloutService service.
@@ -46,6 +57,16 @@ type RolloutServiceClient interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
+	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
+	// judged. Traffic goes on following what is ready.
+	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
+	// Goes on after a pause of a person's.
+	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
+	// Tries the regions again that failed, after a pause that their wave's on_failure
+	// made.
+	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
+	// Ends the bake time of the wave that is baking now.
+	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
 }
 
 // NewRolloutServiceClient constructs a client for the windlass.v1.RolloutService service. By
@@ -73,13 +94,41 @@ func NewRolloutServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		pauseRollout: connect.NewClient[v1.PauseRolloutRequest, v1.PauseRolloutResponse](
+			httpClient,
+			baseURL+RolloutServicePauseRolloutProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("PauseRollout")),
+			connect.WithClientOptions(opts...),
+		),
+		resumeRollout: connect.NewClient[v1.ResumeRolloutRequest, v1.ResumeRolloutResponse](
+			httpClient,
+			baseURL+RolloutServiceResumeRolloutProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("ResumeRollout")),
+			connect.WithClientOptions(opts...),
+		),
+		retryRollout: connect.NewClient[v1.RetryRolloutRequest, v1.RetryRolloutResponse](
+			httpClient,
+			baseURL+RolloutServiceRetryRolloutProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("RetryRollout")),
+			connect.WithClientOptions(opts...),
+		),
+		skipBake: connect.NewClient[v1.SkipBakeRequest, v1.SkipBakeResponse](
+			httpClient,
+			baseURL+RolloutServiceSkipBakeProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("SkipBake")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // rolloutServiceClient implements RolloutServiceClient.
 type rolloutServiceClient struct {
-	getRollout   *connect.Client[v1.GetRolloutRequest, v1.GetRolloutResponse]
-	listRollouts *connect.Client[v1.ListRolloutsRequest, v1.ListRolloutsResponse]
+	getRollout    *connect.Client[v1.GetRolloutRequest, v1.GetRolloutResponse]
+	listRollouts  *connect.Client[v1.ListRolloutsRequest, v1.ListRolloutsResponse]
+	pauseRollout  *connect.Client[v1.PauseRolloutRequest, v1.PauseRolloutResponse]
+	resumeRollout *connect.Client[v1.ResumeRolloutRequest, v1.ResumeRolloutResponse]
+	retryRollout  *connect.Client[v1.RetryRolloutRequest, v1.RetryRolloutResponse]
+	skipBake      *connect.Client[v1.SkipBakeRequest, v1.SkipBakeResponse]
 }
 
 // GetRollout calls windlass.v1.RolloutService.GetRollout.
@@ -100,11 +149,57 @@ func (c *rolloutServiceClient) ListRollouts(ctx context.Context, req *v1.ListRol
 	return nil, err
 }
 
+// PauseRollout calls windlass.v1.RolloutService.PauseRollout.
+func (c *rolloutServiceClient) PauseRollout(ctx context.Context, req *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error) {
+	response, err := c.pauseRollout.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResumeRollout calls windlass.v1.RolloutService.ResumeRollout.
+func (c *rolloutServiceClient) ResumeRollout(ctx context.Context, req *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error) {
+	response, err := c.resumeRollout.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RetryRollout calls windlass.v1.RolloutService.RetryRollout.
+func (c *rolloutServiceClient) RetryRollout(ctx context.Context, req *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error) {
+	response, err := c.retryRollout.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SkipBake calls windlass.v1.RolloutService.SkipBake.
+func (c *rolloutServiceClient) SkipBake(ctx context.Context, req *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error) {
+	response, err := c.skipBake.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RolloutServiceHandler is an implementation of the windlass.v1.RolloutService service.
 type RolloutServiceHandler interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
+	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
+	// judged. Traffic goes on following what is ready.
+	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
+	// Goes on after a pause of a person's.
+	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
+	// Tries the regions again that failed, after a pause that their wave's on_failure
+	// made.
+	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
+	// Ends the bake time of the wave that is baking now.
+	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
 }
 
 // NewRolloutServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -128,12 +223,44 @@ func NewRolloutServiceHandler(svc RolloutServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	rolloutServicePauseRolloutHandler := connect.NewUnaryHandlerSimple(
+		RolloutServicePauseRolloutProcedure,
+		svc.PauseRollout,
+		connect.WithSchema(rolloutServiceMethods.ByName("PauseRollout")),
+		connect.WithHandlerOptions(opts...),
+	)
+	rolloutServiceResumeRolloutHandler := connect.NewUnaryHandlerSimple(
+		RolloutServiceResumeRolloutProcedure,
+		svc.ResumeRollout,
+		connect.WithSchema(rolloutServiceMethods.ByName("ResumeRollout")),
+		connect.WithHandlerOptions(opts...),
+	)
+	rolloutServiceRetryRolloutHandler := connect.NewUnaryHandlerSimple(
+		RolloutServiceRetryRolloutProcedure,
+		svc.RetryRollout,
+		connect.WithSchema(rolloutServiceMethods.ByName("RetryRollout")),
+		connect.WithHandlerOptions(opts...),
+	)
+	rolloutServiceSkipBakeHandler := connect.NewUnaryHandlerSimple(
+		RolloutServiceSkipBakeProcedure,
+		svc.SkipBake,
+		connect.WithSchema(rolloutServiceMethods.ByName("SkipBake")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RolloutService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RolloutServiceGetRolloutProcedure:
 			rolloutServiceGetRolloutHandler.ServeHTTP(w, r)
 		case RolloutServiceListRolloutsProcedure:
 			rolloutServiceListRolloutsHandler.ServeHTTP(w, r)
+		case RolloutServicePauseRolloutProcedure:
+			rolloutServicePauseRolloutHandler.ServeHTTP(w, r)
+		case RolloutServiceResumeRolloutProcedure:
+			rolloutServiceResumeRolloutHandler.ServeHTTP(w, r)
+		case RolloutServiceRetryRolloutProcedure:
+			rolloutServiceRetryRolloutHandler.ServeHTTP(w, r)
+		case RolloutServiceSkipBakeProcedure:
+			rolloutServiceSkipBakeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -149,4 +276,20 @@ func (UnimplementedRolloutServiceHandler) GetRollout(context.Context, *v1.GetRol
 
 func (UnimplementedRolloutServiceHandler) ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.ListRollouts is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.PauseRollout is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.ResumeRollout is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.RetryRollout is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.SkipBake is not implemented"))
 }

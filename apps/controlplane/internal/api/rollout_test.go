@@ -1,0 +1,193 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (w *world) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+	w.t.Helper()
+	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
+}
+
+// rollingOut is an app that v2 of has moved to the first of two regions, and bakes.
+func rollingOut(t *testing.T) *world {
+	w := setup(t)
+	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
+		{Name: "canary", Regions: []string{"eu-west-1"}, BakeTime: durationpb.New(time.Hour)}, {},
+	}}
+	_, err := w.deployBy("chat", policy, args("a"))
+	require.NoError(t, err)
+	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "a first deployment goes everywhere at once")
+	_, err = w.deployBy("chat", policy, args("b"))
+	require.NoError(t, err)
+	w.settle("chat")
+	return w
+}
+
+func (w *world) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutProgress) {
+	w.t.Helper()
+	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
+	require.NoError(w.t, err)
+	return res.GetRollout(), res.GetRollout().GetProgress()
+}
+
+func TestAPolicyMovesAnAppWaveByWave(t *testing.T) {
+	w := rollingOut(t)
+	app := w.app("chat")
+	require.Equal(t, int32(1), app.GetLiveVersion())
+	require.Equal(t, []int32{4, 4}, []int32{app.GetReplicas(), app.GetReadyReplicas()})
+	require.Contains(t, app.GetMessage(), "wave canary")
+	_, p := w.progress("chat")
+	require.Equal(t, windlassv1.WaveProgress_STATE_BAKING, p.GetWaves()[0].GetState())
+	require.NotZero(t, p.GetWaves()[0].GetBakingUntil())
+	eu := p.GetWaves()[0].GetRegions()[0]
+	require.Equal(t, "eu-west-1", eu.GetRegion())
+	require.Equal(t, []int32{1, 0, 2, 100}, []int32{eu.GetOld().GetReplicas(), eu.GetOld().GetWeight(), eu.GetNew().GetReady(), eu.GetNew().GetWeight()})
+	require.Equal(t, windlassv1.WaveProgress_STATE_WAITING, p.GetWaves()[1].GetState())
+
+	_, err := w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat", Why: "it is fine"})
+	require.NoError(t, err)
+	app = w.settle("chat")
+	require.Equal(t, []int32{2, 1}, []int32{app.GetLiveVersion(), app.GetPreviousVersion()})
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus())
+	require.Contains(t, w.said("chat"), "BakeSkipped")
+	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+}
+
+func TestEachWordAboutARolloutMayBeSaidTwice(t *testing.T) {
+	w := rollingOut(t)
+	ctx, c := t.Context(), w.rollouts(w.deployer)
+	for range 2 {
+		_, err := c.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{App: "chat", Why: "lunch"})
+		require.NoError(t, err)
+	}
+	_, p := w.progress("chat")
+	require.True(t, p.GetPaused())
+	require.NotEmpty(t, p.GetPausedBy())
+	require.Equal(t, "lunch", p.GetPausedWhy())
+	_, err := c.SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
+	require.NoError(t, err)
+	w.settle("chat")
+	require.Equal(t, int32(1), w.app("chat").GetLiveVersion(), "paused is paused")
+	for range 2 {
+		_, err := c.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{App: "chat"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+	var paused int
+	for _, what := range w.said("chat") {
+		if what == "RolloutPaused" || what == "RolloutResumed" {
+			paused++
+		}
+	}
+	require.Equal(t, 2, paused, "the second time it is no news")
+}
+
+func TestCancellingAStagedRolloutBringsEveryRegionBack(t *testing.T) {
+	w := rollingOut(t)
+	id := w.app("chat").GetRolloutId()
+	_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat", Why: "second thoughts"})
+	require.NoError(t, err)
+	app := w.settle("chat")
+	require.Equal(t, int32(1), app.GetLiveVersion())
+	require.Equal(t, []int32{4, 4}, []int32{app.GetReplicas(), app.GetReadyReplicas()})
+	res, err := w.rollouts(w.viewer).GetRollout(t.Context(), &windlassv1.GetRolloutRequest{Rollout: id})
+	require.NoError(t, err)
+	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, res.GetRollout().GetStatus())
+	require.Equal(t, windlassv1.RegionProgress_STATE_BACK, res.GetRollout().GetProgress().GetWaves()[0].GetRegions()[0].GetState())
+}
+
+func TestWhatIsLiveAskedForAgainTurnsAStagedRolloutBack(t *testing.T) {
+	w := rollingOut(t)
+	res, err := w.deployBy("chat", nil, args("a"))
+	require.NoError(t, err)
+	require.True(t, res.GetUnchanged())
+	app := w.settle("chat")
+	require.Equal(t, []int32{1, 2, 4}, []int32{app.GetLiveVersion(), app.GetLatestVersion(), app.GetReadyReplicas()})
+	require.Empty(t, app.GetRolloutId())
+	require.Nil(t, app.GetRolloutPolicy(), "a file without the block takes the policy away")
+}
+
+func TestAnAppIsScaledInTheMiddleOfAStagedRollout(t *testing.T) {
+	w := rollingOut(t)
+	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 4})
+	require.NoError(t, err)
+	app := w.settle("chat")
+	require.Equal(t, []int32{8, 1}, []int32{app.GetReplicas(), app.GetLiveVersion()})
+	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
+	require.NoError(t, err)
+	app = w.settle("chat")
+	require.Equal(t, []int32{8, 8, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
+}
+
+func TestANewerVersionTakesOverFromAStagedRollout(t *testing.T) {
+	w := rollingOut(t)
+	_, err := w.deployBy("chat", nil, args("c"))
+	require.NoError(t, err)
+	app := w.settle("chat")
+	require.Equal(t, int32(1), app.GetLiveVersion(), "the policy of what was half way holds until that is sorted out")
+	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
+	require.NoError(t, err)
+	app = w.settle("chat")
+	require.Equal(t, []int32{3, 1, 4}, []int32{app.GetLiveVersion(), app.GetPreviousVersion(), app.GetReadyReplicas()})
+}
+
+func TestAPolicyAloneMakesNoVersion(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat")
+	w.settle("chat")
+	res, err := w.deployBy("chat", &windlassv1.RolloutPolicy{})
+	require.NoError(t, err)
+	require.True(t, res.GetUnchanged())
+	require.Equal(t, windlassv1.RolloutPolicy_STRATEGY_ROLLING, w.app("chat").GetRolloutPolicy().GetStrategy())
+	require.Contains(t, w.said("chat"), "RolloutPolicyChanged")
+	again, err := w.deployBy("chat", &windlassv1.RolloutPolicy{})
+	require.NoError(t, err)
+	require.True(t, again.GetUnchanged())
+	require.Equal(t, "RolloutPolicyChanged", w.said("chat")[0])
+	require.NotEqual(t, "RolloutPolicyChanged", w.said("chat")[1])
+}
+
+func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
+	w := setup(t)
+	for name, c := range map[string]struct {
+		policy *windlassv1.RolloutPolicy
+		field  string
+	}{
+		"nothing could move":     {&windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0%"}, "rollout.max_unavailable"},
+		"surge with recreate":    {&windlassv1.RolloutPolicy{Strategy: 2, MaxSurge: "1"}, "rollout.max_surge"},
+		"more than all":          {&windlassv1.RolloutPolicy{MaxUnavailable: "101%"}, "rollout.max_unavailable"},
+		"not the app's region":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"mars"}}}}, "rollout.waves[0].regions[0]"},
+		"a region twice":         {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}, {Regions: []string{"us-east-1", "eu-west-1"}}}}, "rollout.waves[1].regions[1]"},
+		"a region in no wave":    {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}}}, "rollout.waves"},
+		"nothing left":           {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{}, {Regions: []string{"eu-west-1"}}}}, "rollout.waves[0]"},
+		"names and labels":       {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}, Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
+		"labels that none has":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
+		"two waves of one name":  {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Name: "a", Regions: []string{"eu-west-1"}}, {Name: "a"}}}, "rollout.waves[1].name"},
+		"no amount":              {&windlassv1.RolloutPolicy{MaxSurge: "many"}, "rollout.max_surge"},
+		"a strategy of no kind":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
+		"a bake time of a month": {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(31 * 24 * time.Hour)}}}, "rollout.waves[0].bake_time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.deployBy("chat", c.policy)
+			refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, c.field)
+		})
+	}
+}
+
+func TestOnlyAStagedRolloutIsSteered(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat")
+	_, err := w.rollouts(w.deployer).PauseRollout(t.Context(), &windlassv1.PauseRolloutRequest{App: "chat"})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+	_, err = w.rollouts(w.viewer).PauseRollout(t.Context(), &windlassv1.PauseRolloutRequest{App: "chat"})
+	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+}

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// stagingOf reads how the locked app's rollouts go.
+func (c *change) stagingOf(app model.App) (model.Staging, error) {
+	none := model.Staging{AppID: app.ID, WorkspaceID: app.WorkspaceID}
+	if app.LatestVersion == 0 {
+		return none, nil
+	}
+	rows, err := c.GetStagings([]string{app.ID})
+	if err != nil {
+		return none, fmt.Errorf("read staging of app %s: %w", app.ID, err)
+	}
+	if len(rows) == 0 {
+		return none, nil
+	}
+	return rows[0], nil
+}
+
+func (c *change) putStaging(s model.Staging) error {
+	s.UpdatedAt = c.at
+	if err := c.PutStaging(s); err != nil {
+		return fmt.Errorf("store staging of app %s: %w", s.AppID, err)
+	}
+	return nil
+}
+
+// setPolicy has the app's next rollouts go by another policy, nil for none. It stores
+// the change, and tells it.
+func (c *change) setPolicy(app model.App, s *model.Staging, policy *windlassv1.RolloutPolicy) error {
+	if proto.Equal(s.Policy, policy) {
+		return nil
+	}
+	why := "rollouts go by the policy that came with it from now on"
+	if policy == nil {
+		why = "rollouts go in all regions at once from now on: no policy came with it"
+	}
+	if s.Course.Active(app.RolloutID) {
+		why += "; the one in flight keeps its own"
+	}
+	s.Policy = policy
+	c.log(app, model.History{What: "RolloutPolicyChanged", Why: why})
+	return c.putStaging(*s)
+}
+
+// counted are the rows that the app is to count by in its workspace's quotas. A staged
+// rollout's rows say what regions run for now: what counts is what they are to come to.
+func counted(s model.Staging, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
+	if !s.Course.Active(app.RolloutID) || live == nil {
+		return rows
+	}
+	var out []model.Topology
+	for _, t := range rows {
+		if t.DeploymentID == live.ID {
+			if n, ok := s.Course.OldSizes[t.RegionID]; ok {
+				t.Replicas = n
+			}
+			out = append(out, t)
+		}
+	}
+	if next == nil || next.ID == live.ID {
+		return out
+	}
+	for _, id := range keysOf(s.Course.Sizes) {
+		out = append(out, model.Topology{
+			AppID: app.ID, DeploymentID: next.ID, RegionID: id, Replicas: s.Course.Sizes[id],
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+		})
+	}
+	return out
+}
+
+func keysOf(m map[string]int32) []string {
+	set := map[string]bool{}
+	for id := range m {
+		set[id] = true
+	}
+	return keys(set)
+}
+
+// resize scales an app in the middle of a staged rollout, and tells whether that
+// changes anything. The workflow takes the regions there.
+func (c *change) resize(app *model.App, r running, regionID string, replicas int32) (int, error) {
+	s := r.staging.Clone()
+	n := plan.Resize(s.Course, regionID, replicas)
+	if regionID == "" {
+		app.Replicas = replicas
+	}
+	if err := c.store(app); err != nil {
+		return 0, err
+	}
+	if err := c.putStaging(s); err != nil || n == 0 {
+		return 0, err
+	}
+	c.claims(*app, r.live, r.flight.deployment, counted(s, *app, r.live, r.flight.deployment, r.rows))
+	return n, c.wake(app.ID)
+}

@@ -1,0 +1,93 @@
+package api
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func rolloutProto(r model.Rollout) *windlassv1.Rollout {
+	return &windlassv1.Rollout{
+		Id: r.ID, AppId: r.AppID, DeploymentId: r.DeploymentID, Version: r.Version, FromVersion: r.FromVersion,
+		Status: r.Status, Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy,
+		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+	}
+}
+
+// rolloutView is the rollout with where it is, if it goes by a policy and is the app's
+// newest.
+func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
+	out := rolloutProto(r)
+	c := f.stagings[app.ID].Course
+	if c == nil || c.RolloutID != r.ID {
+		return out
+	}
+	out.Progress = courseProto(c)
+	for i, w := range c.Waves {
+		for j, st := range w.Regions {
+			regionProgress(f, app, r, c, st, out.Progress.Waves[i].Regions[j])
+		}
+	}
+	return out
+}
+
+// courseProto is the course by itself, without what runs.
+func courseProto(c *model.Course) *windlassv1.RolloutProgress {
+	out := &windlassv1.RolloutProgress{
+		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
+		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt,
+	}
+	for _, w := range c.Waves {
+		wave := &windlassv1.WaveProgress{Name: w.Name, State: w.State}
+		if w.State == windlassv1.WaveProgress_STATE_BAKING {
+			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
+		}
+		for _, st := range w.Regions {
+			wave.Regions = append(wave.Regions, &windlassv1.RegionProgress{
+				Region: st.RegionID, State: st.State, Since: st.Since, Reason: st.Reason, Message: st.Message,
+			})
+		}
+		out.Waves = append(out.Waves, wave)
+	}
+	return out
+}
+
+// regionProgress fills in what runs in the region.
+func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st model.CourseRegion, out *windlassv1.RegionProgress) {
+	if region, ok := f.regions[st.RegionID]; ok {
+		out.Region = region.Name
+	}
+	out.Replicas = c.Sizes[st.RegionID]
+	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
+		out.Replicas = n
+	}
+	if r.FinishedAt == 0 {
+		out.Deadline = plan.RegionDeadline(c, f.deployments[r.DeploymentID].Spec, st)
+	}
+	version := func(deploymentID string, number int32) *windlassv1.VersionProgress {
+		v := &windlassv1.VersionProgress{Version: number}
+		for _, t := range f.rows[app.ID] {
+			if t.DeploymentID != deploymentID || t.RegionID != st.RegionID {
+				continue
+			}
+			pl := f.place(t)
+			v.Weight = t.Weight
+			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+				v.Replicas, v.Ready = t.Replicas, pl.Observed.ReadyReplicas
+			}
+			if out.Reason == "" && deploymentID == r.DeploymentID && !pl.Settled() && v.Replicas > 0 {
+				out.Reason, out.Message = pl.Why()
+			}
+			if pl.Unreachable() {
+				out.Reason = "RegionUnreachable"
+				out.Message = fmt.Sprintf("what runs there is as of when it was last heard of; %s", pl.Region.Message)
+			}
+		}
+		return v
+	}
+	out.Old, out.New = version(r.FromDeploymentID, r.FromVersion), version(r.DeploymentID, r.Version)
+}

@@ -1,0 +1,163 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Staging is how an app's rollouts go: its policy, and the course of the newest
+// rollout under one. Apps that never had a policy have none.
+type Staging struct {
+	AppID, WorkspaceID string
+	// Policy of the next rollout, nil for none.
+	Policy *windlassv1.RolloutPolicy
+	// Course of the newest staged rollout, nil before the first.
+	Course    *Course
+	UpdatedAt int64
+}
+
+// Clone shares nothing with s.
+func (s Staging) Clone() Staging {
+	s.Policy = proto.CloneOf(s.Policy)
+	s.Course = s.Course.Clone()
+	return s
+}
+
+// Course is where a staged rollout is. While it is under way, the replicas of the
+// app's topology are what its regions are told for now; what they are to come to is
+// kept here.
+type Course struct {
+	RolloutID string
+	// Policy that the rollout began with.
+	Policy *windlassv1.RolloutPolicy
+	// Replicas that were asked for with the new version, -1 for none: each region then
+	// keeps the number that it has.
+	Replicas int32
+	// DefaultReplicas are for regions that the app is new to.
+	DefaultReplicas int32
+	// OldSizes and Sizes are the replicas wanted in each region, by id, of the version
+	// that is live and of the new one. Sizes are set when it starts.
+	OldSizes, Sizes map[string]int32
+	// Back: it goes back to the version that is live, to end as Final for Reason.
+	Back            bool
+	Final           windlassv1.RolloutStatus
+	Reason, Message string
+	// Paused at, unix ms; 0 for not. Failed tells that a wave's on_failure did it.
+	PausedAt            int64
+	PausedBy, PausedWhy string
+	Failed              bool
+	Waves               []CourseWave
+	// DoneAt is when it was over.
+	DoneAt int64
+}
+
+// CourseWave is where a wave of it is.
+type CourseWave struct {
+	Name string
+	// Policy is its index among those of the policy.
+	Policy int
+	State  windlassv1.WaveProgress_State
+	// BakingSince is when the new version began to serve in all regions.
+	BakingSince int64
+	// SkippedBy ended the bake time.
+	SkippedBy string
+	Regions   []CourseRegion
+}
+
+// CourseRegion is where a region of a wave is.
+type CourseRegion struct {
+	RegionID string
+	State    windlassv1.RegionProgress_State
+	Since    int64
+	// Score is the most that was reached, ScoredAt when: a deadline runs from then,
+	// while nothing holds it.
+	Score    int32
+	ScoredAt int64
+	// HeldSince is when the clock of the deadline was stopped; 0: it runs.
+	HeldSince       int64
+	Reason, Message string
+}
+
+// Clone shares nothing with c; nil for nil.
+func (c *Course) Clone() *Course {
+	if c == nil {
+		return nil
+	}
+	out := *c
+	out.Policy = proto.CloneOf(c.Policy)
+	out.OldSizes, out.Sizes = maps.Clone(c.OldSizes), maps.Clone(c.Sizes)
+	out.Waves = slices.Clone(c.Waves)
+	for i := range out.Waves {
+		out.Waves[i].Regions = slices.Clone(out.Waves[i].Regions)
+	}
+	return &out
+}
+
+// Equal tells whether the two say the same.
+func (c *Course) Equal(other *Course) bool {
+	if c == nil || other == nil {
+		return c == other
+	}
+	if !proto.Equal(c.Policy, other.Policy) {
+		return false
+	}
+	a, b := *c, *other
+	a.Policy, b.Policy = nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// Active tells whether the course is that of the rollout, and not over.
+func (c *Course) Active(rolloutID string) bool {
+	return c != nil && rolloutID != "" && c.RolloutID == rolloutID && c.DoneAt == 0
+}
+
+// storedCourse is a Course as it is kept. Fields are only ever added: a course outlives
+// the program that began it.
+type storedCourse struct {
+	course
+	PolicyProto []byte
+}
+
+type course Course
+
+// EncodeCourse returns the course as it is kept; nothing for nil.
+func EncodeCourse(c *Course) ([]byte, error) {
+	if c == nil {
+		return []byte{}, nil
+	}
+	s := storedCourse{course: course(*c)}
+	var err error
+	if s.PolicyProto, err = proto.Marshal(c.Policy); err != nil {
+		return nil, fmt.Errorf("encode policy of rollout %s: %w", c.RolloutID, err)
+	}
+	s.Policy = nil
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode course of rollout %s: %w", c.RolloutID, err)
+	}
+	return b, nil
+}
+
+// DecodeCourse reads what EncodeCourse wrote.
+func DecodeCourse(b []byte) (*Course, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	var s storedCourse
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, fmt.Errorf("decode course: %w", err)
+	}
+	c := Course(s.course)
+	c.Policy = &windlassv1.RolloutPolicy{}
+	if err := proto.Unmarshal(s.PolicyProto, c.Policy); err != nil {
+		return nil, fmt.Errorf("decode policy of rollout %s: %w", c.RolloutID, err)
+	}
+	return &c, nil
+}

@@ -1,0 +1,147 @@
+package plan
+
+import (
+	"maps"
+	"math"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// NextCourse is the course that a new rollout of the app sets out on, given its rows;
+// nil if it is to have none: the app has no policy, or nothing is live that is to be
+// protected. What a rollout that it supersedes left half way keeps its policy until it
+// is sorted out, even if the app has none any more. replicas are those asked for with
+// the new version, -1 for none.
+func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, replicas int32) *model.Course {
+	if app.LiveDeploymentID == "" {
+		return nil
+	}
+	policy := s.Policy
+	c := &model.Course{
+		RolloutID: rolloutID, Replicas: replicas, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
+	}
+	unfinished := s.Course != nil && s.Course.DoneAt == 0
+	for _, t := range rows {
+		if active(&t) && t.DeploymentID == app.LiveDeploymentID {
+			c.OldSizes[t.RegionID] = t.Replicas
+		}
+	}
+	if unfinished {
+		if policy == nil {
+			policy = s.Course.Policy
+		}
+		maps.Copy(c.OldSizes, s.Course.OldSizes)
+	}
+	if policy == nil {
+		return nil
+	}
+	c.Policy = policy
+	return c
+}
+
+// Resize has regions come to another number of replicas, of whichever version is wanted
+// there; all of them if region is empty. It tells how many that changed.
+func Resize(c *model.Course, region string, replicas int32) (changed int) {
+	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
+		for id, n := range sizes {
+			if (region == "" || id == region) && n != replicas {
+				sizes[id] = replicas
+				changed++
+			}
+		}
+	}
+	if region == "" {
+		c.Replicas = replicas
+	}
+	return changed
+}
+
+// Refusal is why a person's word about a rollout makes no sense now, and what would.
+type Refusal struct{ Message, Fix string }
+
+func (r *Refusal) Error() string { return r.Message }
+
+var errGoingBack = &Refusal{"the rollout is going back already", "Wait until it is back, or deploy another version."}
+
+// Pause holds the course. It tells whether that changes anything, as do the others.
+func Pause(c *model.Course, who, why string, now int64) (changed bool, err error) {
+	switch {
+	case c.Back:
+		return false, errGoingBack
+	case c.PausedAt != 0:
+		return false, nil
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy = now, who, why
+	stopClocks(c, now)
+	return true, nil
+}
+
+// Resume has it go on after a person's pause.
+func Resume(c *model.Course) (changed bool, err error) {
+	switch {
+	case c.Back:
+		return false, errGoingBack
+	case c.PausedAt == 0:
+		return false, nil
+	case c.Failed:
+		return false, &Refusal{
+			"the rollout is paused because " + c.PausedWhy + ": to go on would change nothing about that",
+			"Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`.",
+		}
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy = 0, "", ""
+	return true, nil
+}
+
+// Retry has the regions that failed begin again.
+func Retry(c *model.Course, now int64) (changed bool, err error) {
+	if c.Back {
+		return false, errGoingBack
+	}
+	for i := range c.Waves {
+		for j := range c.Waves[i].Regions {
+			st := &c.Waves[i].Regions[j]
+			switch st.State {
+			case regionFailed:
+				st.State = regionRolling
+			case regionGoingBack, regionBack:
+				st.State = regionWaiting
+			default:
+				continue
+			}
+			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			w := &c.Waves[i]
+			w.State, w.BakingSince, w.SkippedBy = waveRolling, 0, ""
+			changed = true
+		}
+	}
+	if c.Failed {
+		c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+		changed = true
+	}
+	return changed, nil
+}
+
+// SkipBake ends the bake time of the wave that is baking.
+func SkipBake(c *model.Course, who string) (wave string, err error) {
+	if c.Back {
+		return "", errGoingBack
+	}
+	for i := range c.Waves {
+		if w := &c.Waves[i]; w.State == waveBaking {
+			w.SkippedBy = who
+			return w.Name, nil
+		}
+	}
+	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
+}
+
+func stopClocks(c *model.Course, now int64) {
+	for i := range c.Waves {
+		for j := range c.Waves[i].Regions {
+			if st := &c.Waves[i].Regions[j]; st.State == regionRolling && st.HeldSince == 0 {
+				st.HeldSince = now
+			}
+		}
+	}
+}

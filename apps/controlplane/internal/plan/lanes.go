@@ -1,0 +1,289 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// lane is a region under a staged rollout: which version it is to come to have to
+// itself, and how far it is. The version is the target where its turn has come, and the
+// live one everywhere else: so to go back is no path of its own.
+type lane struct {
+	strategy.Lane
+	region string
+	// to is nil where neither version belongs: the region is new with the target, and
+	// it is not its turn, or no longer.
+	to   *model.Deployment
+	row  *model.Topology // of to; nil before it has one
+	from []*model.Topology
+	// seen is how many replicas of from the region tells of.
+	seen int32
+	// out of reach: what was last heard of it decides nothing.
+	lost bool
+}
+
+// restored tells whether the lane is as it is to be once nothing is under way: to has
+// what it is to have, and the others nothing. Not that it is ready: what fails here was
+// live before, and may have failed then.
+func (l *lane) restored() bool {
+	if len(l.from) == 0 && l.To.Told == l.Size {
+		return true // nothing ever began here, whatever the region says of it
+	}
+	if l.lost || !l.To.Known || l.To.Told != l.Size {
+		return false
+	}
+	for _, f := range l.Lane.From {
+		if !f.Known || f.Told > 0 {
+			return false
+		}
+	}
+	return l.to == nil || len(l.from) == 0 || l.To.Serving == 0 || l.Alone()
+}
+
+// look makes the lanes of all regions that have anything, sorted.
+func (p *planner) look() []*lane {
+	regions := map[string]bool{}
+	for _, t := range p.rows {
+		if active(t) {
+			regions[t.RegionID] = true
+		}
+	}
+	for _, w := range p.course.Waves {
+		for _, r := range w.Regions {
+			regions[r.RegionID] = true
+		}
+	}
+	var lanes []*lane
+	for _, id := range sortedKeys(regions) {
+		lanes = append(lanes, p.lane(id))
+	}
+	return lanes
+}
+
+func (p *planner) lane(region string) *lane {
+	c := p.course
+	wave, st := p.courseRegion(region)
+	l := &lane{region: region, lost: p.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
+	forward := st != nil && !c.Back && isForward(st.State)
+	if forward {
+		l.to = p.target()
+	} else if p.isActive(p.app.LiveDeploymentID, region) {
+		l.to = p.live()
+	}
+	l.Size = 0
+	if l.to != nil {
+		l.Size = p.size(l.to.ID, region)
+		l.Need = l.Size
+		if m := l.to.Spec.GetMinReady(); m > 0 && m < l.Size {
+			l.Need = m
+		}
+	}
+	l.Surge, l.Unavailable = strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), l.Size)
+	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
+	l.Hold = c.PausedAt != 0 && (st == nil || st.State != windlassv1.RegionProgress_STATE_GOING_BACK)
+	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
+		l.Keep = l.Surge
+	}
+	l.Acknowledged = p.acknowledged(region)
+	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
+	for _, t := range p.rows {
+		switch {
+		case t.RegionID != region || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		case !active(t):
+			s := p.side(t)
+			l.Leaving += s.Existing
+			l.LeavingKnown = l.LeavingKnown && s.Known
+		case l.to != nil && t.DeploymentID == l.to.ID:
+			l.row, l.To, l.Absent = t, p.side(t), false
+		default:
+			l.from = append(l.from, t)
+		}
+	}
+	// What nobody wants any more goes before what would be the way back.
+	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
+		return cmp.Compare(p.rank(a.DeploymentID), p.rank(b.DeploymentID))
+	})
+	for _, t := range l.from {
+		l.Lane.From = append(l.Lane.From, p.side(t))
+		l.seen += p.seen(t)
+	}
+	return l
+}
+
+func (p *planner) rank(deployment string) int {
+	if p.isWanted(deployment) {
+		return 1
+	}
+	return 0
+}
+
+// size is what the region is to come to of the live version or the target.
+func (p *planner) size(deployment, region string) int32 {
+	old := deployment == p.app.LiveDeploymentID
+	sizes := p.course.Sizes
+	if old {
+		sizes = p.course.OldSizes
+	}
+	if n, ok := sizes[region]; ok {
+		return n
+	}
+	for _, t := range p.rows {
+		if t.DeploymentID == deployment && t.RegionID == region {
+			return t.Replicas
+		}
+	}
+	return 0
+}
+
+// side reads what the row's region says of it, in replicas.
+func (p *planner) side(t *model.Topology) strategy.Side {
+	pl := p.place(t)
+	o := pl.Observed
+	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas}
+	if !active(t) {
+		s.Told = 0
+	}
+	counted := o.CountsGeneration >= t.Generation
+	rejected := pl.Heard() && o.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
+	s.Known = pl.Heard() && (counted || rejected)
+	s.Serving = min(o.ReadyReplicas, s.Told)
+	if s.Known && pl.Applied() && counted && !o.Deleted {
+		s.Ready = s.Serving
+	}
+	if s.Known && (!active(t) || rejected && !o.Retryable) {
+		// What was refused for good never comes to be.
+		s.Existing = 0
+	}
+	s.Existing = max(s.Existing, p.seen(t))
+	return s
+}
+
+// seen is how many replicas of the row the region tells of, whatever their state.
+func (p *planner) seen(t *model.Topology) int32 {
+	each := instancesEach(p.deps[t.DeploymentID])
+	return (p.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
+}
+
+// instancesEach is how many instances make a replica.
+func instancesEach(d *model.Deployment) int32 {
+	if d == nil || len(d.Spec.GetRoles()) == 0 {
+		return 1
+	}
+	var n int32
+	for _, r := range d.Spec.GetRoles() {
+		n += max(r.GetInstances(), 1)
+	}
+	return n
+}
+
+// moveLanes takes the step of each lane that there is.
+func (p *planner) moveLanes() {
+	for _, l := range p.look() {
+		if !l.lost {
+			p.moveLane(l)
+		}
+	}
+}
+
+func (p *planner) moveLane(l *lane) {
+	s := strategy.Next(l.Lane)
+	_, st := p.courseRegion(l.region)
+	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && isForward(st.State) && !l.Hold
+	moves, shares := begins || s.To != l.To.Told, s.ToWeight != l.To.Weight
+	for i, f := range l.Lane.From {
+		moves = moves || s.From[i] != f.Told
+		shares = shares || s.FromWeights[i] != f.Weight
+	}
+	if !moves && !shares || !p.room(l.region) {
+		return
+	}
+	var parts []string
+	tell := func(t *model.Topology, from, to int32) {
+		if from != to {
+			parts = append(parts, fmt.Sprintf("%s %d -> %d", p.versionOf(t.DeploymentID), from, to))
+		}
+	}
+	switch {
+	case begins:
+		p.assign(l.to, l.region, s.To)
+		parts = append(parts, fmt.Sprintf("%s 0 -> %d", p.versionOf(l.to.ID), s.To))
+	case l.row != nil:
+		tell(l.row, l.To.Told, s.To)
+		p.tellReplicas(l.row, s.To)
+		p.give(l.row, s.ToWeight)
+	}
+	for i, t := range l.from {
+		tell(t, l.Lane.From[i].Told, s.From[i])
+		p.tellReplicas(t, s.From[i])
+		p.give(t, s.FromWeights[i])
+	}
+	if len(parts) > 0 {
+		p.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+l.figures(p), l.to, l.region)
+	}
+}
+
+// tellReplicas has the row's region run so many.
+func (p *planner) tellReplicas(t *model.Topology, n int32) {
+	if t.Replicas != n {
+		t.Replicas = n
+		t.Generation++
+	}
+}
+
+// give sets the row's share of the traffic; weigh makes the route of it.
+func (p *planner) give(t *model.Topology, weight int32) {
+	p.shares[rowKey{t.DeploymentID, t.RegionID}] = weight
+	if weight > 0 && t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING {
+		t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	}
+}
+
+// figures are what the step was taken on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
+func (l *lane) figures(p *planner) string {
+	var parts []string
+	for i, t := range l.from {
+		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.Lane.From[i].Serving, l.Lane.From[i].Told))
+	}
+	if l.row != nil {
+		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(l.row.DeploymentID), l.To.Serving, l.To.Told))
+	}
+	if len(parts) == 0 {
+		return fmt.Sprintf("wanted: %d", l.Size)
+	}
+	return fmt.Sprintf("ready: %s; wanted: %d", strings.Join(parts, ", "), l.Size)
+}
+
+func (p *planner) versionOf(deployment string) string {
+	if d := p.deps[deployment]; d != nil {
+		return fmt.Sprintf("v%d", d.Version)
+	}
+	return deployment
+}
+
+// logShares tells where traffic goes, region by region.
+func (p *planner) logShares() {
+	for _, region := range sortedKeys(p.routes) {
+		if p.routes[region].Generation == p.routesWas[region].Generation {
+			continue
+		}
+		var parts []string
+		for _, t := range p.rows {
+			if t.RegionID == region && t.Weight > 0 {
+				parts = append(parts, fmt.Sprintf("%s %d %%", p.versionOf(t.DeploymentID), t.Weight))
+			}
+		}
+		if len(parts) == 0 {
+			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
+			continue
+		}
+		p.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
+			strings.Join(parts, ", "), p.routes[region].Generation, p.lane(region).figures(p)), p.target(), region)
+	}
+}

@@ -1,0 +1,130 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Lint holds a plan against what must be true of every plan for a staged rollout,
+// without regard to how it was made, and returns what is not. A finding is a bug of
+// this package; the plan is carried out nevertheless, since what it was made on is gone
+// by the time anybody looks.
+func Lint(in Input, out Output) (findings []string) {
+	if in.Staging == nil || in.Rollout == nil || in.App.DeletingSince != 0 || !in.Staging.Course.Active(in.Rollout.ID) {
+		return nil
+	}
+	l := &linter{planner: newPlanner(in, 0), course: in.Staging.Course, after: map[rowKey]model.Topology{}}
+	if out.Staging != nil {
+		l.course = out.Staging.Course
+	}
+	regions := map[string]bool{}
+	for _, t := range in.Topology {
+		l.after[rowKey{t.DeploymentID, t.RegionID}] = t
+	}
+	for _, t := range out.Topology {
+		l.after[rowKey{t.DeploymentID, t.RegionID}] = t
+		regions[t.RegionID] = true
+	}
+	routed := map[string]bool{}
+	for _, r := range out.Routes {
+		routed[r.RegionID] = true
+	}
+	for _, region := range sortedKeys(regions) {
+		l.region(region, routed[region])
+	}
+	return l.findings
+}
+
+type linter struct {
+	*planner
+	course   *model.Course
+	after    map[rowKey]model.Topology
+	findings []string
+}
+
+func (l *linter) findf(region, format string, args ...any) {
+	l.findings = append(l.findings, region+": "+fmt.Sprintf(format, args...))
+}
+
+// bounds are the widest that either version's size allows.
+func (l *linter) bounds(region string) (floor, ceiling int32) {
+	floor = -1
+	for _, sizes := range []map[string]int32{l.course.Sizes, l.course.OldSizes} {
+		size, ok := sizes[region]
+		if !ok {
+			floor = 0 // one version is not to be there: nothing takes its place
+			continue
+		}
+		surge, unavailable := strategy.Bounds(l.course.Policy.GetMaxSurge(), l.course.Policy.GetMaxUnavailable(), size)
+		if l.course.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+			surge, unavailable = 0, size
+		}
+		ceiling = max(ceiling, size+surge)
+		if low := size - unavailable; floor < 0 || low < floor {
+			floor = low
+		}
+	}
+	for _, d := range l.deps {
+		if m := d.Spec.GetMinReady(); m > 0 {
+			floor = min(floor, m)
+		}
+	}
+	return floor, ceiling
+}
+
+func (l *linter) isZero(region string) bool {
+	old, hadOld := l.course.OldSizes[region]
+	size, had := l.course.Sizes[region]
+	return hadOld && old == 0 || had && size == 0
+}
+
+func (l *linter) region(region string, routed bool) {
+	floor, ceiling := l.bounds(region)
+	var could, was, serves, served, weight int32
+	shrinks := false
+	for _, key := range sortedRows(l.after) {
+		t := l.after[key]
+		if key.region != region {
+			continue
+		}
+		before, had := l.before[key]
+		var s strategy.Side
+		if had {
+			s = l.side(&before)
+		}
+		told := t.Replicas
+		if !active(&t) {
+			told = 0
+		}
+		could += max(told, s.Existing)
+		was += s.Existing
+		weight += t.Weight
+		served += s.Ready
+		serves += min(s.Ready, told)
+		if had && active(&before) && told < s.Ready {
+			shrinks = true
+			// Scaled to nothing, nobody has to serve.
+			if told == 0 && before.Weight != 0 && !l.isZero(region) {
+				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
+			}
+			if told == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
+				l.findf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
+			}
+		}
+		if t.Weight != before.Weight && !routed {
+			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
+		}
+	}
+	if could > was && could > ceiling {
+		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
+	}
+	if shrinks && floor >= 0 && serves < floor {
+		l.findf(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
+	}
+	if weight > strategy.Full {
+		l.findf(region, "weights add up to %d", weight)
+	}
+}

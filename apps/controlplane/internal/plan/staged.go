@@ -1,0 +1,415 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A staged rollout is one of an app with a policy. Two things are decided apart:
+//
+//	judge      which regions' turn it is, by waves, and whether all goes back
+//	moveLanes  in each region, the next step towards the version that is wanted there
+//
+// The live pointer moves when the last wave is done. Until then the version that is
+// live keeps its rows everywhere, with fewer replicas or none, and going back only
+// changes which version is wanted where.
+
+const (
+	waveWaiting = windlassv1.WaveProgress_STATE_WAITING
+	waveRolling = windlassv1.WaveProgress_STATE_ROLLING
+	waveBaking  = windlassv1.WaveProgress_STATE_BAKING
+	waveDone    = windlassv1.WaveProgress_STATE_DONE
+
+	regionWaiting   = windlassv1.RegionProgress_STATE_WAITING
+	regionRolling   = windlassv1.RegionProgress_STATE_ROLLING
+	regionMoved     = windlassv1.RegionProgress_STATE_MOVED
+	regionGoingBack = windlassv1.RegionProgress_STATE_GOING_BACK
+	regionBack      = windlassv1.RegionProgress_STATE_BACK
+	regionFailed    = windlassv1.RegionProgress_STATE_FAILED
+)
+
+// isForward tells whether the target is what is wanted in a region of that state.
+func isForward(s windlassv1.RegionProgress_State) bool {
+	return s == regionRolling || s == regionMoved || s == regionFailed
+}
+
+// staged tells whether the rollout in flight goes by a policy.
+func (p *planner) staged() bool {
+	return p.course != nil && p.target() != nil && p.course.Active(p.rollout.ID) && p.app.DeletingSince == 0
+}
+
+// courseRegion finds the region's wave and state, nil if it has none.
+func (p *planner) courseRegion(region string) (*model.CourseWave, *model.CourseRegion) {
+	for i := range p.course.Waves {
+		w := &p.course.Waves[i]
+		for j := range w.Regions {
+			if w.Regions[j].RegionID == region {
+				return w, &w.Regions[j]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// stage takes a staged rollout as far as the facts allow, once in a call.
+func (p *planner) stage(d *model.Deployment) bool {
+	c := p.course
+	done := false
+	if !c.Back && c.PausedAt == 0 && len(c.Waves) > 0 {
+		done = p.judge(d)
+	}
+	p.noteBack()
+	switch {
+	case done:
+		p.rollout.Deadline = 0
+		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+		p.goLive(d)
+		return true
+	case c.Back && p.restored():
+		p.finishBack(d)
+		return true
+	}
+	p.moveLanes()
+	if len(c.Waves) > 0 {
+		p.rollout.Deadline = p.deadlineOfRegions()
+	}
+	return false
+}
+
+// judge lets regions and waves come to their turn, and tells whether all are done.
+func (p *planner) judge(d *model.Deployment) (done bool) {
+	for i := range p.course.Waves {
+		w := &p.course.Waves[i]
+		if w.State == waveWaiting {
+			w.State = waveRolling
+			p.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(p.course.Waves), p.regionNames(w)), d, "")
+		}
+		for j := range w.Regions {
+			if p.judgeRegion(d, w, &w.Regions[j]) {
+				return false
+			}
+		}
+		if w.State == waveDone {
+			continue
+		}
+		if !p.begun(d, w) || !p.baked(d, w) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *planner) regionNames(w *model.CourseWave) string {
+	var names []string
+	for _, r := range w.Regions {
+		names = append(names, p.regionName(r.RegionID))
+	}
+	return strings.Join(names, ", ")
+}
+
+// judgeRegion looks at a region whose turn has come, and tells whether it stopped the
+// rollout.
+func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
+	if !isForward(st.State) {
+		return false
+	}
+	l := p.lane(st.RegionID)
+	if l.lost {
+		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
+			p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
+			return true
+		}
+		if st.State == regionRolling && st.HeldSince == 0 {
+			st.HeldSince = p.now
+		}
+		return false
+	}
+	if st.HeldSince != 0 {
+		st.ScoredAt += p.now - st.HeldSince
+		st.HeldSince = 0
+	}
+	if l.row != nil {
+		// What was said before it was tried again is of the try before.
+		pl := p.place(l.row)
+		if reason, message, doomed := pl.Doomed(); doomed && pl.Observed.UpdatedAt >= st.Since {
+			p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
+			return true
+		}
+	}
+	serves := l.Serves() && l.Alone()
+	switch {
+	case st.State != regionMoved && serves:
+		st.State, st.Since, st.Reason, st.Message = regionMoved, p.now, "", ""
+		p.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
+	case st.State == regionMoved && !serves && w.State != waveDone:
+		st.State, st.Since, st.ScoredAt, st.Score = regionRolling, p.now, p.now, l.score()
+		p.log("RegionUnsettled", "it no longer serves alone and in full; "+l.figures(p), d, st.RegionID)
+	}
+	return st.State == regionRolling && p.regionLate(d, w, st, l)
+}
+
+// regionLate notes what progress there is, and fails a region that makes none.
+func (p *planner) regionLate(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
+		st.Score, st.ScoredAt = score, p.now
+	}
+	due := RegionDeadline(p.course, d.Spec, *st)
+	if due == 0 || p.now < due {
+		return false
+	}
+	if l.row != nil {
+		if pl := p.place(l.row); pl.Resyncing() || p.now-pl.Region.LastReportAt > freshFor {
+			p.stale = true
+			return false
+		}
+	}
+	reason, message := rollup.ReasonDeadlineExceeded, ""
+	if l.row != nil {
+		why, text := p.place(l.row).Why()
+		if slices.Contains(keepFromStarting, why) {
+			reason = why
+		}
+		message = strings.TrimSpace(why + " " + text)
+	}
+	late := fmt.Sprintf("no progress for %d s", (p.now-st.ScoredAt)/1000)
+	if !l.Acknowledged {
+		late += fmt.Sprintf(", route generation %d is not acknowledged", p.routes[st.RegionID].Generation)
+	}
+	if message != "" {
+		late += ": " + message
+	}
+	p.failRegion(d, w, st, reason, late)
+	return true
+}
+
+// score grows with what comes of the steps, not with the steps: replicas that are ready,
+// and old ones that are gone.
+func (l *lane) score() int32 {
+	n := l.To.Ready - l.seen
+	if l.Acknowledged && l.To.Weight == 100 {
+		n++
+	}
+	return n
+}
+
+// RegionDeadline is when the region has to have progressed, 0 for no time.
+func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
+	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
+	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || c.PausedAt != 0 || c.Back {
+		return 0
+	}
+	return st.ScoredAt + limit
+}
+
+func (p *planner) deadlineOfRegions() (due int64) {
+	d := p.target()
+	for _, w := range p.course.Waves {
+		for i := range w.Regions {
+			if at := RegionDeadline(p.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
+				due = at
+			}
+		}
+	}
+	return due
+}
+
+// begun lets as many regions of the wave begin as may move at once, and tells whether
+// all have moved.
+func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
+	policy := wavePolicy(p.course, *w)
+	atOnce := max(1, int(policy.GetMaxParallel()))
+	all = true
+	for i := range w.Regions {
+		if w.Regions[i].State == regionRolling {
+			atOnce--
+		}
+		all = all && w.Regions[i].State == regionMoved
+	}
+	if !all && w.State == waveBaking {
+		w.State, w.BakingSince = waveRolling, 0
+	}
+	for i := range w.Regions {
+		st := &w.Regions[i]
+		if st.State != regionWaiting || atOnce <= 0 {
+			continue
+		}
+		if l := p.lane(st.RegionID); l.lost {
+			if policy.GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL {
+				p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach, and its turn has come")
+				return false
+			}
+			continue
+		}
+		atOnce--
+		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
+		st.Score = p.lane(st.RegionID).score()
+		p.log("RegionBegun", fmt.Sprintf("its turn has come in wave %s; %s", w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+	}
+	return all
+}
+
+// baked tells whether the wave, all of whose regions have moved, has served long enough.
+func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
+	if w.BakingSince == 0 {
+		w.State, w.BakingSince = waveBaking, p.now
+		if bake := p.bakeTime(w); bake > 0 {
+			p.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, p.regionNames(w), bake/1000), d, "")
+		}
+	}
+	if w.SkippedBy == "" && p.now < w.BakingSince+p.bakeTime(w) {
+		return false
+	}
+	for _, r := range w.Regions {
+		if p.lane(r.RegionID).lost {
+			return false
+		}
+	}
+	w.State = waveDone
+	why := fmt.Sprintf("it served for %d s", (p.now-w.BakingSince)/1000)
+	if w.SkippedBy != "" {
+		why += "; " + w.SkippedBy + " ended its bake time"
+	}
+	p.log("WaveDone", "wave "+w.Name+": "+why, d, "")
+	return true
+}
+
+func (p *planner) bakeTime(w *model.CourseWave) int64 { return BakeTime(p.course, *w) }
+
+// BakeTime of the wave, ms.
+func BakeTime(c *model.Course, w model.CourseWave) int64 {
+	return wavePolicy(c, w).GetBakeTime().AsDuration().Milliseconds()
+}
+
+// failRegion does what the wave's policy says of a region that failed.
+func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, reason, message string) {
+	text := fmt.Sprintf("%s, in wave %s: %s", p.regionName(st.RegionID), w.Name, message)
+	if l := p.lane(st.RegionID); l.row != nil {
+		text = fmt.Sprintf("%s, in wave %s (%s): %s", p.regionName(st.RegionID), w.Name, l.figures(p), message)
+	}
+	st.Reason, st.Message, st.Since = reason, message, p.now
+	onFailure := wavePolicy(p.course, *w).GetOnFailure()
+	switch onFailure {
+	case windlassv1.Wave_ON_FAILURE_PAUSE, windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
+		st.State = regionFailed
+		what := "it stays as it is"
+		if onFailure == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION {
+			st.State = regionGoingBack
+			what = "it goes back to " + p.versionOf(p.app.LiveDeploymentID)
+		}
+		p.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused: retry or abort it", reason, text, what), d, st.RegionID)
+		p.pause(fmt.Sprintf("%s failed (%s)", p.regionName(st.RegionID), reason))
+	default:
+		p.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, text, Who)
+	}
+}
+
+func (p *planner) pause(why string) {
+	c := p.course
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = p.now, Who, why, true
+	stopClocks(c, p.now)
+}
+
+// goBack has every region come to the version that is live. The deployment's end is
+// final at once, for whoever waits for it; the rollout ends when all is back.
+func (p *planner) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
+	c := p.course
+	was := d.Status
+	c.Back, c.Final, c.Reason, c.Message = true, final, reason, message
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+	p.resolve = ""
+	end := windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
+	if final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
+		end = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED
+	}
+	p.move(d, end)
+	d.Reason, d.Message = reason, message
+	p.rollout.Reason, p.rollout.Message, p.rollout.Deadline = reason, message, 0
+	for i := range c.Waves {
+		for j := range c.Waves[i].Regions {
+			if st := &c.Waves[i].Regions[j]; isForward(st.State) {
+				st.State, st.Since, st.HeldSince = regionGoingBack, p.now, 0
+			}
+		}
+	}
+	p.log("RolloutGoingBack", fmt.Sprintf("%s, while %s: %s; every region goes back to %s",
+		reason, name(was), message, p.versionOf(p.app.LiveDeploymentID)), d, "")
+	p.history[len(p.history)-1].Who = who
+}
+
+// noteBack marks the regions that are back.
+func (p *planner) noteBack() {
+	for i := range p.course.Waves {
+		for j := range p.course.Waves[i].Regions {
+			st := &p.course.Waves[i].Regions[j]
+			if st.State != regionGoingBack {
+				continue
+			}
+			if l := p.lane(st.RegionID); l.restored() {
+				st.State, st.Since = regionBack, p.now
+				p.log("RegionBack", "nothing is left of "+p.versionOf(p.rollout.DeploymentID)+"; "+l.figures(p), p.live(), st.RegionID)
+			}
+		}
+	}
+}
+
+func (p *planner) restored() bool {
+	for _, l := range p.look() {
+		if !l.restored() {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *planner) finishBack(d *model.Deployment) {
+	c := p.course
+	p.finish(c.Final, c.Reason, c.Message)
+	what := "RolloutFailed"
+	if c.Final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
+		what = "RolloutCancelled"
+	}
+	p.log(what, fmt.Sprintf("%s: %s; %s has every region to itself again", c.Reason, c.Message, p.versionOf(p.app.LiveDeploymentID)), d, "")
+}
+
+// stageMessage is where it is in one line, for the app's status.
+func (p *planner) stageMessage() string {
+	c, v := p.course, p.versionOf(p.rollout.DeploymentID)
+	if c.Back {
+		return fmt.Sprintf("%s goes back to %s: %s", v, p.versionOf(p.app.LiveDeploymentID), c.Message)
+	}
+	if c.PausedAt != 0 {
+		text := fmt.Sprintf("%s is paused by %s", v, c.PausedBy)
+		if c.PausedWhy != "" {
+			text += ": " + c.PausedWhy
+		}
+		return text
+	}
+	for i, w := range c.Waves {
+		if w.State == waveDone {
+			continue
+		}
+		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
+		if w.State == waveBaking {
+			return at + ", is baking"
+		}
+		var parts []string
+		for _, r := range w.Regions {
+			l := p.lane(r.RegionID)
+			switch {
+			case r.State == regionMoved:
+			case l.lost:
+				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
+			case r.State == regionRolling:
+				parts = append(parts, fmt.Sprintf("%s: %d of %d replicas ready", p.regionName(r.RegionID), l.To.Serving, l.Size))
+			}
+		}
+		return at + ": " + strings.Join(parts, "; ")
+	}
+	return v + ": about to start"
+}

@@ -1,0 +1,372 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fleet is what really runs, apart from what was said of it: agents that take what they
+// are told late, replicas that come and go as they like, and routes as regions serve
+// them. The rules hold of this, whatever the planner knew.
+type fleet struct {
+	*world
+	t    *rapid.T
+	runs map[rowKey]*running
+	// routes by region: deployments that traffic goes to.
+	routes map[string][]string
+	bad    map[string]bool // versions that crash
+	// zeroed: people scaled to nothing, which stops what is routed to.
+	zeroed bool
+	// most that existed before the last thing happened, by region.
+	most map[string]int32
+	// may exist, by region, as of when something was told to start last.
+	may map[string]int32
+}
+
+type running struct {
+	generation, epoch      int64
+	told                   int32
+	gone                   bool
+	ready, other, draining int32 // replicas
+	failed                 bool
+}
+
+func (r *running) existing() int32 { return r.ready + r.other + r.draining }
+
+// pull has the region's agent take the row as it is now: told to have fewer it stops
+// those first that are not ready.
+func (f *fleet) pull(key rowKey) {
+	row, ok := f.rows[key]
+	if !ok {
+		return
+	}
+	r := f.runs[key]
+	if r == nil {
+		r = &running{}
+		f.runs[key] = r
+	}
+	told := row.Replicas
+	r.gone = !active(&row)
+	if r.gone {
+		told = 0
+	}
+	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed {
+		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
+	}
+	grows := told > r.ready+r.other
+	if over := r.ready + r.other - told; over > 0 {
+		idle := min(over, r.other)
+		r.other -= idle
+		r.ready -= over - idle
+		r.draining += over
+	} else {
+		r.other -= over
+	}
+	r.told, r.generation, r.epoch = told, row.Generation, f.regs[key.region].SessionEpoch
+	if grows {
+		f.requireBelowCeiling(key.region)
+	}
+}
+
+func (f *fleet) requireBelowCeiling(region string) {
+	var exist int32
+	for key, r := range f.runs {
+		if key.region == region {
+			exist += r.existing()
+		}
+	}
+	require.LessOrEqual(f.t, exist, max(f.may[region], f.most[region]), "replicas exist in %s", region)
+}
+
+// step notes how many replicas may exist where it has some start.
+func (f *fleet) step() Output {
+	staged := f.staging.Course.Active(f.app.RolloutID)
+	before := maps.Clone(f.rows)
+	out := f.world.step()
+	for _, row := range out.Topology {
+		was := before[rowKey{row.DeploymentID, row.RegionID}]
+		if !active(&was) {
+			was.Replicas = 0
+		}
+		if row.Replicas <= was.Replicas || !active(&row) {
+			continue
+		}
+		f.may[row.RegionID] = 1000
+		if staged {
+			f.may[row.RegionID] = f.ceiling(row.RegionID)
+		}
+	}
+	return out
+}
+
+func (f *fleet) ceiling(region string) (ceiling int32) {
+	c := f.staging.Course
+	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
+		size := sizes[region]
+		surge, _ := strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), size)
+		if c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+			surge = 0
+		}
+		ceiling = max(ceiling, size+surge)
+	}
+	return ceiling
+}
+
+// report tells the control plane what is.
+func (f *fleet) report(key rowKey) {
+	r := f.runs[key]
+	if r == nil {
+		return
+	}
+	f.observe(key.region, key.deployment, func(o *model.Observed) {
+		*o = model.Observed{
+			AppID: f.app.ID, DeploymentID: key.deployment, RegionID: key.region, UpdatedAt: f.now,
+			AppliedEpoch: r.epoch, AppliedGeneration: r.generation, CountsGeneration: r.generation,
+			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Deleted: r.gone && r.existing() == 0,
+			Ready: r.ready, ReadyReplicas: r.ready, Running: r.other, Draining: r.draining,
+		}
+		if r.failed && r.other > 0 {
+			o.Running, o.Fail, o.Doomed, o.Restarts, o.Reason = r.other-1, 1, 1, 3, "CrashLoop"
+		}
+	})
+}
+
+func (f *fleet) serveRoutes(region string) {
+	f.routes[region] = nil
+	for key, row := range f.rows {
+		if key.region == region && row.Weight > 0 {
+			f.routes[region] = append(f.routes[region], key.deployment)
+		}
+	}
+	f.ack(region)
+}
+
+// obeyAll has a region do all that it is told, and tell.
+func (f *fleet) obeyAll(region string) {
+	for _, key := range sortedRows(f.rows) {
+		if key.region != region {
+			continue
+		}
+		f.pull(key)
+		r := f.runs[key]
+		r.draining = 0
+		r.failed = f.bad[key.deployment]
+		if !r.failed {
+			r.ready, r.other = r.ready+r.other, 0
+		} else {
+			r.other, r.ready = r.ready+r.other, 0
+		}
+		f.report(key)
+	}
+	f.serveRoutes(region)
+}
+
+func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
+	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
+	policy := &windlassv1.RolloutPolicy{
+		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 1, 2}).Draw(t, "strategy"),
+		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
+	}
+	wave := func(regions ...string) *windlassv1.Wave {
+		return &windlassv1.Wave{
+			Regions: regions, MaxParallel: rapid.Int32Range(0, 2).Draw(t, "parallel"),
+			BakeTime:      durationpb.New(time.Duration(rapid.IntRange(0, 120).Draw(t, "bake")) * time.Second),
+			OnFailure:     windlassv1.Wave_OnFailure(rapid.Int32Range(0, 3).Draw(t, "on failure")),
+			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 2).Draw(t, "on unreachable")),
+		}
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "waves") {
+	case 1:
+		policy.Waves = []*windlassv1.Wave{wave("eu"), wave()}
+	case 2:
+		policy.Waves = []*windlassv1.Wave{wave("us"), wave("ap"), wave()}
+	}
+	return policy
+}
+
+func (f *fleet) deployStaged() {
+	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
+	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)
+	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
+	s.MinReady = rapid.Int32Range(0, 2).Draw(f.t, "min ready")
+	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
+		f.staging.Policy = drawPolicy(f.t)
+	}
+	id := f.deploy(s)
+	if rapid.Bool().Draw(f.t, "other size") {
+		f.staging.Course.Replicas = s.GetReplicas()
+	}
+	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+}
+
+// happen lets one thing happen.
+func (f *fleet) happen() {
+	t := f.t
+	region := rapid.SampledFrom(places).Draw(t, "region")
+	connected := f.regs[region].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	course := f.staging.Course
+	inFlight := course.Active(f.app.RolloutID)
+	var keys []rowKey
+	for _, k := range sortedRows(f.rows) {
+		if k.region == region {
+			keys = append(keys, k)
+		}
+	}
+	var key rowKey
+	if len(keys) > 0 {
+		key = rapid.SampledFrom(keys).Draw(t, "row")
+	}
+	r := f.runs[key]
+	switch e := rapid.IntRange(0, 29).Draw(t, "event"); {
+	case e <= 4 && connected:
+		f.pull(key)
+	case e <= 8 && connected:
+		f.report(key)
+	case e <= 11 && r != nil && r.other > 0 && !f.bad[key.deployment]:
+		r.ready, r.other = r.ready+1, r.other-1
+	case e == 12 && r != nil && r.ready > 0:
+		r.ready, r.other = r.ready-1, r.other+1
+	case e <= 14 && r != nil:
+		r.draining = 0
+	case e == 15 && r != nil && f.bad[key.deployment]:
+		r.failed = true
+	case e <= 18 && connected:
+		f.serveRoutes(region)
+	case e <= 21 && connected:
+		f.obeyAll(region)
+	case e == 22:
+		f.setRegion(region, func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE })
+	case e == 23:
+		f.setRegion(region, func(r *model.Region) {
+			r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now
+		})
+	case e == 24:
+		f.now += rapid.Int64Range(0, deadline).Draw(t, "pause")
+	case e == 25 && f.app.LatestVersion < 7 && f.app.LiveDeploymentID != "":
+		f.deployStaged()
+	case e == 26 && inFlight:
+		for i := range f.rol {
+			if f.rol[i].ID == f.app.RolloutID {
+				f.rol[i].CancelRequested, f.rol[i].CancelledBy = true, "ada"
+			}
+		}
+	case e == 27 && inFlight:
+		switch rapid.IntRange(0, 3).Draw(t, "say") {
+		case 0:
+			_, _ = Pause(course, "ada", "", f.now)
+		case 1:
+			_, _ = Resume(course)
+		case 2:
+			_, _ = Retry(course, f.now)
+		case 3:
+			_, _ = SkipBake(course, "ada")
+		}
+	case e == 28 && inFlight:
+		n := rapid.Int32Range(0, 4).Draw(t, "size")
+		f.zeroed = f.zeroed || n == 0
+		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n)
+	case e == 29:
+		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
+	}
+	f.most = map[string]int32{}
+	for k, r := range f.runs {
+		f.most[k.region] += r.existing()
+	}
+	if rapid.IntRange(0, 3).Draw(t, "step") != 0 {
+		f.step()
+	}
+}
+
+func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, may: map[string]int32{}}
+	f.policy(policy)
+	f.deploy(spec(2, "eu", "us"))
+	f.heal()
+	return f
+}
+
+// heal mends the world: regions return, and every version works but those that are bad.
+// People take back what they paused.
+func (f *fleet) heal() {
+	for n := 0; ; n++ {
+		require.Less(f.t, n, 400, "it stands still: %s", f.app.Message)
+		for _, r := range places {
+			f.setRegion(r, func(r *model.Region) {
+				r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now
+			})
+			f.obeyAll(r)
+		}
+		if c := f.staging.Course; c.Active(f.app.RolloutID) && c.PausedAt != 0 && !c.Back {
+			if c.Failed {
+				for i := range f.rol {
+					if f.rol[i].ID == f.app.RolloutID {
+						f.rol[i].CancelRequested, f.rol[i].CancelledBy = true, "ada"
+					}
+				}
+			} else {
+				_, err := Resume(c)
+				require.NoError(f.t, err)
+			}
+		}
+		out := f.step()
+		f.now += 10_000
+		if f.app.RolloutID == "" && !out.Changed() && !Next(f.input(), f.now).Changed() {
+			return
+		}
+	}
+}
+
+// TestAnyStagedHistoryKeepsTheRules: beside what world.step checks of each plan, nothing
+// starts in a region that is full, and nothing stops that traffic goes to. Healed, the
+// world ends with one version that serves alone, at the size that was asked for.
+func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(t, drawPolicy(t))
+		for range rapid.IntRange(1, 120).Draw(t, "length") {
+			f.happen()
+		}
+		f.heal()
+		requireAtRestStaged(t, f)
+	})
+}
+
+func requireAtRestStaged(t *rapid.T, f *fleet) {
+	live := f.app.LiveDeploymentID
+	require.NotEmpty(t, live)
+	for k, row := range f.rows {
+		require.False(t, f.bad[live] && k.deployment == live && row.Replicas > 0, "a version that never served is live")
+	}
+	for k, row := range f.rows {
+		if k.deployment != live {
+			require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)
+			require.Zero(t, f.runs[k].existing())
+			continue
+		}
+		require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, row.Status)
+		require.Equal(t, int32(100), row.Weight)
+		require.Equal(t, row.Replicas, f.runs[k].ready)
+		require.Equal(t, []string{live}, f.routes[k.region])
+	}
+	for i, d := range f.deps {
+		if d.ID == live {
+			require.True(t, slices.ContainsFunc(f.rol, func(r model.Rollout) bool {
+				return r.ID == "rol-"+d.ID && r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED
+			}))
+			continue
+		}
+		require.True(t, model.Terminal(model.DeploymentMoves, f.deps[i].Status), fmt.Sprint(d.ID, d.Status))
+	}
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, f.app.Status, f.app.Message)
+}

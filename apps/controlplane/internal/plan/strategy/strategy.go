@@ -1,0 +1,293 @@
+// Package strategy is the arithmetic of moving one region from some versions of an app
+// to another. It is pure: how many replicas each version has and shows in, how many it
+// is to have next and with what share of the traffic out.
+//
+// Three rules hold of every step, whatever the region does meanwhile:
+//
+//	existing <= size + surge          what is being stopped counts as existing
+//	serving  >= size - unavailable    or as many as there are, if there are fewer
+//	weights first                     a version shrinks by what the region no longer
+//	                                  routes to it, as it has acknowledged
+//
+// The first and the second are about what certainly is, not what was asked for: a side
+// whose region has not yet answered the last change may have any number of replicas in
+// between. So nothing grows while a side is unknown, and a side that is unknown counts
+// for nothing in the second rule.
+//
+// Replicas that are not ready cost nothing to take away, and go first: they serve
+// nobody, and a broken old replica must not stand in the way of the version that mends
+// it. Runtimes do the same: told to have fewer, they stop those that are not ready.
+package strategy
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Full is the weight of a version that has a region to itself.
+const Full int32 = 100
+
+// Side is one version in the region.
+type Side struct {
+	// Told is how many replicas the region was told to run.
+	Told int32
+	// Known tells whether the region's word is of that.
+	Known bool
+	// Ready is how many certainly serve; Serving is how many seem to, for weights.
+	Ready, Serving int32
+	// Existing is how many there may be, those that are being stopped included.
+	Existing int32
+	// Weight that it has.
+	Weight int32
+}
+
+// Lane is a region that moves to one version from others.
+type Lane struct {
+	// Size is how many replicas are wanted, Need how many of them make it ready.
+	Size, Need int32
+	// Surge and Unavailable are how far a step may go beyond Size and below it.
+	Surge, Unavailable int32
+	// Recreate: the others stop before the version starts.
+	Recreate bool
+	// Hold: no side grows or shrinks. Weights go on following what is ready.
+	Hold bool
+	// To is the version; Absent tells that the region was told nothing of it yet.
+	To     Side
+	Absent bool
+	// From are the others, in the order in which they go.
+	From []Side
+	// Keep is how many replicas the last of From keeps, idle, as a way back.
+	Keep int32
+	// Leaving is how many replicas there may be of versions that were told to stop
+	// altogether; LeavingKnown tells whether the region has answered that.
+	Leaving      int32
+	LeavingKnown bool
+	// Acknowledged tells whether the region routes by the weights.
+	Acknowledged bool
+}
+
+// Step is what the sides are to have next.
+type Step struct {
+	To          int32
+	From        []int32
+	ToWeight    int32
+	FromWeights []int32
+}
+
+// floor is how many replicas have to serve for a side to shrink by ready ones.
+func (l Lane) floor() int32 { return max(0, min(l.Size-l.Unavailable, l.Need)) }
+
+// Ceiling is how many replicas may exist.
+func (l Lane) Ceiling() int32 {
+	if l.Recreate {
+		return l.Size
+	}
+	return l.Size + l.Surge
+}
+
+// Serves tells whether the version has all its replicas, and enough of them ready.
+func (l Lane) Serves() bool {
+	return !l.Absent && l.To.Known && l.To.Told == l.Size && l.To.Ready >= l.Need
+}
+
+// Alone tells whether all traffic goes to the version, by the region's word, and no
+// more is left of the others than is to be kept.
+func (l Lane) Alone() bool {
+	if !l.Acknowledged || l.To.Weight != Full {
+		return false
+	}
+	for i, f := range l.From {
+		if !f.Known || f.Weight != 0 || f.Told > l.keep(i) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l Lane) keep(i int) int32 {
+	if l.Recreate || i < len(l.From)-1 {
+		return 0
+	}
+	return min(l.Keep, l.Surge)
+}
+
+// known tells whether the region has answered everything.
+func (l Lane) known() bool {
+	known := l.To.Known && l.LeavingKnown
+	for _, f := range l.From {
+		known = known && f.Known
+	}
+	return known
+}
+
+// Existing is how many replicas there may be.
+func (l Lane) Existing() int32 {
+	n := l.To.Existing + l.Leaving
+	for _, f := range l.From {
+		n += f.Existing
+	}
+	return n
+}
+
+// Next is the step that the region may take now. Taken, or not, it may be asked again.
+func Next(l Lane) Step {
+	s := Step{To: l.grown(), From: l.shrunk()}
+	s.weigh(l)
+	if l.Hold || !s.weighed(l) {
+		for i, f := range l.From {
+			s.From[i] = f.Told
+		}
+	}
+	if l.Hold {
+		s.To = l.To.Told
+	}
+	return s
+}
+
+// grown is how many replicas the version may have.
+func (l Lane) grown() int32 {
+	if l.To.Told >= l.Size {
+		return l.Size
+	}
+	if !l.known() {
+		return l.To.Told
+	}
+	if l.Recreate {
+		for _, f := range l.From {
+			if f.Told > 0 || f.Existing > 0 {
+				return l.To.Told
+			}
+		}
+	}
+	return min(l.Size, l.To.Told+max(0, l.Ceiling()-l.Existing()))
+}
+
+// shrunk is how many replicas each of the others may do with.
+func (l Lane) shrunk() []int32 {
+	out := make([]int32, len(l.From))
+	if l.Recreate {
+		return out
+	}
+	serving := l.To.Ready
+	for _, f := range l.From {
+		serving += f.Ready
+	}
+	spare := max(0, serving-l.floor())
+	for i, f := range l.From {
+		out[i] = f.Told
+		if !f.Known {
+			continue
+		}
+		idle := f.Told - f.Ready
+		drop := max(0, min(f.Told-l.keep(i), idle+spare))
+		spare -= max(0, drop-idle)
+		out[i] = f.Told - drop
+	}
+	return out
+}
+
+// weigh shares the traffic out by what is ready, and will be after the step.
+func (s *Step) weigh(l Lane) {
+	s.ToWeight, s.FromWeights = l.To.Weight, make([]int32, len(l.From))
+	give := make([]int32, len(l.From)+1)
+	give[0] = l.To.Serving
+	for i, f := range l.From {
+		s.FromWeights[i] = f.Weight
+		switch {
+		case l.Serves():
+		case l.Hold:
+			give[i+1] = f.Serving
+		default:
+			give[i+1] = min(f.Serving, s.From[i])
+		}
+	}
+	if l.Serves() && l.Size == 0 {
+		give[0] = 1
+	}
+	if shares, ok := share(give); ok {
+		s.ToWeight, s.FromWeights = shares[0], shares[1:]
+		return
+	}
+	// Nothing will serve. Who is to go loses the traffic first, even if it does not
+	// serve: it may begin to before the region hears of it. Else whoever has it keeps it.
+	for i := range l.From {
+		if s.From[i] == 0 && !l.Hold {
+			s.FromWeights[i] = 0
+		}
+	}
+}
+
+// weighed tells whether the region routes by the step's weights already.
+func (s *Step) weighed(l Lane) bool {
+	if !l.Acknowledged || s.ToWeight != l.To.Weight {
+		return false
+	}
+	for i, f := range l.From {
+		if s.FromWeights[i] != f.Weight {
+			return false
+		}
+	}
+	return true
+}
+
+// share splits Full in proportion: whole numbers, none of them zero for what is not.
+func share(parts []int32) (shares []int32, ok bool) {
+	var total, largest int32
+	for i, n := range parts {
+		total += n
+		if n > parts[largest] {
+			largest = int32(i)
+		}
+	}
+	if total == 0 {
+		return nil, false
+	}
+	shares = make([]int32, len(parts))
+	rest := Full
+	for i, n := range parts {
+		if n > 0 {
+			shares[i] = max(1, int32(int64(Full)*int64(n)/int64(total)))
+		}
+		rest -= shares[i]
+	}
+	shares[largest] += rest
+	return shares, true
+}
+
+// Bounds turns what a policy says into replicas: surge rounded up, unavailable rounded
+// down and no more than there are. Were both zero nothing could ever move: then one may
+// be unavailable. Texts are counts or percentages, empty for the default.
+func Bounds(maxSurge, maxUnavailable string, size int32) (surge, unavailable int32) {
+	surge = min(amount(maxSurge, DefaultSurge, size, true), size)
+	unavailable = min(amount(maxUnavailable, DefaultUnavailable, size, false), size)
+	if surge == 0 && unavailable == 0 {
+		unavailable = min(1, size)
+	}
+	return surge, unavailable
+}
+
+// Defaults of a policy: a small surge, and no replica fewer.
+const (
+	DefaultSurge       = "25%"
+	DefaultUnavailable = "0"
+)
+
+// amount reads a text that the API has checked; what is none counts as zero.
+func amount(text, otherwise string, of int32, up bool) int32 {
+	if text == "" {
+		text = otherwise
+	}
+	percent, isPercent := strings.CutSuffix(text, "%")
+	n, err := strconv.ParseInt(percent, 10, 32)
+	if err != nil {
+		return 0
+	}
+	if !isPercent {
+		return int32(n)
+	}
+	n *= int64(of)
+	if up {
+		n += 99
+	}
+	return int32(min(n/100, int64(1<<30)))
+}

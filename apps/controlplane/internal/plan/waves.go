@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// begin lays the course out: who goes when, and to what size.
+func (p *planner) begin(d *model.Deployment) {
+	c := p.course
+	c.Sizes = map[string]int32{}
+	var left []string
+	for _, n := range d.Spec.GetRegions() {
+		id := p.in.RegionIDs[n]
+		left = append(left, id)
+		size, had := c.OldSizes[id]
+		switch {
+		case c.Replicas >= 0:
+			size = c.Replicas
+		case !had:
+			size = c.DefaultReplicas
+		}
+		c.Sizes[id] = size
+	}
+	for i, w := range waves(c.Policy) {
+		var taken []string
+		taken, left = p.take(w, left)
+		p.addWave(w, i, taken)
+	}
+	if len(left) > 0 {
+		// A label was changed since the policy was checked.
+		all := waves(c.Policy)
+		p.addWave(all[len(all)-1], len(all), left)
+	}
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	var parts []string
+	for _, w := range c.Waves {
+		var names []string
+		for _, r := range w.Regions {
+			names = append(names, p.regionName(r.RegionID))
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
+	}
+	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done",
+		strategyName(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID)), d, "")
+}
+
+// waves of the policy, or the one that there is by default.
+func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
+	if len(policy.GetWaves()) > 0 {
+		return policy.GetWaves()
+	}
+	return []*windlassv1.Wave{{}}
+}
+
+func strategyName(policy *windlassv1.RolloutPolicy) string {
+	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+		return "recreate"
+	}
+	return fmt.Sprintf("rolling (maxSurge %s, maxUnavailable %s)",
+		cmp.Or(policy.GetMaxSurge(), strategy.DefaultSurge), cmp.Or(policy.GetMaxUnavailable(), strategy.DefaultUnavailable))
+}
+
+// take returns the regions that the wave takes of those left, and the rest.
+func (p *planner) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
+	for _, id := range left {
+		if TakesRegion(w, p.regions[id]) {
+			taken = append(taken, id)
+		} else {
+			rest = append(rest, id)
+		}
+	}
+	// In the order in which the wave names them.
+	slices.SortStableFunc(taken, func(a, b string) int {
+		return cmp.Compare(slices.Index(w.GetRegions(), p.regionName(a)), slices.Index(w.GetRegions(), p.regionName(b)))
+	})
+	return taken, rest
+}
+
+// TakesRegion tells whether the wave is about the region, if no wave before it is.
+func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
+	if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 {
+		return true
+	}
+	if slices.Contains(w.GetRegions(), r.Name) {
+		return true
+	}
+	for k, v := range w.GetLabels() {
+		if r.Labels[k] != v {
+			return false
+		}
+	}
+	return len(w.GetLabels()) > 0
+}
+
+func (p *planner) addWave(w *windlassv1.Wave, i int, regions []string) {
+	if len(regions) == 0 {
+		return
+	}
+	wave := model.CourseWave{Name: cmp.Or(w.GetName(), fmt.Sprint(i+1)), Policy: min(i, len(waves(p.course.Policy))-1), State: waveWaiting}
+	for _, id := range regions {
+		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: p.now})
+	}
+	p.course.Waves = append(p.course.Waves, wave)
+}
+
+func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {
+	all := waves(c.Policy)
+	return all[min(w.Policy, len(all)-1)]
+}
+
+func (p *planner) regionName(id string) string {
+	return cmp.Or(p.regions[id].Name, id)
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) rolloutCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "rollout",
+		Short: "Follow and steer how an app moves to a new version",
+		Long: `An app whose file has a rollout block moves in waves of regions. These commands
+show where it is, hold it, and take it on or back. Each may be given twice.`,
+	}
+	abort := a.cancelCommand()
+	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
+	return group(c, a.rolloutStatusCommand(), abort,
+		a.steer("pause APP", "Hold it where it is: nothing starts or stops", "paused; `windlass rollout resume` goes on",
+			func(ctx context.Context, path, why string) (proto.Message, error) {
+				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: mutation(), App: path, Why: why})
+			}),
+		a.steer("resume APP", "Go on after a pause", "goes on",
+			func(ctx context.Context, path, why string) (proto.Message, error) {
+				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: mutation(), App: path, Why: why})
+			}),
+		a.steer("retry APP", "Try the regions again that failed", "tries again",
+			func(ctx context.Context, path, why string) (proto.Message, error) {
+				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
+			}),
+		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
+			func(ctx context.Context, path, why string) (proto.Message, error) {
+				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
+			}),
+	)
+}
+
+// steer makes a command that says one thing about the rollout in flight.
+func (a *app) steer(use, short, done string, say func(ctx context.Context, path, why string) (proto.Message, error)) *cobra.Command {
+	var why string
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := say(ctx, a.appPath(args[0]), why)
+			if err != nil {
+				return err
+			}
+			a.infof("%s: %s", args[0], done)
+			if a.output == "table" {
+				return nil
+			}
+			return a.show(resp, nil)
+		}),
+	}
+	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
+	return c
+}
+
+func (a *app) rolloutStatusCommand() *cobra.Command {
+	var watch bool
+	c := &cobra.Command{
+		Use:     "status APP",
+		Short:   "Show where the rollout is, wave by wave and region by region",
+		Example: "  windlass rollout status echo --watch",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			path := a.appPath(args[0])
+			if !watch {
+				r, err := a.look(ctx, path)
+				if err != nil {
+					return err
+				}
+				return a.showRollout(r)
+			}
+			err := a.follow(ctx, path, 365*24*time.Hour, func(r *windlassv1.WatchAppResponse) (bool, error) {
+				if a.output == "table" && a.interactive() {
+					fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") //nolint:errcheck // nobody to tell
+				}
+				return r.Deleted || r.Rollout.GetFinishedAt() != 0, a.showRollout(r)
+			})
+			if exit, ok := err.(*ExitError); ok && exit.Code == 130 { //nolint:errorlint // ours, unwrapped
+				return nil
+			}
+			return err
+		}),
+	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it until it is over")
+	return c
+}
+
+func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
+	if r.Rollout == nil {
+		return &ExitError{Code: 1, Message: r.App.GetName() + " has had no rollout yet"}
+	}
+	return a.show(r.Rollout, func(w *tabwriter.Writer) { rolloutTable(w, r) })
+}
+
+// rolloutTable is the picture of a rollout.
+func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
+	ro := r.Rollout
+	row(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), version(ro.FromVersion), version(ro.Version), ro.CreatedBy, ago(ro.CreatedAt)))
+	row(w, "Status:", rolloutState(r))
+	p := ro.Progress
+	if p == nil {
+		row(w, "Policy:", "none: all regions move at once (`windlass status` shows them)")
+		return
+	}
+	row(w, "Policy:", policyText(p.Policy))
+	if len(p.Waves) == 0 {
+		return
+	}
+	row(w)
+	row(w, "WAVE", "REGION", "STATE", version(ro.FromVersion), version(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")
+	var cut whys
+	for i, wave := range p.Waves {
+		name := fmt.Sprintf("%d", i+1)
+		if wave.Name != "" && wave.Name != name {
+			name += " " + wave.Name
+		}
+		for j, g := range wave.Regions {
+			if j > 0 {
+				name = ""
+			}
+			row(w, name, g.Region, regionState(wave, g), counts(g.Old), counts(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))
+			cut.add(g.Region, g.Reason, g.Message)
+		}
+	}
+	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
+	cut.print(w)
+}
+
+func rolloutState(r *windlassv1.WatchAppResponse) string {
+	ro := r.Rollout
+	text := word(ro.Status, "ROLLOUT_STATUS_")
+	why := firstLine(because(ro.Reason, ro.Message))
+	switch p := ro.Progress; {
+	case ro.FinishedAt != 0:
+		text += " after " + short(time.Duration(ro.FinishedAt-ro.CreatedAt)*time.Millisecond)
+	case p.GetGoingBack():
+		text = "going back to " + version(ro.FromVersion)
+	case p.GetPaused():
+		text = "paused by " + p.PausedBy + " " + ago(p.PausedAt) + " ago"
+		why = p.PausedWhy
+	case r.App.GetMessage() != "":
+		why = firstLine(r.App.Message)
+	}
+	if why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+func policyText(p *windlassv1.RolloutPolicy) string {
+	text := word(p.GetStrategy(), "STRATEGY_")
+	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_ROLLING {
+		text += fmt.Sprintf(", max surge %s, max unavailable %s", cmp.Or(p.MaxSurge, "25%"), cmp.Or(p.MaxUnavailable, "0"))
+	}
+	return text
+}
+
+// counts are replicas that are ready, of those that the region was told to run.
+func counts(v *windlassv1.VersionProgress) string {
+	if v.GetReplicas() == 0 && v.GetReady() == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
+}
+
+func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
+	text := word(g.State, "STATE_")
+	if g.State == windlassv1.RegionProgress_STATE_MOVED {
+		switch wave.State {
+		case windlassv1.WaveProgress_STATE_BAKING:
+			left := time.Until(time.UnixMilli(wave.BakingUntil))
+			return "baking, " + short(left) + " left"
+		case windlassv1.WaveProgress_STATE_DONE:
+			return "done"
+		default:
+		}
+	}
+	return strings.ReplaceAll(text, "-", " ")
+}
