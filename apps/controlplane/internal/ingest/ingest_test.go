@@ -520,13 +520,14 @@ func TestReportsThatAreQueuedAtTheEndAreAnswered(t *testing.T) {
 			f.fail = func() error { time.Sleep(time.Minute); return errors.New("database is away") }
 		})
 		start := time.Now()
-		errs := make(chan error, 3)
-		for sequence := range int64(3) {
+		// As many as one region may have waiting.
+		errs := make(chan error, 2)
+		for sequence := range int64(2) {
 			go func() { errs <- h.report(east, says(sequence+1, counts("dep_1", 1))) }()
 		}
 		synctest.Wait()
 		h.stop()
-		for range 3 {
+		for range 2 {
 			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(<-errs))
 		}
 		require.LessOrEqual(t, time.Since(start), time.Minute, "they wait for the batch in hand at most")
