@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAFileIsReplacedWholeAndNothingElseIsLeft(t *testing.T) {
+func TestAFileIsReplacedWholeAndNothingElseIsLeft(t *testing.T) { //nolint:tparallel // what they leave is looked at below
 	t.Parallel()
 	dir := t.TempDir()
 	for name, files := range map[string]Files{"dir": Dir(dir), "memory": NewMemory()} {
-		t.Run(name, func(t *testing.T) { //nolint:tparallel // what they leave is looked at below
+		t.Run(name, func(t *testing.T) {
 			_, err := files.Read("a")
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			require.NoError(t, files.Remove("a"))

@@ -368,7 +368,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		switch {
 		case now.phase == phaseApplied && !now.deleted && c.applied[spot] < now.generation:
 			c.violateLockedf("what was never applied is said to be", "", spot, "generation %d is, the executor was handed %d at most", now.generation, c.applied[spot])
-		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot]:
+		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot] && !c.wasRestored:
 			c.violateLockedf("what was never removed is said to be", "", spot, "generation %d", now.generation)
 		case int(now.ready) > c.count[spot]:
 			c.violateLockedf("replicas are said to be ready that never were", "", spot, "%d are, of %d that ever were", now.ready, c.count[spot])
