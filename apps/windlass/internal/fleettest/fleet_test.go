@@ -43,7 +43,7 @@ func seeds(t *testing.T) (first, count uint64) {
 	case raced:
 		return 1, 24
 	}
-	return 1, 500
+	return 1, 200
 }
 
 func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
