@@ -30,9 +30,8 @@ var starts = map[string]bool{
 
 // asked is how a mutation changes what an app counts for.
 type asked struct {
-	// created: the app did not exist before, and is in this environment.
-	created       bool
-	environmentID string
+	// createdIn is the environment of an app that did not exist before.
+	createdIn     string
 	before, after model.Claim
 }
 
@@ -40,7 +39,7 @@ type asked struct {
 func (q *asked) grows() bool { return q.was() != q.after.Usage() }
 
 func (q *asked) was() model.Usage {
-	if q.created {
+	if q.createdIn != "" {
 		return model.Usage{}
 	}
 	return q.before.Usage()
@@ -86,12 +85,12 @@ func (c *change) admit() error {
 	if c.asked == nil {
 		return nil
 	}
-	if c.asked.created {
+	if c.asked.createdIn != "" {
 		// Who deletes an environment locks the workspace before it counts the apps.
-		if _, err := c.GetEnvironment(c.workspaceID, c.asked.environmentID); c.api.cfg.IsNotFound(err) {
-			return missing("", "environment", c.asked.environmentID, "It was deleted.")
+		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); c.api.cfg.IsNotFound(err) {
+			return missing("", "environment", c.asked.createdIn, "It was deleted.")
 		} else if err != nil {
-			return fmt.Errorf("read environment %s: %w", c.asked.environmentID, err)
+			return fmt.Errorf("read environment %s: %w", c.asked.createdIn, err)
 		}
 	}
 	if c.asked.grows() && admission.Counted(limits) {

@@ -131,7 +131,7 @@ func (c *change) insertApp(e model.Environment, name, description string) (model
 		return app, fmt.Errorf("create app %s: %w", name, err)
 	}
 	c.claims(app, nil, nil, nil)
-	c.asked.created, c.asked.environmentID = true, e.ID
+	c.asked.createdIn = e.ID
 	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
 	return app, nil
 }

@@ -129,9 +129,13 @@ func Next(in Input, now int64) Output {
 	p.decide()
 	// What is decided about one region of a staged rollout may be what another waits
 	// for: it is looked at until there is nothing more to decide.
-	for before := p.state(); p.wasStaged; before = p.state() {
+	for pass, before := 1, p.state(); p.wasStaged; pass, before = pass+1, p.state() {
 		p.decide()
 		if p.state().equal(before) {
+			break
+		}
+		if pass == maxPasses {
+			p.deferred = true
 			break
 		}
 	}
@@ -151,6 +155,10 @@ func (p *planner) decide() {
 	p.orphans()
 	p.leave()
 }
+
+// maxPasses is far more than regions can wait for each other. What is left over, or
+// goes round in a circle, comes with the next step and holds up no transaction.
+const maxPasses = 2 * MaxRegions
 
 // decided is what a pass over a staged rollout may have changed.
 type decided struct {

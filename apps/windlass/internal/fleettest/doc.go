@@ -14,8 +14,10 @@
 //
 // # One seed, one history
 //
-// The same seed gives the same history, to the byte on the wire, in this process
-// and in the next. What would make two runs differ is settled one by one:
+// The same seed gives the same history, to the byte on the wire, each time in a
+// process. In another process maps hash otherwise, and a few seeds go another way,
+// where something is still ranged over in a map's order. What would make two runs
+// differ is settled one by one:
 //
 //	time                  the bubble's
 //	ids, keys, jitter     crypto/rand and every random function, from the seed

@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	// of is small enough for a thousand fleets in minutes, and large enough for every
+	// of is small enough for hundreds of fleets in a minute, and large enough for every
 	// replica to hold streams and for rollouts over regions that fare differently.
 	of = size{replicas: 3, regions: 6, apps: 5}
 	// storm is how long things break.

@@ -73,7 +73,7 @@ func (d *Driver) handleStep(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error)
 	return sdk.Void{}, err
 }
 
-func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
+func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ int64) (sdk.Void, error) {
 	sdk.ClearAll(ctx)
 	return sdk.Void{}, nil
 }
