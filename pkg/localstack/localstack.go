@@ -23,6 +23,7 @@ package localstack
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -30,9 +31,23 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/flock"
 )
 
+// Free ports are looked for here first: above those that services usually have, and
+// below those that the system gives to outgoing connections (from 32768 on Linux, from
+// 49152 elsewhere), any of which may take a port between the look at it and its
+// server's listening.
+const (
+	lowestFree  = 10_000
+	highestFree = 32_767
+)
+
 // FreePort returns a TCP port of 127.0.0.1 that nothing listens on. It is not
 // reserved: who binds it late must be ready to lose it and ask again.
 func FreePort() (int, error) {
+	for range 100 {
+		if port := lowestFree + rand.IntN(highestFree-lowestFree+1); PortFree(port) {
+			return port, nil
+		}
+	}
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
