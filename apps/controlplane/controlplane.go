@@ -204,14 +204,16 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 
+	var workflows *restate.Driver
 	c, err := newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
 		newDriver: func(step rollout.Step) (driver, error) {
-			return restate.New(restate.Config{
+			workflows, err = restate.New(restate.Config{
 				Step: step, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
 				Listen: f.RestateListen, Advertise: f.RestateAdvertise,
 				Log: log,
 			})
+			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
 		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(),
@@ -223,6 +225,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	var health service.Health
 	health.Add("database", db.Ping)
 	health.Add("restate", reachable(f.RestateAdmin+"/health"))
+	health.Add("workflows", workflows.Ready)
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
 	// when we are back, spread over a while.

@@ -68,6 +68,8 @@ type Driver struct {
 	admin    admin
 	// check asks for a reconciliation now.
 	check chan struct{}
+	// warmed is closed when the first step will not wait for the SDK.
+	warmed chan struct{}
 	// failing is set from the first step that fails to the next that does not, so
 	// that an outage of the database is told once and not for each app and retry.
 	failing atomic.Bool
@@ -107,7 +109,7 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 		return nil, errors.Join(err, listener.Close())
 	}
 	d := &Driver{
-		cfg: cfg, endpoint: endpoint, listener: listener, check: make(chan struct{}, 1),
+		cfg: cfg, endpoint: endpoint, listener: listener, check: make(chan struct{}, 1), warmed: make(chan struct{}),
 		client: &http.Client{
 			Timeout:   requestTimeout,
 			Transport: &http.Transport{MaxIdleConnsPerHost: maxSends, MaxConnsPerHost: maxSends, IdleConnTimeout: time.Minute},
@@ -136,6 +138,16 @@ func advertised(advertise, version string, l net.Listener) (*url.URL, error) {
 	return u, nil
 }
 
+// Ready is nil when steps can be run without a delay that only the first one has.
+func (d *Driver) Ready(context.Context) error {
+	select {
+	case <-d.warmed:
+		return nil
+	default:
+		return errors.New("the workflows' runtime is being compiled")
+	}
+}
+
 // Endpoint is the URL that is registered with Restate.
 func (d *Driver) Endpoint() string { return d.endpoint.String() }
 
@@ -146,6 +158,7 @@ const drainTime = 5 * time.Second
 // Run serves Restate's calls and keeps the registration until ctx ends.
 func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.warm(ctx) })
 	group.Go(func() error {
 		if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("restate: serve workflow calls: %w", err)

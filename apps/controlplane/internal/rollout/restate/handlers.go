@@ -65,6 +65,29 @@ func newServer(d *Driver) (*http.Server, error) {
 	}, nil
 }
 
+// warm has the SDK compile its core (WebAssembly, half a second of a processor), which
+// it would put off to the first invocation, and so to the first step after a restart.
+// It is a call in a version of the protocol that there is not: nothing is invoked.
+func (d *Driver) warm(ctx context.Context) error {
+	target := d.endpoint.JoinPath("invoke", d.cfg.Service, stepHandler)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("restate: warm up: %w", err)
+	}
+	req.RequestURI, req.ProtoMajor = target.Path, 2
+	req.Header.Set("Content-Type", "application/vnd.restate.invocation.v0")
+	d.server.Handler.ServeHTTP(nowhere{}, req)
+	close(d.warmed)
+	return nil
+}
+
+// nowhere is where an answer goes that nobody reads.
+type nowhere struct{}
+
+func (nowhere) Header() http.Header         { return http.Header{} }
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (nowhere) WriteHeader(int)             {}
+
 // handleStep runs the step with nothing around it: the step is safe to repeat, so
 // that a journal entry of its own would only be one more durable write.
 func (d *Driver) handleStep(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {

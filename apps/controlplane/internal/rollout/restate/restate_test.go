@@ -82,6 +82,7 @@ func (r *rig) startVersion(step rollout.Step, version string) process {
 func (r *rig) Start(step rollout.Step) rollouttest.Process {
 	p := r.start(step)
 	await(r.t, "it is registered", func() bool { return p.Check(context.Background()) == nil })
+	await(r.t, "it is ready", func() bool { return p.Ready(context.Background()) == nil })
 	return rollouttest.Process{Driver: p, Crash: p.crash}
 }
 
