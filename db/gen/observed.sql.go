@@ -12,19 +12,18 @@ import (
 
 const getObserved = `-- name: GetObserved :many
 SELECT deployment_id, region, workspace_id, app_id, guard_no, applied_epoch, applied_generation, phase, code, message, retryable, deleted, counts_generation, pending, running, ready, draining, failed, ready_replicas, doomed, reason, reason_message, restarts, slowest_start_ms, updated_at FROM deployment_observed
-WHERE region = ? AND deployment_id IN (/*SLICE:deployment_ids*/?)
-ORDER BY deployment_id
+WHERE deployment_id IN (/*SLICE:deployment_ids*/?) AND region IN (/*SLICE:regions*/?)
+ORDER BY deployment_id, region
 `
 
 type GetObservedParams struct {
-	Region        string
 	DeploymentIds []string
+	Regions       []string
 }
 
 func (q *Queries) GetObserved(ctx context.Context, arg GetObservedParams) ([]DeploymentObserved, error) {
 	query := getObserved
 	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Region)
 	if len(arg.DeploymentIds) > 0 {
 		for _, v := range arg.DeploymentIds {
 			queryParams = append(queryParams, v)
@@ -32,6 +31,14 @@ func (q *Queries) GetObserved(ctx context.Context, arg GetObservedParams) ([]Dep
 		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", strings.Repeat(",?", len(arg.DeploymentIds))[1:], 1)
 	} else {
 		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", "NULL", 1)
+	}
+	if len(arg.Regions) > 0 {
+		for _, v := range arg.Regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(arg.Regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
 	}
 	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {

@@ -39,11 +39,21 @@ func (q *Queries) ApproveQuarantine(ctx context.Context, arg ApproveQuarantinePa
 }
 
 const approvedQuarantine = `-- name: ApprovedQuarantine :many
-SELECT region, workload_key, generation, instances, since, approved_at FROM region_quarantine WHERE region = ? AND approved_at > 0 ORDER BY workload_key
+SELECT region, workload_key, generation, instances, since, approved_at FROM region_quarantine WHERE region IN (/*SLICE:regions*/?) AND approved_at > 0 ORDER BY region, workload_key
 `
 
-func (q *Queries) ApprovedQuarantine(ctx context.Context, region string) ([]RegionQuarantine, error) {
-	rows, err := q.db.QueryContext(ctx, approvedQuarantine, region)
+func (q *Queries) ApprovedQuarantine(ctx context.Context, regions []string) ([]RegionQuarantine, error) {
+	query := approvedQuarantine
+	var queryParams []interface{}
+	if len(regions) > 0 {
+		for _, v := range regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,65 @@ import (
 	"strings"
 )
 
+const getRoutes = `-- name: GetRoutes :many
+SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes
+WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?)
+ORDER BY app_id, region
+`
+
+type GetRoutesParams struct {
+	AppIds  []string
+	Regions []string
+}
+
+func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRoute, error) {
+	query := getRoutes
+	var queryParams []interface{}
+	if len(arg.AppIds) > 0 {
+		for _, v := range arg.AppIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	if len(arg.Regions) > 0 {
+		for _, v := range arg.Regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(arg.Regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppRoute
+	for rows.Next() {
+		var i AppRoute
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Region,
+			&i.WorkspaceID,
+			&i.Hosts,
+			&i.Generation,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listRoutesOfApps = `-- name: ListRoutesOfApps :many
 SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
 `
@@ -60,58 +119,6 @@ SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_rout
 
 func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute, error) {
 	rows, err := q.db.QueryContext(ctx, routesOfRegion, region)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AppRoute
-	for rows.Next() {
-		var i AppRoute
-		if err := rows.Scan(
-			&i.AppID,
-			&i.Region,
-			&i.WorkspaceID,
-			&i.Hosts,
-			&i.Generation,
-			&i.UpdatedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const routesOfRegionByKey = `-- name: RoutesOfRegionByKey :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes
-WHERE region = ? AND app_id IN (/*SLICE:app_ids*/?)
-ORDER BY app_id
-`
-
-type RoutesOfRegionByKeyParams struct {
-	Region string
-	AppIds []string
-}
-
-func (q *Queries) RoutesOfRegionByKey(ctx context.Context, arg RoutesOfRegionByKeyParams) ([]AppRoute, error) {
-	query := routesOfRegionByKey
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Region)
-	if len(arg.AppIds) > 0 {
-		for _, v := range arg.AppIds {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
-	}
-	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,71 @@ func (q *Queries) CountTopologyOfRegion(ctx context.Context, region string) (int
 	return count, err
 }
 
+const getTopology = `-- name: GetTopology :many
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology
+WHERE deployment_id IN (/*SLICE:deployment_ids*/?) AND region IN (/*SLICE:regions*/?)
+ORDER BY deployment_id, region
+`
+
+type GetTopologyParams struct {
+	DeploymentIds []string
+	Regions       []string
+}
+
+func (q *Queries) GetTopology(ctx context.Context, arg GetTopologyParams) ([]DeploymentTopology, error) {
+	query := getTopology
+	var queryParams []interface{}
+	if len(arg.DeploymentIds) > 0 {
+		for _, v := range arg.DeploymentIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", strings.Repeat(",?", len(arg.DeploymentIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", "NULL", 1)
+	}
+	if len(arg.Regions) > 0 {
+		for _, v := range arg.Regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(arg.Regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DeploymentTopology
+	for rows.Next() {
+		var i DeploymentTopology
+		if err := rows.Scan(
+			&i.WorkspaceID,
+			&i.DeploymentID,
+			&i.Region,
+			&i.Replicas,
+			&i.Status,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.AppID,
+			&i.Generation,
+			&i.Weight,
+			&i.Reason,
+			&i.Traceparent,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listTopologyOfApps = `-- name: ListTopologyOfApps :many
 SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology
 WHERE app_id IN (/*SLICE:app_ids*/?)
@@ -260,18 +325,19 @@ func (q *Queries) LockTopologyOfApp(ctx context.Context, appID string) ([]Deploy
 }
 
 const targetsOfApps = `-- name: TargetsOfApps :many
-SELECT app_id, deployment_id, weight FROM deployment_topology
-WHERE region = ? AND app_id IN (/*SLICE:app_ids*/?) AND weight > 0 AND status <> 4
+SELECT app_id, region, deployment_id, weight FROM deployment_topology
+WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?) AND weight > 0 AND status <> 4
 ORDER BY app_id, deployment_id
 `
 
 type TargetsOfAppsParams struct {
-	Region string
-	AppIds []string
+	AppIds  []string
+	Regions []string
 }
 
 type TargetsOfAppsRow struct {
 	AppID        string
+	Region       string
 	DeploymentID string
 	Weight       int32
 }
@@ -279,7 +345,6 @@ type TargetsOfAppsRow struct {
 func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([]TargetsOfAppsRow, error) {
 	query := targetsOfApps
 	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Region)
 	if len(arg.AppIds) > 0 {
 		for _, v := range arg.AppIds {
 			queryParams = append(queryParams, v)
@@ -287,6 +352,14 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
 	} else {
 		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	if len(arg.Regions) > 0 {
+		for _, v := range arg.Regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(arg.Regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
 	}
 	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
@@ -296,7 +369,12 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 	var items []TargetsOfAppsRow
 	for rows.Next() {
 		var i TargetsOfAppsRow
-		if err := rows.Scan(&i.AppID, &i.DeploymentID, &i.Weight); err != nil {
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Region,
+			&i.DeploymentID,
+			&i.Weight,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -311,13 +389,14 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 }
 
 const targetsOfRegion = `-- name: TargetsOfRegion :many
-SELECT app_id, deployment_id, weight FROM deployment_topology
+SELECT app_id, region, deployment_id, weight FROM deployment_topology
 WHERE region = ? AND weight > 0 AND status <> 4
 ORDER BY app_id, deployment_id
 `
 
 type TargetsOfRegionRow struct {
 	AppID        string
+	Region       string
 	DeploymentID string
 	Weight       int32
 }
@@ -331,7 +410,12 @@ func (q *Queries) TargetsOfRegion(ctx context.Context, region string) ([]Targets
 	var items []TargetsOfRegionRow
 	for rows.Next() {
 		var i TargetsOfRegionRow
-		if err := rows.Scan(&i.AppID, &i.DeploymentID, &i.Weight); err != nil {
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Region,
+			&i.DeploymentID,
+			&i.Weight,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -351,64 +435,6 @@ SELECT workspace_id, deployment_id, region, replicas, status, created_at, update
 
 func (q *Queries) TopologyOfRegion(ctx context.Context, region string) ([]DeploymentTopology, error) {
 	rows, err := q.db.QueryContext(ctx, topologyOfRegion, region)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []DeploymentTopology
-	for rows.Next() {
-		var i DeploymentTopology
-		if err := rows.Scan(
-			&i.WorkspaceID,
-			&i.DeploymentID,
-			&i.Region,
-			&i.Replicas,
-			&i.Status,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.AppID,
-			&i.Generation,
-			&i.Weight,
-			&i.Reason,
-			&i.Traceparent,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const topologyOfRegionByKey = `-- name: TopologyOfRegionByKey :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology
-WHERE region = ? AND deployment_id IN (/*SLICE:deployment_ids*/?)
-ORDER BY deployment_id
-`
-
-type TopologyOfRegionByKeyParams struct {
-	Region        string
-	DeploymentIds []string
-}
-
-func (q *Queries) TopologyOfRegionByKey(ctx context.Context, arg TopologyOfRegionByKeyParams) ([]DeploymentTopology, error) {
-	query := topologyOfRegionByKey
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Region)
-	if len(arg.DeploymentIds) > 0 {
-		for _, v := range arg.DeploymentIds {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", strings.Repeat(",?", len(arg.DeploymentIds))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", "NULL", 1)
-	}
-	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
 		return nil, err
 	}

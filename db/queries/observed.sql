@@ -5,8 +5,8 @@ ORDER BY deployment_id, region;
 
 -- name: GetObserved :many
 SELECT * FROM deployment_observed
-WHERE region = ? AND deployment_id IN (sqlc.slice(deployment_ids))
-ORDER BY deployment_id;
+WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(regions))
+ORDER BY deployment_id, region;
 
 -- name: ListRouteObservedOfApps :many
 SELECT * FROM route_observed

@@ -19,7 +19,7 @@ WHERE region = ? AND workload_key IN (sqlc.slice(workload_keys))
 ORDER BY workload_key;
 
 -- name: ApprovedQuarantine :many
-SELECT * FROM region_quarantine WHERE region = ? AND approved_at > 0 ORDER BY workload_key;
+SELECT * FROM region_quarantine WHERE region IN (sqlc.slice(regions)) AND approved_at > 0 ORDER BY region, workload_key;
 
 -- name: DeleteQuarantineOfRegion :exec
 DELETE FROM region_quarantine WHERE region = ?;

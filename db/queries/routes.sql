@@ -4,7 +4,7 @@ SELECT * FROM app_routes WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY region, 
 -- name: RoutesOfRegion :many
 SELECT * FROM app_routes WHERE region = ? ORDER BY app_id;
 
--- name: RoutesOfRegionByKey :many
+-- name: GetRoutes :many
 SELECT * FROM app_routes
-WHERE region = ? AND app_id IN (sqlc.slice(app_ids))
-ORDER BY app_id;
+WHERE app_id IN (sqlc.slice(app_ids)) AND region IN (sqlc.slice(regions))
+ORDER BY app_id, region;

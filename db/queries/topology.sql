@@ -28,19 +28,19 @@ SELECT DISTINCT app_id FROM deployment_topology WHERE region = ? AND status <> 4
 -- name: TopologyOfRegion :many
 SELECT * FROM deployment_topology WHERE region = ? ORDER BY deployment_id;
 
--- name: TopologyOfRegionByKey :many
+-- name: GetTopology :many
 SELECT * FROM deployment_topology
-WHERE region = ? AND deployment_id IN (sqlc.slice(deployment_ids))
-ORDER BY deployment_id;
+WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(regions))
+ORDER BY deployment_id, region;
 
 -- name: TargetsOfRegion :many
-SELECT app_id, deployment_id, weight FROM deployment_topology
+SELECT app_id, region, deployment_id, weight FROM deployment_topology
 WHERE region = ? AND weight > 0 AND status <> 4
 ORDER BY app_id, deployment_id;
 
 -- name: TargetsOfApps :many
-SELECT app_id, deployment_id, weight FROM deployment_topology
-WHERE region = ? AND app_id IN (sqlc.slice(app_ids)) AND weight > 0 AND status <> 4
+SELECT app_id, region, deployment_id, weight FROM deployment_topology
+WHERE app_id IN (sqlc.slice(app_ids)) AND region IN (sqlc.slice(regions)) AND weight > 0 AND status <> 4
 ORDER BY app_id, deployment_id;
 
 -- name: LockStoppedTopology :many

@@ -43,7 +43,7 @@ type Tx interface {
 	Changes(after map[string]int64, limit int) ([]model.Change, error)
 	ChainAt(regionID string, revision int64) ([]byte, error)
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
-	DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error)
+	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
 	LockRegion(id string) (model.Region, error)
 	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error)
 	AppsInRegion(regionID string) ([]string, error)
@@ -129,6 +129,7 @@ func (c *Config) defaults() {
 type Service struct {
 	cfg      Config
 	tailer   *Tailer
+	reader   *reader
 	metrics  *metrics
 	limiter  *rate.Limiter
 	requests *requests
@@ -156,6 +157,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s.metrics = newMetrics(cfg.Registerer)
 	s.tailer = newTailer(cfg.Store, cfg.Log, cfg.Beat, cfg.Random)
+	s.reader = &reader{store: cfg.Store}
 	return s, nil
 }
 

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Ite
 			return fmt.Errorf("read head: %w", err)
 		}
 		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-			part, err := tx.DesiredItems(st.region, kind, nil)
+			part, err := tx.DesiredItems(kind, map[string][]string{st.region: nil})
 			if err != nil {
 				return fmt.Errorf("read items of kind %d: %w", kind, err)
 			}
@@ -275,25 +276,17 @@ func (st *stream) flush(ctx context.Context) error {
 // breaks before it is resumed from where the batch began.
 func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 	var items []*agentv1.Item
-	for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-		var keys []string
-		for _, k := range b.Keys {
-			if k.Kind == kind {
-				keys = append(keys, k.Name)
-			}
+	slices.SortFunc(b.Keys, func(a, b changefeed.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	for part := range slices.Chunk(b.Keys, maxFrameItems) {
+		rows, err := st.svc.reader.read(ctx, st.region, part)
+		if err != nil {
+			return err
 		}
-		sort.Strings(keys)
-		for part := range slices.Chunk(keys, maxFrameItems) {
-			rows, err := st.readItems(ctx, kind, part)
-			if err != nil {
-				return err
-			}
-			more, err := encodeAll(rows, b.Upto.Epoch)
-			if err != nil {
-				return err
-			}
-			items = append(items, more...)
+		more, err := encodeAll(rows, b.Upto.Epoch)
+		if err != nil {
+			return err
 		}
+		items = append(items, more...)
 	}
 	sort.SliceStable(items, func(i, j int) bool { return rank(items[i]) < rank(items[j]) })
 	for _, it := range items {
@@ -316,20 +309,6 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 		}
 	}
 	return nil
-}
-
-func (st *stream) readItems(ctx context.Context, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	var rows []model.DesiredItem
-	err := st.svc.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		rows, err = tx.DesiredItems(st.region, kind, keys)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read %d items of region %s: %w", len(keys), st.region, err)
-	}
-	return rows, nil
 }
 
 // bookmark tells where the stream is and what the inbox should sum to. A stream

@@ -53,7 +53,7 @@ type Tx interface {
 	GetRegion(id string) (model.Region, error)
 	InsertAudit(model.Audit) error
 
-	TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error)
+	GetTopology(deployments map[string][]string) ([]model.Topology, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetApp(workspaceID, id string) (model.App, error)
 	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)

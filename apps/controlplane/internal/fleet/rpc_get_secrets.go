@@ -40,13 +40,16 @@ func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest
 }
 
 func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsRequest) ([]model.Secret, error) {
-	owners, err := tx.TopologyOwners(regionID, []string{req.DeploymentId})
+	rows, err := tx.GetTopology(map[string][]string{regionID: {req.DeploymentId}})
 	if err != nil {
 		return nil, fmt.Errorf("read assignment of %s: %w", req.DeploymentId, err)
 	}
-	row, ok := owners[req.DeploymentId]
+	var row model.Topology
+	if len(rows) > 0 {
+		row = rows[0]
+	}
 	running := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
-	if !ok || !running || row.Generation < req.Generation {
+	if !running || row.Generation < req.Generation {
 		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "deployment_id",
 			"the deployment is not assigned to this region at that generation")
 	}

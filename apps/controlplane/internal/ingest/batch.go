@@ -28,13 +28,18 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 		if errs, current, err = s.admit(tx, batch, now); err != nil {
 			return err
 		}
+		var counted []*pending
 		for i, p := range batch {
-			if errs[i] != nil {
-				continue
+			if errs[i] == nil && !p.late {
+				counted = append(counted, p)
 			}
-			if err := s.collect(tx, &w, p, now); err != nil {
-				return fmt.Errorf("report of region %s: %w", p.region, err)
-			}
+		}
+		known, err := read(tx, counted)
+		if err != nil {
+			return err
+		}
+		for _, p := range counted {
+			s.collect(&w, known, p, now)
 		}
 		return w.put(tx, now)
 	})
@@ -160,19 +165,10 @@ type inventory struct {
 }
 
 // collect turns one report into rows.
-func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
+func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 	req := p.req
 	guard := model.NewGuard(req.Fence, req.Sequence)
-
-	owners, before, err := s.context(tx, p)
-	if err != nil {
-		return err
-	}
-
-	routes, err := s.routed(tx, p)
-	if err != nil {
-		return err
-	}
+	owners, before, routes := k.owners[p.region], k.observed[p.region], k.routes[p.region]
 
 	after := map[string]model.Observed{}
 	row := func(id string) (model.Observed, bool) {
@@ -254,7 +250,7 @@ func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
 	if req.InventoryEnd {
 		w.ended = append(w.ended, inventory{region: p.region, since: model.NewGuard(req.Fence, req.InventorySince)})
 	}
-	if req.QuarantineComplete && !p.late {
+	if req.QuarantineComplete {
 		rows := make([]model.Quarantined, 0, len(req.Quarantined))
 		seen := map[string]bool{}
 		for _, q := range req.Quarantined {
@@ -269,80 +265,112 @@ func (s *Service) collect(tx Tx, w *writes, p *pending, now int64) error {
 		}
 		w.quarantin[p.region] = rows
 	}
-	return nil
 }
 
-// context reads whose the reported deployments are, and what was known of those
-// that are counted or applied.
-func (s *Service) context(tx Tx, p *pending) (owners map[string]model.Topology, before map[string]model.Observed, err error) {
-	observed := map[string]bool{}
-	for _, a := range p.req.Applied {
-		if a.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
-			observed[a.Key] = true
+// knowledge is what reports are read against, by region.
+type knowledge struct {
+	owners   map[string]map[string]model.Topology      // of all deployments that are mentioned
+	observed map[string]map[string]model.Observed      // of those that are counted or applied
+	routes   map[string]map[string]model.RouteObserved // of apps that have a route there
+}
+
+// read what the reports of a batch need, all of them together.
+func read(tx Tx, batch []*pending) (*knowledge, error) {
+	k := &knowledge{
+		owners:   map[string]map[string]model.Topology{},
+		observed: map[string]map[string]model.Observed{},
+		routes:   map[string]map[string]model.RouteObserved{},
+	}
+	mentioned, observed := map[string][]string{}, map[string][]string{}
+	var apps []string
+	for _, p := range batch {
+		m := mentions(p.req)
+		if len(m.deployments) > 0 {
+			mentioned[p.region] = slices.Sorted(maps.Keys(m.deployments))
+		}
+		if len(m.observed) > 0 {
+			observed[p.region] = slices.Sorted(maps.Keys(m.observed))
+		}
+		apps = append(apps, m.routed...)
+	}
+	if len(mentioned) > 0 {
+		rows, err := tx.GetTopology(mentioned)
+		if err != nil {
+			return nil, fmt.Errorf("read assignments: %w", err)
+		}
+		for _, t := range rows {
+			of(k.owners, t.RegionID)[t.DeploymentID] = t
 		}
 	}
-	for _, r := range p.req.Rollups {
-		observed[r.DeploymentId] = true
-	}
-	mentioned := maps.Clone(observed)
-	for _, i := range p.req.Instances {
-		mentioned[i.DeploymentId] = true
-	}
-	for _, n := range p.req.Notices {
-		mentioned[n.DeploymentId] = true
-	}
-	before = map[string]model.Observed{}
-	if len(mentioned) == 0 {
-		return nil, before, nil
-	}
-	if owners, err = tx.TopologyOwners(p.region, slices.Sorted(maps.Keys(mentioned))); err != nil {
-		return nil, nil, fmt.Errorf("read assignments: %w", err)
-	}
-	if len(observed) == 0 {
-		return owners, before, nil
-	}
-	rows, err := tx.GetObserved(p.region, slices.Sorted(maps.Keys(observed)))
-	if err != nil {
-		return nil, nil, fmt.Errorf("read what was observed: %w", err)
-	}
-	for _, o := range rows {
-		before[o.DeploymentID] = o
-	}
-	return owners, before, nil
-}
-
-// routed returns, for those of the reported apps that have a route in the region
-// at all, what was known of its acknowledgement.
-func (s *Service) routed(tx Tx, p *pending) (map[string]model.RouteObserved, error) {
-	var apps []string
-	for _, a := range p.req.Applied {
-		if a.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES {
-			apps = append(apps, a.Key)
+	if len(observed) > 0 {
+		rows, err := tx.GetObserved(observed)
+		if err != nil {
+			return nil, fmt.Errorf("read what was observed: %w", err)
+		}
+		for _, o := range rows {
+			of(k.observed, o.RegionID)[o.DeploymentID] = o
 		}
 	}
 	if len(apps) == 0 {
-		return nil, nil
+		return k, nil
 	}
-	out := map[string]model.RouteObserved{}
+	slices.Sort(apps)
+	apps = slices.Compact(apps)
 	routes, err := tx.ListRoutes(apps)
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
 	for _, r := range routes {
-		if r.RegionID == p.region {
-			out[r.AppID] = model.RouteObserved{}
-		}
+		of(k.routes, r.RegionID)[r.AppID] = model.RouteObserved{}
 	}
-	before, err := tx.ListRouteObserved(apps)
+	acknowledged, err := tx.ListRouteObserved(apps)
 	if err != nil {
 		return nil, fmt.Errorf("read acknowledged routes: %w", err)
 	}
-	for _, o := range before {
-		if _, ok := out[o.AppID]; ok && o.RegionID == p.region {
-			out[o.AppID] = o
+	for _, o := range acknowledged {
+		if _, ok := k.routes[o.RegionID][o.AppID]; ok {
+			k.routes[o.RegionID][o.AppID] = o
 		}
 	}
-	return out, nil
+	return k, nil
+}
+
+// of is the part of m that is a region's.
+func of[V any](m map[string]map[string]V, region string) map[string]V {
+	if m[region] == nil {
+		m[region] = map[string]V{}
+	}
+	return m[region]
+}
+
+// mentioned are what a report speaks of.
+type mentioned struct {
+	deployments map[string]bool
+	observed    map[string]bool // of those, counted or applied
+	routed      []string        // apps
+}
+
+func mentions(r *agentv1.ReportRequest) mentioned {
+	m := mentioned{observed: map[string]bool{}}
+	for _, a := range r.Applied {
+		switch a.Kind {
+		case agentv1.ItemKind_ITEM_KIND_DEPLOYMENT:
+			m.observed[a.Key] = true
+		case agentv1.ItemKind_ITEM_KIND_ROUTES:
+			m.routed = append(m.routed, a.Key)
+		}
+	}
+	for _, c := range r.Rollups {
+		m.observed[c.DeploymentId] = true
+	}
+	m.deployments = maps.Clone(m.observed)
+	for _, i := range r.Instances {
+		m.deployments[i.DeploymentId] = true
+	}
+	for _, n := range r.Notices {
+		m.deployments[n.DeploymentId] = true
+	}
+	return m
 }
 
 // put writes in an order that every batch shares, so that two batches cannot

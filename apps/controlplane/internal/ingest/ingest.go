@@ -7,8 +7,8 @@
 //
 // While one transaction commits, the reports that arrive queue up and become the
 // next one: batches grow with load and no report waits for a timer. A batch
-// costs a constant number of statements and a few per region in it, never one
-// per instance. A batch that fails is tried again report by report, so that one
+// costs a constant number of statements, never one per instance; the end of an inventory
+// and a new quarantine have some of their own. A batch that fails is tried again report by report, so that one
 // bad report fails alone.
 //
 // # Fences
@@ -17,7 +17,10 @@
 // one. That is read in the same transaction, after the lease's renewal locked the
 // region's row, so that no newer session begins before the report is stored whole.
 // Each row it writes carries (fence, sequence) as a guard that SQL compares: a
-// report that comes twice or late changes nothing.
+// report that comes twice changes nothing. One that comes late, after a newer one of
+// its session, stores nothing at all: an agent has one report in flight, so it gave up
+// on that one and has told everything anew. What no longer exists was not in there, and
+// would come back for ever.
 //
 // # Overload
 //
@@ -83,8 +86,8 @@ import (
 type Tx interface {
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	NoteReports(sessions []model.Region, leaseTTL int64) error
-	TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error)
-	GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error)
+	GetTopology(deployments map[string][]string) ([]model.Topology, error)
+	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	PutObserved([]model.Observed) error
@@ -174,8 +177,8 @@ type pending struct {
 	// heard is the sequence of the newest report of the session that was stored before
 	// this one.
 	heard int64
-	// late: a newer one of the session is stored. Read under the lock of the region's
-	// row, it is the guard of what has none in SQL: the quarantine.
+	// late: a newer one of the session is stored. It is answered and stores nothing.
+	// Read under the lock of the region's row.
 	late bool
 }
 

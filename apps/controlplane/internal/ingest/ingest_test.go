@@ -291,6 +291,21 @@ func TestRepeatedAndLateReportsChangeNothingAndWakeNobody(t *testing.T) {
 	require.Empty(t, h.woken())
 }
 
+func TestALateReportBringsNothingBack(t *testing.T) {
+	h := setup(t)
+	lost := says(1, has("dep_1", ready, "ins_gone"), counts("dep_1", 1))
+	// It was not answered, so all was told again; the instance had ended by then.
+	require.NoError(t, h.report(east, says(2, inventory(2), counts("dep_1", 0))))
+	require.Equal(t, []string{"app_1"}, h.woken())
+	before := h.row()
+	require.NoError(t, h.report(east, lost))
+	_, stored := h.instance("ins_gone")
+	require.False(t, stored, "nobody would ever say that it is gone")
+	require.Zero(t, h.observed().Ready)
+	require.Empty(t, h.woken())
+	require.Equal(t, before.SessionSequence, h.row().SessionSequence)
+}
+
 func TestALateReportReleasesAndQuarantinesNothing(t *testing.T) {
 	h := setup(t)
 	quarantine := func(keys ...string) func(*agentv1.ReportRequest) {

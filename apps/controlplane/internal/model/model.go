@@ -292,6 +292,7 @@ type Change struct {
 // DesiredItem is the newest desired state of one key in one region, as the
 // store reads it for the agents.
 type DesiredItem struct {
+	RegionID   string
 	Kind       ChangeKind
 	Key        string
 	Generation int64

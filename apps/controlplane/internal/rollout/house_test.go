@@ -336,7 +336,7 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 	if err != nil {
 		return err
 	}
-	items, err := tx.DesiredItems(a.region, model.KindDeployment, nil)
+	items, err := tx.DesiredItems(model.KindDeployment, map[string][]string{a.region: nil})
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Deleted: item.Delete, UpdatedAt: now,
 		}
 		a.behave(item, &o)
-		old, err := tx.GetObserved(a.region, []string{item.Key})
+		old, err := tx.GetObserved(map[string][]string{a.region: {item.Key}})
 		if err != nil {
 			return err
 		}
@@ -360,7 +360,7 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 			return err
 		}
 	}
-	routes, err := tx.DesiredItems(a.region, model.KindRoutes, nil)
+	routes, err := tx.DesiredItems(model.KindRoutes, map[string][]string{a.region: nil})
 	if err != nil {
 		return err
 	}

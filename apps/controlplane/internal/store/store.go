@@ -245,8 +245,9 @@ type TopologyTx interface {
 type ObservedTx interface {
 	// ListObserved returns what regions said of the apps' deployments.
 	ListObserved(appIDs []string) ([]model.Observed, error)
-	// GetObserved returns what one region said of the deployments given.
-	GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error)
+	// GetObserved returns what regions said of the deployments given for each of them,
+	// by (deployment, region).
+	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	PutObserved([]model.Observed) error
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	PutRouteObserved([]model.RouteObserved) error
@@ -270,9 +271,9 @@ type ObservedTx interface {
 	CountInstances(regionIDs []string) (map[string]int, error)
 	// DeleteInstances forgets terminated rows.
 	DeleteInstances(terminatedBefore int64, limit int) (int, error)
-	// TopologyOwners resolves which of the deployments are assigned to the region
-	// (stopped rows included), by deployment id.
-	TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error)
+	// GetTopology returns which of the deployments given for a region are assigned to it
+	// (stopped rows included), by (deployment, region).
+	GetTopology(deployments map[string][]string) ([]model.Topology, error)
 }
 
 // InstanceFilter selects instances.
@@ -307,9 +308,9 @@ type RegionTx interface {
 	// CheckSessions returns the regions' current sessions, locked in share with
 	// nobody: it is one plain read by primary key.
 	CheckSessions(regionIDs []string) ([]model.Region, error)
-	// NoteReports stores sequence (never a lower one), received revision, last report time and capacity (nil:
-	// unchanged) of sessions that are still current, and renews their leases on
-	// the database's clock, in one statement.
+	// NoteReports renews the leases of sessions that are still current, on the database's
+	// clock, and stores their last report time and, unless a newer report's is stored,
+	// sequence, received revision and capacity (nil: unchanged), in one statement.
 	NoteReports([]model.Region, int64) error
 	// ExpireLeases turns connected regions whose lease is over, on the database's
 	// clock, into unreachable and returns their ids.
@@ -348,12 +349,12 @@ type FeedTx interface {
 	// returns the head. The revision goes on; the chain restarts from a hash of
 	// the new epoch and salt, so that no two histories agree by accident.
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
-	// DesiredItems reads the newest state of keys in a region; nil keys mean all
-	// of the kind. Keys with nothing behind them are left out. Rows in stopping
+	// DesiredItems reads the newest state of keys by region, ordered by (region, key);
+	// nil keys mean all of the kind. Keys with nothing behind them are left out. Rows in stopping
 	// or stopped are tombstones: Delete is set, for it is the region's word on the
 	// delete that takes a row from the one to the other. An approved quarantined
 	// key is one, too, with its generation plus one.
-	DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error)
+	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
 	// CompactChanges deletes the region's changes at or below the revision.
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
 }

@@ -3,19 +3,29 @@ package memory
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-func (t *tx) DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error) {
-	switch kind {
-	case model.KindDeployment:
-		return t.desiredDeployments(regionID, keys)
-	case model.KindRoutes:
-		return t.desiredRoutes(regionID, keys), nil
+func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
+	var items []model.DesiredItem
+	for _, region := range slices.Sorted(maps.Keys(keys)) {
+		switch kind {
+		case model.KindDeployment:
+			more, err := t.desiredDeployments(region, keys[region])
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, more...)
+		case model.KindRoutes:
+			items = append(items, t.desiredRoutes(region, keys[region])...)
+		default:
+			return nil, fmt.Errorf("store: desired items: no kind %d", kind)
+		}
 	}
-	return nil, fmt.Errorf("store: desired items of region %q: no kind %d", regionID, kind)
+	return items, nil
 }
 
 func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
@@ -35,7 +45,7 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 			continue
 		}
 		items = append(items, model.DesiredItem{
-			Kind: model.KindDeployment, Key: q.Key, Generation: q.Generation + 1, Delete: true,
+			RegionID: regionID, Kind: model.KindDeployment, Key: q.Key, Generation: q.Generation + 1, Delete: true,
 			Deployment: model.Deployment{ID: q.Key},
 		})
 	}
@@ -59,7 +69,7 @@ func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 }
 
 func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
-	item := model.DesiredItem{Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation}
+	item := model.DesiredItem{RegionID: row.RegionID, Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation}
 	if row.Status == stopped || row.Status == stopping {
 		item.Delete = true
 		item.Deployment = model.Deployment{ID: row.DeploymentID, AppID: row.AppID, WorkspaceID: row.WorkspaceID}
@@ -115,7 +125,7 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	var items []model.DesiredItem
 	for _, r := range routes {
 		items = append(items, model.DesiredItem{
-			Kind: model.KindRoutes, Key: r.AppID, Generation: r.Generation, Route: r, Targets: targets[r.AppID],
+			RegionID: regionID, Kind: model.KindRoutes, Key: r.AppID, Generation: r.Generation, Route: r, Targets: targets[r.AppID],
 		})
 	}
 	slices.SortFunc(items, func(a, b model.DesiredItem) int { return cmp.Compare(a.Key, b.Key) })

@@ -14,10 +14,10 @@ func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
 	return rows, nil
 }
 
-func (t *tx) GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error) {
+func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
 	var rows []model.Observed
-	for _, id := range distinct(deploymentIDs) {
-		if o, ok := t.observed.get(place(id, regionID)); ok {
+	for _, at := range places(deployments) {
+		if o, ok := t.observed.get(at); ok {
 			rows = append(rows, o)
 		}
 	}

@@ -48,10 +48,12 @@ func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 		if !ok || r.SessionID != report.SessionID {
 			continue
 		}
-		r.SessionSequence = max(r.SessionSequence, report.SessionSequence)
-		r.ReceivedRevision, r.LastReportAt = report.ReceivedRevision, report.LastReportAt
-		if report.Capacity != nil {
-			r.Capacity = report.Capacity
+		r.LastReportAt = report.LastReportAt
+		if report.SessionSequence >= r.SessionSequence {
+			r.SessionSequence, r.ReceivedRevision = report.SessionSequence, report.ReceivedRevision
+			if report.Capacity != nil {
+				r.Capacity = report.Capacity
+			}
 		}
 		r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
 		if err := t.regions.put(r); err != nil {

@@ -17,6 +17,18 @@ type pair struct{ a, b string }
 // place is where a deployment, or an app's route, is.
 func place(id, regionID string) pair { return pair{id, regionID} }
 
+// places are ids in regions, in the order of their rows.
+func places(byRegion map[string][]string) []pair {
+	var out []pair
+	for region, ids := range byRegion {
+		for _, id := range distinct(ids) {
+			out = append(out, place(id, region))
+		}
+	}
+	slices.SortFunc(out, compareKeys[pair])
+	return out
+}
+
 // secret is the row of a secret's name; its values are versions.
 type secret struct {
 	workspaceID          string

@@ -113,14 +113,14 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	return distinct(ids), nil
 }
 
-func (t *tx) TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error) {
-	owners := map[string]model.Topology{}
-	for _, id := range deploymentIDs {
-		if r, ok := t.topology.get(place(id, regionID)); ok {
-			owners[id] = r
+func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
+	var rows []model.Topology
+	for _, at := range places(deployments) {
+		if r, ok := t.topology.get(at); ok {
+			rows = append(rows, r)
 		}
 	}
-	return owners, nil
+	return rows, nil
 }
 
 func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {

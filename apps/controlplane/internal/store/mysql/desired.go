@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -11,33 +12,96 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// DesiredItems costs the same few queries for one key and for all of a region.
-func (t *tx) DesiredItems(regionID string, kind model.ChangeKind, keys []string) ([]model.DesiredItem, error) {
-	if keys != nil && len(keys) == 0 {
-		return nil, nil
-	}
-	switch kind {
+// DesiredItems costs the same few queries for one key and for all of many regions.
+func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
+	var items []model.DesiredItem
+	var err error
+	switch w := wantedOf(keys); kind {
 	case model.KindDeployment:
-		return t.desiredDeployments(regionID, keys)
+		items, err = t.desiredDeployments(w)
 	case model.KindRoutes:
-		return t.desiredRoutes(regionID, keys)
+		items, err = t.desiredRoutes(w)
+	default:
+		return nil, fmt.Errorf("store: desired items: no kind %d", kind)
 	}
-	return nil, fmt.Errorf("store: desired items of region %q: no kind %d", regionID, kind)
+	slices.SortFunc(items, func(a, b model.DesiredItem) int {
+		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key))
+	})
+	return items, err
+}
+
+// wanted are keys of regions, and regions of which all keys are.
+type wanted struct {
+	whole   []string
+	regions []string
+	keys    []string // of any of them
+	pairs   map[pair]bool
+}
+
+// pair is a key in a region.
+type pair struct{ region, key string }
+
+func wantedOf(keys map[string][]string) wanted {
+	w := wanted{pairs: map[pair]bool{}}
+	for _, region := range slices.Sorted(maps.Keys(keys)) {
+		switch list := keys[region]; {
+		case list == nil:
+			w.whole = append(w.whole, region)
+		case len(list) > 0:
+			w.regions = append(w.regions, region)
+			w.keys = append(w.keys, list...)
+			for _, key := range list {
+				w.pairs[pair{region, key}] = true
+			}
+		}
+	}
+	w.keys = distinct(w.keys)
+	return w
+}
+
+// rowsOf reads what is wanted of a table whose primary key is (key, region). Keys of
+// one region that another has too, where nobody asked for them, are few: an app has at
+// most 32 regions.
+func rowsOf[R any](w wanted, at func(R) pair, whole func(region string) ([]R, error), of func(keys, regions []string) ([]R, error)) ([]R, error) {
+	rows, err := inChunks(w.keys, func(keys []string) ([]R, error) { return of(keys, w.regions) })
+	if err != nil {
+		return nil, err
+	}
+	rows = slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] })
+	for _, region := range w.whole {
+		all, err := whole(region)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, all...)
+	}
+	return rows, nil
+}
+
+func (t *tx) topologyOf(w wanted) ([]model.Topology, error) {
+	return list(t, "read topology", "", topology)(rowsOf(w,
+		func(r gen.DeploymentTopology) pair { return pair{r.Region, r.DeploymentID} },
+		func(region string) ([]gen.DeploymentTopology, error) {
+			return t.primary.TopologyOfRegion(t.ctx, region)
+		},
+		func(ids, regions []string) ([]gen.DeploymentTopology, error) {
+			return t.primary.GetTopology(t.ctx, gen.GetTopologyParams{DeploymentIds: ids, Regions: regions})
+		}))
 }
 
 // desiredDeployments: topology, then what its rows point to, then quarantine for
 // keys that have no topology.
-func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
-	placed, err := t.placed(regionID, keys)
+func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
+	placed, err := t.topologyOf(w)
 	if err != nil {
 		return nil, err
 	}
 	items := make([]model.DesiredItem, 0, len(placed))
-	known := make(map[string]bool, len(placed))
+	known := make(map[pair]bool, len(placed))
 	var run, apps []string
 	for _, p := range placed {
-		known[p.DeploymentID] = true
-		item := model.DesiredItem{Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation}
+		known[pair{p.RegionID, p.DeploymentID}] = true
+		item := model.DesiredItem{RegionID: p.RegionID, Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation}
 		if p.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING ||
 			p.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 			item.Delete = true
@@ -51,21 +115,8 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 	if items, err = t.fillDeployments(items, run, apps); err != nil {
 		return nil, err
 	}
-	released, err := t.released(regionID, keys, known)
-	if err != nil {
-		return nil, err
-	}
-	items = append(items, released...)
-	slices.SortFunc(items, func(a, b model.DesiredItem) int { return cmp.Compare(a.Key, b.Key) })
-	return items, nil
-}
-
-func (t *tx) placed(regionID string, keys []string) ([]model.Topology, error) {
-	conv := list(t, "read topology of region", regionID, topology)
-	if keys == nil {
-		return conv(t.primary.TopologyOfRegion(t.ctx, regionID))
-	}
-	return conv(t.topologyOf(regionID, keys))
+	released, err := t.released(w, known)
+	return append(items, released...), err
 }
 
 // fillDeployments adds deployment, app, names and secret versions to items that run. A
@@ -179,68 +230,67 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	return nil
 }
 
-// released returns tombstones for approved keys of the region's quarantine. A
-// key with a topology row has a desired state already.
-func (t *tx) released(regionID string, keys []string, known map[string]bool) ([]model.DesiredItem, error) {
-	rows, err := t.primary.ApprovedQuarantine(t.ctx, regionID)
-	if err != nil {
-		return nil, t.err(err, "read quarantine of region", regionID)
+// released returns tombstones for approved keys of the regions' quarantine. A key with
+// a topology row has a desired state already.
+func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
+	regions := slices.Concat(w.whole, w.regions)
+	if len(regions) == 0 {
+		return nil, nil
 	}
-	asked := make(map[string]bool, len(keys))
-	for _, k := range keys {
-		asked[k] = true
+	rows, err := t.primary.ApprovedQuarantine(t.ctx, regions)
+	if err != nil {
+		return nil, t.err(err, "read quarantine of region", regions[0])
 	}
 	var items []model.DesiredItem
 	for _, r := range rows {
-		if known[r.WorkloadKey] || keys != nil && !asked[r.WorkloadKey] {
+		at := pair{r.Region, r.WorkloadKey}
+		if known[at] || !w.pairs[at] && !slices.Contains(w.whole, r.Region) {
 			continue
 		}
 		items = append(items, model.DesiredItem{
-			Kind: model.KindDeployment, Key: r.WorkloadKey, Generation: r.Generation + 1, Delete: true,
+			RegionID: r.Region, Kind: model.KindDeployment, Key: r.WorkloadKey, Generation: r.Generation + 1, Delete: true,
 			Deployment: model.Deployment{ID: r.WorkloadKey},
 		})
 	}
 	return items, nil
 }
 
-func (t *tx) desiredRoutes(regionID string, keys []string) ([]model.DesiredItem, error) {
-	var rows []gen.AppRoute
-	var targets []gen.TargetsOfAppsRow
-	var err error
-	if keys == nil {
-		if rows, err = t.primary.RoutesOfRegion(t.ctx, regionID); err == nil {
-			targets, err = t.allTargets(regionID)
-		}
-	} else {
-		rows, err = inChunks(distinct(keys), func(ids []string) ([]gen.AppRoute, error) {
-			return t.primary.RoutesOfRegionByKey(t.ctx, gen.RoutesOfRegionByKeyParams{Region: regionID, AppIds: ids})
+func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
+	rows, err := rowsOf(w,
+		func(r gen.AppRoute) pair { return pair{r.Region, r.AppID} },
+		func(region string) ([]gen.AppRoute, error) { return t.primary.RoutesOfRegion(t.ctx, region) },
+		func(ids, regions []string) ([]gen.AppRoute, error) {
+			return t.primary.GetRoutes(t.ctx, gen.GetRoutesParams{AppIds: ids, Regions: regions})
 		})
-		if err == nil {
-			targets, err = inChunks(distinct(keys), func(ids []string) ([]gen.TargetsOfAppsRow, error) {
-				return t.primary.TargetsOfApps(t.ctx, gen.TargetsOfAppsParams{Region: regionID, AppIds: ids})
-			})
-		}
-	}
 	if err != nil {
-		return nil, t.err(err, "read routes of region", regionID)
+		return nil, t.err(err, "read routes", "")
 	}
-	targetsOf := map[string][]model.RouteTarget{}
+	targets, err := rowsOf(w,
+		func(r gen.TargetsOfAppsRow) pair { return pair{r.Region, r.AppID} },
+		func(region string) ([]gen.TargetsOfAppsRow, error) {
+			rows, err := t.primary.TargetsOfRegion(t.ctx, region)
+			all := make([]gen.TargetsOfAppsRow, len(rows))
+			for i, r := range rows {
+				all[i] = gen.TargetsOfAppsRow(r)
+			}
+			return all, err
+		},
+		func(ids, regions []string) ([]gen.TargetsOfAppsRow, error) {
+			return t.primary.TargetsOfApps(t.ctx, gen.TargetsOfAppsParams{AppIds: ids, Regions: regions})
+		})
+	if err != nil {
+		return nil, t.err(err, "read targets of routes", "")
+	}
+	targetsOf := map[pair][]model.RouteTarget{}
 	for _, r := range targets {
-		targetsOf[r.AppID] = append(targetsOf[r.AppID], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight})
+		at := pair{r.Region, r.AppID}
+		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight})
 	}
-	return list(t, "read routes of region", regionID, func(r gen.AppRoute) (model.DesiredItem, error) {
+	return list(t, "read routes", "", func(r gen.AppRoute) (model.DesiredItem, error) {
 		m, err := route(r)
 		return model.DesiredItem{
-			Kind: model.KindRoutes, Key: m.AppID, Generation: m.Generation, Route: m, Targets: targetsOf[m.AppID],
+			RegionID: m.RegionID, Kind: model.KindRoutes, Key: m.AppID, Generation: m.Generation, Route: m,
+			Targets: targetsOf[pair{m.RegionID, m.AppID}],
 		}, err
 	})(rows, nil)
-}
-
-func (t *tx) allTargets(regionID string) ([]gen.TargetsOfAppsRow, error) {
-	rows, err := t.primary.TargetsOfRegion(t.ctx, regionID)
-	all := make([]gen.TargetsOfAppsRow, len(rows))
-	for i, r := range rows {
-		all[i] = gen.TargetsOfAppsRow(r)
-	}
-	return all, err
 }

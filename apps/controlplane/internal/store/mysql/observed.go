@@ -32,10 +32,16 @@ func byObservedPlace(a, b model.Observed) int {
 }
 
 // GetObserved reads the primary: what is merged into it must be the newest.
-func (t *tx) GetObserved(regionID string, deploymentIDs []string) ([]model.Observed, error) {
-	return list(t, "get observed of region", regionID, observed)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
-		return t.primary.GetObserved(t.ctx, gen.GetObservedParams{Region: regionID, DeploymentIds: ids})
-	}))
+func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
+	w := wantedOf(deployments)
+	w.whole = nil
+	rows, err := list(t, "get observed", "", observed)(rowsOf(w,
+		func(r gen.DeploymentObserved) pair { return pair{r.Region, r.DeploymentID} }, nil,
+		func(ids, regions []string) ([]gen.DeploymentObserved, error) {
+			return t.primary.GetObserved(t.ctx, gen.GetObservedParams{DeploymentIds: ids, Regions: regions})
+		}))
+	slices.SortFunc(rows, byObservedPlace)
+	return rows, err
 }
 
 // newer is the guard of every report: one that is not above the stored loses.

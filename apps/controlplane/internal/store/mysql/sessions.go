@@ -74,7 +74,9 @@ func (t *tx) NoteReports(regions []model.Region, leaseTTL int64) error {
 	q := `-- name: NoteReports :exec
 UPDATE regions r JOIN (` + strings.Join(rows, " UNION ALL ") + `) v
     ON v.id = r.id AND v.session_id = r.session_id
-SET r.session_sequence = GREATEST(r.session_sequence, v.sequence), r.received_revision = v.received, r.last_report_at = v.at, r.capacity = IF(v.changed, v.capacity, r.capacity),
+SET r.session_sequence = GREATEST(r.session_sequence, v.sequence), r.last_report_at = v.at,
+    r.received_revision = IF(v.sequence >= r.session_sequence, v.received, r.received_revision),
+    r.capacity = IF(v.changed AND v.sequence >= r.session_sequence, v.capacity, r.capacity),
     r.status = 2, r.lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?`
 	_, err := t.db.ExecContext(t.ctx, q, append(args, leaseTTL)...)
 	return t.err(err, "note reports of region", regions[0].ID)

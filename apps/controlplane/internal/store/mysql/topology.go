@@ -175,21 +175,11 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	return ids, t.err(err, "list apps in region", regionID)
 }
 
-// TopologyOwners implements store.ObservedTx.
-func (t *tx) TopologyOwners(regionID string, deploymentIDs []string) (map[string]model.Topology, error) {
-	rows, err := list(t, "find owners in region", regionID, topology)(t.topologyOf(regionID, deploymentIDs))
-	if err != nil {
-		return nil, err
-	}
-	owners := make(map[string]model.Topology, len(rows))
-	for _, r := range rows {
-		owners[r.DeploymentID] = r
-	}
-	return owners, nil
-}
-
-func (t *tx) topologyOf(regionID string, deploymentIDs []string) ([]gen.DeploymentTopology, error) {
-	return inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
-		return t.primary.TopologyOfRegionByKey(t.ctx, gen.TopologyOfRegionByKeyParams{Region: regionID, DeploymentIds: ids})
-	})
+// GetTopology implements store.ObservedTx.
+func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
+	w := wantedOf(deployments)
+	w.whole = nil
+	rows, err := t.topologyOf(w)
+	slices.SortFunc(rows, byPlace)
+	return rows, err
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,7 +19,9 @@ import (
 func testDesired(t *testing.T, setup setup) {
 	items := func(w *world, region string, kind model.ChangeKind, keys ...string) []model.DesiredItem {
 		w.t.Helper()
-		return read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(region, kind, keys) })
+		return read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
+			return tx.DesiredItems(kind, map[string][]string{region: keys})
+		})
 	}
 
 	t.Run("a deployment comes with all that an agent is told of it", func(t *testing.T) {
@@ -35,7 +38,7 @@ func testDesired(t *testing.T, setup setup) {
 			return tx.InsertSecretVersion(s)
 		})
 		want := model.DesiredItem{
-			Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d, App: app,
+			RegionID: ids[0], Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d, App: app,
 			ProjectName: "default", EnvironmentName: "production",
 			SecretVersions: map[string]int32{"token": 2},
 		}
@@ -55,10 +58,49 @@ func testDesired(t *testing.T, setup setup) {
 			return tx.PutRoutes([]model.Route{{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Hosts: []string{"a"}, Generation: 1}})
 		})
 		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-			require.Empty(t, read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(region, kind, []string{}) }))
+			require.Empty(t, read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
+				return tx.DesiredItems(kind, map[string][]string{region: {}})
+			}))
 			require.Len(t, items(w, region, kind), 1)
 		}
-		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.DesiredItems(region, 99, nil); return err }))
+		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.DesiredItems(99, map[string][]string{region: nil}); return err }))
+	})
+
+	t.Run("many regions are asked at once and each gets what it asked for", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(4), w.app("chat"), w.app("other")
+		d, e := w.deployment(app, 1), w.deployment(other, 1)
+		w.put(place(d, ids[0], 1), place(d, ids[1], 2), place(d, ids[2], 3), place(e, ids[0], 4), place(e, ids[1], 5), place(e, ids[2], 6))
+		w.update(func(tx store.Tx) error {
+			if err := tx.SetQuarantine(ids[3], []model.Quarantined{{RegionID: ids[3], Key: "dep_left", Since: now}}); err != nil {
+				return err
+			}
+			_, err := tx.ApproveQuarantine(ids[3], []string{"dep_left"}, now)
+			if err != nil {
+				return err
+			}
+			var routes []model.Route
+			for _, region := range ids[:3] {
+				routes = append(routes, model.Route{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Hosts: []string{"a"}, Generation: 1})
+			}
+			return tx.PutRoutes(routes)
+		})
+		type told struct {
+			region, key string
+			generation  int64
+		}
+		tell := func(kind model.ChangeKind, keys map[string][]string) (all []told) {
+			for _, it := range read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(kind, keys) }) {
+				all = append(all, told{it.RegionID, it.Key, it.Generation})
+			}
+			return all
+		}
+		want := []told{{ids[0], d.ID, 1}, {ids[1], e.ID, 5}, {ids[2], d.ID, 3}, {ids[2], e.ID, 6}, {ids[3], "dep_left", 1}}
+		slices.SortFunc(want, func(a, b told) int { return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.key, b.key)) })
+		require.Equal(t, want, tell(model.KindDeployment, map[string][]string{
+			ids[0]: {d.ID}, ids[1]: {e.ID}, ids[2]: nil, ids[3]: {"dep_left", d.ID},
+		}))
+		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
 	t.Run("stopping and stopped rows are tombstones", func(t *testing.T) {
@@ -70,7 +112,7 @@ func testDesired(t *testing.T, setup setup) {
 		w.put(r1, r2)
 		tombstone := func(d model.Deployment, generation int64) model.DesiredItem {
 			return model.DesiredItem{
-				Kind: model.KindDeployment, Key: d.ID, Generation: generation, Delete: true,
+				RegionID: region, Kind: model.KindDeployment, Key: d.ID, Generation: generation, Delete: true,
 				Deployment: model.Deployment{ID: d.ID, WorkspaceID: w.ws, AppID: app.ID},
 			}
 		}
@@ -96,12 +138,12 @@ func testDesired(t *testing.T, setup setup) {
 		}
 		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
 		want := []model.DesiredItem{
-			{Kind: model.KindRoutes, Key: app.ID, Generation: 7, Route: routes[0], Targets: []model.RouteTarget{{DeploymentID: d1.ID, Weight: 80}, {DeploymentID: d2.ID, Weight: 20}}},
-			{Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100}}},
+			{RegionID: ids[0], Kind: model.KindRoutes, Key: app.ID, Generation: 7, Route: routes[0], Targets: []model.RouteTarget{{DeploymentID: d1.ID, Weight: 80}, {DeploymentID: d2.ID, Weight: 20}}},
+			{RegionID: ids[0], Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100}}},
 		}
 		same(t, want, items(w, ids[0], model.KindRoutes))
 		same(t, want[:1], items(w, ids[0], model.KindRoutes, app.ID))
-		same(t, []model.DesiredItem{{Kind: model.KindRoutes, Key: app.ID, Generation: 2, Route: routes[1]}}, items(w, ids[1], model.KindRoutes))
+		same(t, []model.DesiredItem{{RegionID: ids[1], Kind: model.KindRoutes, Key: app.ID, Generation: 2, Route: routes[1]}}, items(w, ids[1], model.KindRoutes))
 	})
 
 	t.Run("an approved key of the quarantine is a tombstone above what runs there", func(t *testing.T) {
@@ -121,7 +163,7 @@ func testDesired(t *testing.T, setup setup) {
 			return tx.ApproveQuarantine(region, []string{"dep_approved", d.ID}, now)
 		})
 		tombstone := model.DesiredItem{
-			Kind: model.KindDeployment, Key: "dep_approved", Generation: 5, Delete: true, Deployment: model.Deployment{ID: "dep_approved"},
+			RegionID: region, Kind: model.KindDeployment, Key: "dep_approved", Generation: 5, Delete: true, Deployment: model.Deployment{ID: "dep_approved"},
 		}
 		same(t, []model.DesiredItem{tombstone}, items(w, region, model.KindDeployment, "dep_approved", "dep_waiting"))
 		all := items(w, region, model.KindDeployment)
@@ -179,7 +221,7 @@ func newAgent(t *rapid.T, w *world, region string) *agent {
 			return err
 		}
 		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-			items, err := tx.DesiredItems(region, kind, nil)
+			items, err := tx.DesiredItems(kind, map[string][]string{region: nil})
 			if err != nil {
 				return err
 			}
@@ -207,7 +249,9 @@ func (a *agent) follow(t *rapid.T, limit int) bool {
 		keys[c.Kind] = append(keys[c.Kind], c.Key)
 	}
 	for kind, of := range keys {
-		items := read(a.w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(a.region, kind, of) })
+		items := read(a.w, func(tx store.Tx) ([]model.DesiredItem, error) {
+			return tx.DesiredItems(kind, map[string][]string{a.region: of})
+		})
 		for _, key := range of {
 			delete(a.inbox, itemKey(kind, key))
 		}

@@ -268,6 +268,18 @@ func testSessions(t *testing.T, setup setup) {
 		require.Equal(t, []byte{1, 0, 2}, get(w, ids[0]).Capacity, "no capacity: unchanged")
 		require.EqualValues(t, 8, get(w, ids[0]).ReceivedRevision)
 
+		w.update(func(tx store.Tx) error {
+			return tx.NoteReports([]model.Region{{ID: ids[0], SessionID: "s1", SessionSequence: 5, ReceivedRevision: 9, LastReportAt: now + 9, Capacity: []byte{2}}}, hour)
+		})
+		w.update(func(tx store.Tx) error {
+			return tx.NoteReports([]model.Region{{ID: ids[0], SessionID: "s1", SessionSequence: 4, ReceivedRevision: 8, LastReportAt: now + 10, Capacity: []byte{1}}}, hour)
+		})
+		got = get(w, ids[0])
+		require.EqualValues(t, 5, got.SessionSequence)
+		require.EqualValues(t, 9, got.ReceivedRevision, "what a late report received is outdated")
+		require.Equal(t, []byte{2}, got.Capacity, "and so is what it counted")
+		require.Equal(t, now+10, got.LastReportAt, "but the region lives")
+
 		start(w, ids[0], "s2", hour)
 		before := get(w, ids[0])
 		note(ids[0], "s1", 99, []byte("stale"))

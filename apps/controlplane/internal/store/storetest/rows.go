@@ -68,7 +68,7 @@ func every() []kept {
 		keep("topology", []model.Topology{top}, store.Tx.PutTopology, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{top.AppID}) }),
 		keep("route", []model.Route{route}, store.Tx.PutRoutes, func(tx store.Tx) ([]model.Route, error) { return tx.ListRoutes([]string{route.AppID}) }),
 		keep("observed", []model.Observed{obs}, store.Tx.PutObserved, func(tx store.Tx) ([]model.Observed, error) {
-			return tx.GetObserved(obs.RegionID, []string{obs.DeploymentID})
+			return tx.GetObserved(map[string][]string{obs.RegionID: {obs.DeploymentID}})
 		}),
 		keep("observed route", []model.RouteObserved{ack}, store.Tx.PutRouteObserved, func(tx store.Tx) ([]model.RouteObserved, error) {
 			return tx.ListRouteObserved([]string{ack.AppID})

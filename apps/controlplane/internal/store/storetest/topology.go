@@ -77,8 +77,10 @@ func testTopology(t *testing.T, setup setup) {
 				require.NoError(t, err)
 				top = g
 			}
-			owners := read(w, func(tx store.Tx) (map[string]model.Topology, error) { return tx.TopologyOwners(region, []string{d.ID}) })
-			require.Equal(t, top, owners[d.ID].Generation)
+			rows := read(w, func(tx store.Tx) ([]model.Topology, error) {
+				return tx.GetTopology(map[string][]string{region: {d.ID}})
+			})
+			require.Equal(t, top, rows[0].Generation)
 		})
 	})
 
@@ -119,18 +121,20 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []string{app.ID}, read(w, func(tx store.Tx) ([]string, error) { return tx.AppsInRegion(ids[1]) }))
 	})
 
-	t.Run("owners are told of what is or was assigned to the region", func(t *testing.T) {
+	t.Run("topology is told of what is or was assigned to the regions", func(t *testing.T) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")
 		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3)
 		gone := place(d2, ids[0], 2)
 		gone.Status = stopped
 		w.put(place(d1, ids[0], 1), gone, place(d3, ids[1], 1))
-		require.Equal(t, map[string]model.Topology{d1.ID: place(d1, ids[0], 1), d2.ID: gone},
-			read(w, func(tx store.Tx) (map[string]model.Topology, error) {
-				return tx.TopologyOwners(ids[0], []string{d1.ID, d2.ID, d3.ID, "dep_x"})
-			}))
-		require.Empty(t, read(w, func(tx store.Tx) (map[string]model.Topology, error) { return tx.TopologyOwners(ids[0], nil) }))
+		get := func(of map[string][]string) []model.Topology {
+			return read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.GetTopology(of) })
+		}
+		require.Equal(t, []model.Topology{place(d1, ids[0], 1), gone}, get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
+		require.Equal(t, []model.Topology{gone, place(d3, ids[1], 1)}, get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
+			"what one region is asked for says nothing of another")
+		require.Empty(t, get(map[string][]string{ids[0]: nil, ids[1]: {}}))
 	})
 
 	t.Run("only stopped rows past retention are forgotten and at most so many", func(t *testing.T) {
@@ -217,7 +221,7 @@ func testObserved(t *testing.T, setup setup) {
 		put(report(d, region, 6))
 		require.Equal(t, []model.Observed{report(d, region, 6)},
 			read(w, func(tx store.Tx) ([]model.Observed, error) {
-				return tx.GetObserved(region, []string{d.ID, "dep_x", d.ID})
+				return tx.GetObserved(map[string][]string{region: {d.ID, "dep_x", d.ID}})
 			}))
 	})
 
@@ -228,7 +232,9 @@ func testObserved(t *testing.T, setup setup) {
 		for _, g := range []model.Guard{model.NewGuard(1, 1<<40-1), model.NewGuard(2, 1), model.NewGuard(1, 1<<40-1)} {
 			w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(d, region, g)}) })
 		}
-		rows := read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(region, []string{d.ID}) })
+		rows := read(w, func(tx store.Tx) ([]model.Observed, error) {
+			return tx.GetObserved(map[string][]string{region: {d.ID}})
+		})
 		require.Equal(t, model.NewGuard(2, 1), rows[0].Guard)
 	})
 
@@ -278,7 +284,9 @@ func testObserved(t *testing.T, setup setup) {
 		}
 		for _, d := range ds {
 			require.Equal(t, []model.Observed{report(d, region, top)},
-				read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(region, []string{d.ID}) }))
+				read(w, func(tx store.Tx) ([]model.Observed, error) {
+					return tx.GetObserved(map[string][]string{region: {d.ID}})
+				}))
 			require.Equal(t, instance(d, region, "ins_"+d.ID, top),
 				read(w, func(tx store.Tx) (model.Instance, error) { return tx.GetInstance(w.ws, "ins_"+d.ID) }))
 		}
@@ -321,7 +329,7 @@ func testObserved(t *testing.T, setup setup) {
 				}
 			}
 			got := read(w, func(tx store.Tx) ([]model.Observed, error) {
-				return tx.GetObserved(region, []string{ds[0].ID, ds[1].ID, ds[2].ID})
+				return tx.GetObserved(map[string][]string{region: {ds[0].ID, ds[1].ID, ds[2].ID}})
 			})
 			require.ElementsMatch(t, want, got)
 		})
@@ -350,7 +358,9 @@ func testObserved(t *testing.T, setup setup) {
 			return tx.PutObserved([]model.Observed{confirmed, report(fresh, ids[0], 10), report(elsewhere, ids[1], 1)})
 		})
 		require.Equal(t, []string{app.ID}, write(w, func(tx store.Tx) ([]string, error) { return tx.ResetObserved(ids[0], 10, now+5) }))
-		got := read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(ids[0], []string{old.ID}) })[0]
+		got := read(w, func(tx store.Tx) ([]model.Observed, error) {
+			return tx.GetObserved(map[string][]string{ids[0]: {old.ID}})
+		})[0]
 		require.Zero(t, got.Instances()+got.ReadyReplicas+got.Doomed)
 		require.EqualValues(t, 1, got.Phase, "pending")
 		require.False(t, got.Deleted)
@@ -360,6 +370,8 @@ func testObserved(t *testing.T, setup setup) {
 		// The next report is above the guard that was kept.
 		w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(old, ids[0], 11)}) })
 		require.Equal(t, []model.Observed{report(old, ids[0], 11)},
-			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.GetObserved(ids[0], []string{old.ID}) }))
+			read(w, func(tx store.Tx) ([]model.Observed, error) {
+				return tx.GetObserved(map[string][]string{ids[0]: {old.ID}})
+			}))
 	})
 }

@@ -1,0 +1,131 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+const (
+	// maxReads go to the database at once: one can be on its way while another is
+	// taken apart.
+	maxReads = 2
+	// maxReadKeys bounds what one read asks for, beyond its first stream.
+	maxReadKeys = 5000
+)
+
+// reader reads items for all streams. What they ask while reads are under way is one
+// read after those: a change of many regions costs as many queries as a change of one,
+// and a stream that asks alone waits for nobody.
+type reader struct {
+	store Store
+
+	mu      sync.Mutex
+	waiting []*ask
+	reads   int
+}
+
+// ask is what one stream wants to know, and what it is told.
+type ask struct {
+	region string
+	keys   []changefeed.Key
+	rows   []model.DesiredItem
+	err    error
+	done   chan struct{}
+}
+
+// read returns the newest state of the keys, ordered by kind and key.
+func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key) ([]model.DesiredItem, error) {
+	a := &ask{region: region, keys: keys, done: make(chan struct{})}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, a)
+	if r.reads < maxReads {
+		r.reads++
+		// For others too: it must not end with this stream.
+		go r.work(context.WithoutCancel(ctx))
+	}
+	r.mu.Unlock()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if a.err != nil {
+		return nil, fmt.Errorf("read %d items of region %s: %w", len(keys), region, a.err)
+	}
+	return a.rows, nil
+}
+
+// work until nobody waits.
+func (r *reader) work(ctx context.Context) {
+	for {
+		batch := r.take()
+		if len(batch) == 0 {
+			return
+		}
+		err := r.readAll(ctx, batch)
+		for _, a := range batch {
+			// A row that cannot be understood ends the streams that need it, and no other.
+			if a.err = err; err != nil && len(batch) > 1 {
+				a.err = r.readAll(ctx, map[string]*ask{a.region: a})
+			}
+			close(a.done)
+		}
+	}
+}
+
+// take returns those whose turn it is, the first in any case, and one of each region: a
+// stream that was replaced may still ask. None ends a worker.
+func (r *reader) take() (batch map[string]*ask) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	batch = map[string]*ask{}
+	keys := 0
+	for len(r.waiting) > 0 {
+		a := r.waiting[0]
+		if keys += len(a.keys); batch[a.region] != nil || len(batch) > 0 && keys > maxReadKeys {
+			break
+		}
+		batch[a.region], r.waiting = a, r.waiting[1:]
+	}
+	if len(batch) == 0 {
+		r.waiting, r.reads = nil, r.reads-1
+	}
+	return batch
+}
+
+func (r *reader) readAll(ctx context.Context, batch map[string]*ask) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	wanted := map[model.ChangeKind]map[string][]string{}
+	for _, a := range batch {
+		for _, k := range a.keys {
+			if wanted[k.Kind] == nil {
+				wanted[k.Kind] = map[string][]string{}
+			}
+			wanted[k.Kind][a.region] = append(wanted[k.Kind][a.region], k.Name)
+		}
+	}
+	return r.store.View(ctx, func(tx Tx) error {
+		for _, a := range batch {
+			a.rows = nil
+		}
+		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+			if len(wanted[kind]) == 0 {
+				continue
+			}
+			rows, err := tx.DesiredItems(kind, wanted[kind])
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				a := batch[row.RegionID]
+				a.rows = append(a.rows, row)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,123 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// shelf is a store of which only items are read, each read taking a second.
+type shelf struct {
+	Store
+	Tx
+	bad string // region whose items cannot be understood
+
+	mu    sync.Mutex
+	reads [][]string // regions of each
+}
+
+func (s *shelf) View(ctx context.Context, fn func(Tx) error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+	}
+	return fn(s)
+}
+
+func (s *shelf) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
+	var regions []string
+	var items []model.DesiredItem
+	for region, names := range keys {
+		regions = append(regions, region)
+		for _, name := range names {
+			items = append(items, model.DesiredItem{RegionID: region, Kind: kind, Key: name})
+		}
+	}
+	slices.Sort(regions)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads = append(s.reads, regions)
+	if slices.Contains(regions, s.bad) {
+		return nil, errors.New("not understood")
+	}
+	return items, nil
+}
+
+func deploymentKeys(names ...string) (keys []changefeed.Key) {
+	for _, n := range names {
+		keys = append(keys, changefeed.Key{Kind: model.KindDeployment, Name: n})
+	}
+	return keys
+}
+
+func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{bad: "reg_99"}
+		r := &reader{store: s}
+		var all sync.WaitGroup
+		ask := func(region string, check func([]model.DesiredItem, error)) {
+			all.Go(func() { check(r.read(t.Context(), region, deploymentKeys("dep_of_"+region))) })
+			synctest.Wait()
+		}
+		whole := func(region string) func([]model.DesiredItem, error) {
+			return func(rows []model.DesiredItem, err error) {
+				require.NoError(t, err)
+				require.Equal(t, []model.DesiredItem{{RegionID: region, Kind: model.KindDeployment, Key: "dep_of_" + region}}, rows)
+			}
+		}
+		for i := range 50 {
+			region := fmt.Sprintf("reg_%02d", i)
+			ask(region, whole(region))
+		}
+		all.Wait()
+		require.Len(t, s.reads, 3, "two that found nobody before them, and the others")
+		require.Len(t, s.reads[2], 48)
+
+		s.reads = nil
+		ask("reg_01", whole("reg_01"))
+		ask("reg_02", whole("reg_02"))
+		ask("reg_03", whole("reg_03"))
+		ask("reg_03", whole("reg_03")) // a stream and the one that it replaced
+		ask("reg_99", func(_ []model.DesiredItem, err error) {
+			require.ErrorContains(t, err, "read 1 items of region reg_99: not understood")
+		})
+		ask("reg_04", whole("reg_04"))
+		all.Wait()
+		require.Zero(t, r.reads)
+		require.Empty(t, r.waiting)
+	})
+}
+
+func TestAStreamThatEndsLeavesItsReadToTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reader{store: &shelf{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for _, region := range []string{"reg_1", "reg_2", "reg_3"} {
+			all.Go(func() {
+				_, err := r.read(ctx, region, deploymentKeys("a"))
+				require.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		synctest.Wait()
+		all.Go(func() {
+			rows, err := r.read(t.Context(), "reg_4", deploymentKeys("a"))
+			require.NoError(t, err)
+			require.Len(t, rows, 1)
+		})
+		synctest.Wait()
+		cancel()
+		all.Wait()
+	})
+}
