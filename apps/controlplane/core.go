@@ -113,11 +113,16 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	drv, err := p.newDriver(stepper.Step)
+	var waker *rollout.Waker
+	drv, err := p.newDriver(func(ctx context.Context, appID string) error {
+		begin := time.Now()
+		defer func() { waker.Took(time.Since(begin)) }()
+		return stepper.Step(ctx, appID)
+	})
 	if err != nil {
 		return nil, err
 	}
-	waker := rollout.NewWaker(drv, p.log)
+	waker = rollout.NewWaker(drv, p.log)
 	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
 		Store: store.Bind[rollout.SweepTx](p.store), Driver: drv, Log: p.log, Registerer: p.registerer,
 	})

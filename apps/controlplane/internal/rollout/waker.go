@@ -17,10 +17,15 @@ const sendTimeout = 10 * time.Second
 // sendBatch is how many apps are handed over at once.
 const sendBatch = 500
 
-// spacing between two sends of one app. What its regions say within a moment, ten of
+// Two sends of one app are spaced out. What its regions say within a moment, ten of
 // them that become ready one after the other, is one decision and not ten: the first
-// word is acted on at once, and the others together.
-const spacing = 40 * time.Millisecond
+// word is acted on at once, and the others together. The moment is as long as four
+// steps take, so that a machine that is busy with steps has fewer of them to do.
+const (
+	minSpacing = 40 * time.Millisecond
+	maxSpacing = time.Second
+	stepsApart = 4
+)
 
 // Waker hands apps that a commit woke to the driver at once, and again when that
 // fails. What it forgets the Sweeper finds.
@@ -33,6 +38,8 @@ type Waker struct {
 	// pending is when each app that waits may be sent, sent when those were that may
 	// still hold up their next one.
 	pending, sent map[string]time.Time
+	// took is how long steps took of late, on average.
+	took time.Duration
 }
 
 // NewWaker returns a Waker that sends once it runs.
@@ -43,6 +50,19 @@ func NewWaker(driver Driver, log *slog.Logger) *Waker {
 	}
 }
 
+// Took says that a step, of whichever app, took so long.
+func (w *Waker) Took(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// One that waits for somebody else's registry says little about all.
+	w.took += (min(d, maxSpacing/stepsApart) - w.took) / 16
+}
+
+// spacing is for the holder of the mutex.
+func (w *Waker) spacing() time.Duration {
+	return min(max(stepsApart*w.took, minSpacing), maxSpacing)
+}
+
 // Notify takes note of apps to wake. It never blocks.
 func (w *Waker) Notify(appIDs []string) {
 	if len(appIDs) == 0 {
@@ -50,6 +70,7 @@ func (w *Waker) Notify(appIDs []string) {
 	}
 	now := time.Now()
 	w.mu.Lock()
+	spacing := w.spacing()
 	for _, id := range appIDs {
 		if _, waits := w.pending[id]; waits || len(w.pending) == maxPending {
 			continue
@@ -142,7 +163,7 @@ func (w *Waker) take() []string {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.sent, func(_ string, at time.Time) bool { return now.Sub(at) >= spacing })
+	maps.DeleteFunc(w.sent, func(_ string, at time.Time) bool { return now.Sub(at) >= maxSpacing })
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(w.pending)) {
 		if len(ids) < sendBatch && !w.pending[id].After(now) {

@@ -87,3 +87,42 @@ func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+func TestAWakerWaitsLongerForTheOthersWhileStepsTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &flaky{woken: map[string]int{}}
+		w := rollout.NewWaker(d, discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		// sends of an app that is woken every ten milliseconds of a second.
+		sends := func() int {
+			d.mu.Lock()
+			before := d.woken["app"]
+			d.mu.Unlock()
+			for range 100 {
+				w.Notify([]string{"app"})
+				time.Sleep(10 * time.Millisecond)
+			}
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.woken["app"] - before
+		}
+		require.InDelta(t, 25, sends(), 1)
+		for range 100 {
+			w.Took(100 * time.Millisecond)
+		}
+		require.InDelta(t, 2.5, sends(), 1)
+		for range 100 {
+			w.Took(time.Hour)
+		}
+		require.InDelta(t, 1, sends(), 1, "never longer than a second")
+		for range 100 {
+			w.Took(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		require.InDelta(t, 25, sends(), 1)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
