@@ -7,7 +7,6 @@ package gen
 
 import (
 	"context"
-	"strings"
 )
 
 const deleteEnvironment = `-- name: DeleteEnvironment :execrows
@@ -181,52 +180,6 @@ func (q *Queries) LockEnvironment(ctx context.Context, arg LockEnvironmentParams
 		&i.ResourceVersion,
 	)
 	return i, err
-}
-
-const namesOfEnvironments = `-- name: NamesOfEnvironments :many
-SELECT environments.id, environments.name AS environment, projects.name AS project
-FROM environments JOIN projects ON projects.id = environments.project_id
-WHERE environments.id IN (/*SLICE:ids*/?)
-`
-
-type NamesOfEnvironmentsRow struct {
-	ID          string
-	Environment string
-	Project     string
-}
-
-// For the feed, whose readers know environments by id alone.
-func (q *Queries) NamesOfEnvironments(ctx context.Context, ids []string) ([]NamesOfEnvironmentsRow, error) {
-	query := namesOfEnvironments
-	var queryParams []interface{}
-	if len(ids) > 0 {
-		for _, v := range ids {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
-	}
-	rows, err := q.db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []NamesOfEnvironmentsRow
-	for rows.Next() {
-		var i NamesOfEnvironmentsRow
-		if err := rows.Scan(&i.ID, &i.Environment, &i.Project); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const updateEnvironment = `-- name: UpdateEnvironment :execrows

@@ -23,9 +23,3 @@ WHERE workspace_id = ? AND id = ? AND resource_version = ?;
 
 -- name: DeleteEnvironment :execrows
 DELETE FROM environments WHERE workspace_id = ? AND id = ?;
-
--- name: NamesOfEnvironments :many
--- For the feed, whose readers know environments by id alone.
-SELECT environments.id, environments.name AS environment, projects.name AS project
-FROM environments JOIN projects ON projects.id = environments.project_id
-WHERE environments.id IN (sqlc.slice(ids));

@@ -100,6 +100,24 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 	return f, nil
 }
 
+// rescaled reads again what differs once an app has other replicas.
+func (f facts) rescaled(tx Tx, appID string) (err error) {
+	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
+		return fmt.Errorf("list topology: %w", err)
+	}
+	if _, staged := f.stagings[appID]; !staged {
+		return nil
+	}
+	stagings, err := tx.GetStagings([]string{appID})
+	if err != nil {
+		return fmt.Errorf("read stagings: %w", err)
+	}
+	for _, s := range stagings {
+		f.stagings[s.AppID] = s
+	}
+	return nil
+}
+
 func (a *API) readNames(tx Tx, f facts, app model.App) error {
 	if _, ok := f.environments[app.EnvironmentID]; !ok {
 		e, err := tx.GetEnvironment(app.WorkspaceID, app.EnvironmentID)

@@ -35,6 +35,10 @@ func (a *API) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	if err != nil {
 		return nil, err
 	}
+	return appView(tx, f, app)
+}
+
+func appView(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
 	out.Urls, err = urls(tx, app)
 	return out, err

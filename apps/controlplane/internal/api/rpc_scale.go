@@ -26,17 +26,22 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err := alive(app); err != nil {
 			return nil, err
 		}
-		before, err := a.appView(c, app)
+		f, err := a.facts(c, []model.App{app}, nil)
+		if err != nil {
+			return nil, err
+		}
+		before, err := appView(c, f, app)
 		if err != nil {
 			return nil, err
 		}
 		if err := c.scaleTo(&app, req); err != nil {
 			return nil, err
 		}
-		after, err := a.appView(c, app)
-		if err != nil {
+		if err := f.rescaled(c, app.ID); err != nil {
 			return nil, err
 		}
+		after := appProto(f, app)
+		after.Urls = before.Urls
 		return &windlassv1.ScaleResponse{App: after}, c.audit("app", app.ID, before, after)
 	})
 	return res, err

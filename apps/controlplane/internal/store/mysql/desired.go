@@ -131,63 +131,38 @@ func (t *tx) fillDeployments(items []model.DesiredItem, deploymentIDs, appIDs []
 	if err != nil {
 		return nil, err
 	}
-	apps, err := list(t, "read apps", "", app)(inChunks(distinct(appIDs), func(ids []string) ([]gen.App, error) {
-		return t.primary.GetApps(t.ctx, ids)
-	}))
+	rows, err := inChunks(distinct(appIDs), func(ids []string) ([]gen.GetAppsNamedRow, error) {
+		return t.primary.GetAppsNamed(t.ctx, ids)
+	})
 	if err != nil {
-		return nil, err
+		return nil, t.err(err, "read apps", "")
 	}
 	deploymentOf := make(map[string]model.Deployment, len(deployments))
 	for _, d := range deployments {
 		deploymentOf[d.ID] = d
 	}
-	appOf := make(map[string]model.App, len(apps))
-	for _, a := range apps {
-		appOf[a.ID] = a
+	appOf := make(map[string]gen.GetAppsNamedRow, len(rows))
+	for _, r := range rows {
+		appOf[r.App.ID] = r
 	}
 	whole := items[:0]
 	for i := range items {
 		it := &items[i]
 		if !it.Delete {
-			var hasDeployment, hasApp bool
+			var hasDeployment bool
 			it.Deployment, hasDeployment = deploymentOf[it.Key]
-			it.App, hasApp = appOf[it.Topology.AppID]
+			row, hasApp := appOf[it.Topology.AppID]
 			if !hasDeployment || !hasApp {
 				continue
 			}
+			if it.App, err = app(row.App); err != nil {
+				return nil, wrap(err, "read app", row.App.ID)
+			}
+			it.ProjectName, it.EnvironmentName = row.Project, row.Environment
 		}
 		whole = append(whole, *it)
 	}
-	if err := t.fillNames(whole); err != nil {
-		return nil, err
-	}
 	return whole, t.fillSecrets(whole)
-}
-
-// fillNames names the environments that the items belong to, and their projects.
-func (t *tx) fillNames(items []model.DesiredItem) error {
-	var ids []string
-	for i := range items {
-		if !items[i].Delete {
-			ids = append(ids, items[i].App.EnvironmentID)
-		}
-	}
-	rows, err := inChunks(distinct(ids), func(ids []string) ([]gen.NamesOfEnvironmentsRow, error) {
-		return t.primary.NamesOfEnvironments(t.ctx, ids)
-	})
-	if err != nil {
-		return t.err(err, "read names of environments", "")
-	}
-	names := make(map[string]gen.NamesOfEnvironmentsRow, len(rows))
-	for _, r := range rows {
-		names[r.ID] = r
-	}
-	for i := range items {
-		if it := &items[i]; !it.Delete {
-			it.ProjectName, it.EnvironmentName = names[it.App.EnvironmentID].Project, names[it.App.EnvironmentID].Environment
-		}
-	}
-	return nil
 }
 
 type secretKey struct{ environment, name string }
@@ -233,10 +208,10 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 // released returns tombstones for approved keys of the regions' quarantine. A key with
 // a topology row has a desired state already.
 func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
-	regions := slices.Concat(w.whole, w.regions)
-	if len(regions) == 0 {
+	if len(w.whole) == 0 && len(known) == len(w.pairs) {
 		return nil, nil
 	}
+	regions := slices.Concat(w.whole, w.regions)
 	rows, err := t.primary.ApprovedQuarantine(t.ctx, regions)
 	if err != nil {
 		return nil, t.err(err, "read quarantine of region", regions[0])
