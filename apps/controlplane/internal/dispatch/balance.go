@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -117,12 +118,14 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	}
 	s.cfg.Log.InfoContext(ctx, "other servers have fewer streams: sending some agents there", "streams", len(s.streams), "of", all, "servers", peers, "sent_away", n)
 	spread, left := spreadOf(n), n
-	for _, st := range s.streams { // in random order
+	regions := slices.Sorted(maps.Keys(s.streams))
+	at := int(s.cfg.Random() * float64(len(regions))) // not always the same ones
+	for _, region := range slices.Concat(regions[at:], regions[:at]) {
 		if left == 0 {
 			break
 		}
 		select {
-		case st.away <- goAway{errUneven, spread}:
+		case s.streams[region].away <- goAway{errUneven, spread}:
 			left--
 		default:
 		}

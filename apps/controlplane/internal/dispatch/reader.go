@@ -70,7 +70,7 @@ func (r *reader) work(ctx context.Context) {
 		for _, a := range batch {
 			// A row that cannot be understood ends the streams that need it, and no other.
 			if a.err = err; err != nil && len(batch) > 1 {
-				a.err = r.readAll(ctx, map[string]*ask{a.region: a})
+				a.err = r.readAll(ctx, []*ask{a})
 			}
 			close(a.done)
 		}
@@ -79,29 +79,31 @@ func (r *reader) work(ctx context.Context) {
 
 // take returns those whose turn it is, the first in any case, and one of each region: a
 // stream that was replaced may still ask. None ends a worker.
-func (r *reader) take() (batch map[string]*ask) {
+func (r *reader) take() []*ask {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	batch = map[string]*ask{}
-	keys := 0
-	for len(r.waiting) > 0 {
-		a := r.waiting[0]
-		if keys += len(a.keys); batch[a.region] != nil || len(batch) > 0 && keys > maxReadKeys {
+	n, keys, regions := 0, 0, map[string]bool{}
+	for _, a := range r.waiting {
+		if keys += len(a.keys); regions[a.region] || n > 0 && keys > maxReadKeys {
 			break
 		}
-		batch[a.region], r.waiting = a, r.waiting[1:]
+		regions[a.region] = true
+		n++
 	}
-	if len(batch) == 0 {
+	batch := r.waiting[:n:n]
+	if r.waiting = r.waiting[n:]; n == 0 {
 		r.waiting, r.reads = nil, r.reads-1
 	}
 	return batch
 }
 
-func (r *reader) readAll(ctx context.Context, batch map[string]*ask) error {
+func (r *reader) readAll(ctx context.Context, batch []*ask) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	wanted := map[model.ChangeKind]map[string][]string{}
+	byRegion := map[string]*ask{}
 	for _, a := range batch {
+		byRegion[a.region] = a
 		for _, k := range a.keys {
 			if wanted[k.Kind] == nil {
 				wanted[k.Kind] = map[string][]string{}
@@ -122,7 +124,7 @@ func (r *reader) readAll(ctx context.Context, batch map[string]*ask) error {
 				return err
 			}
 			for _, row := range rows {
-				a := batch[row.RegionID]
+				a := byRegion[row.RegionID]
 				a.rows = append(a.rows, row)
 			}
 		}

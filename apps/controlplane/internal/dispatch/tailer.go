@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -202,12 +203,14 @@ func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string
 				at[id] = r.at
 			}
 		}
+		slices.Sort(ids)
 		return ids, at
 	}
 	for id, r := range t.regions {
 		ids = append(ids, id)
 		at[id] = r.at
 	}
+	slices.Sort(ids)
 	return ids, at
 }
 

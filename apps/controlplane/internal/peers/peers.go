@@ -45,6 +45,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -164,8 +165,8 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) Tell(n Nudge) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, to := range s.senders {
-		to.add(n)
+	for _, id := range slices.Sorted(maps.Keys(s.senders)) {
+		s.senders[id].add(n)
 	}
 }
 
@@ -288,8 +289,8 @@ func (s *Service) settle(ctx context.Context, others []model.Peer) {
 		s.running.Go(func() { to.run(sending) })
 		s.cfg.Log.Info("found a peer", "peer", p.ID, "address", p.Address)
 	}
-	for id, to := range s.senders {
-		if !there[id] {
+	for _, id := range slices.Sorted(maps.Keys(s.senders)) {
+		if to := s.senders[id]; !there[id] {
 			to.cancel()
 			delete(s.senders, id)
 			s.cfg.Log.Info("a peer is gone", "peer", id, "address", to.peer.Address)

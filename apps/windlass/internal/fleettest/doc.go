@@ -14,15 +14,15 @@
 //
 // # One seed, one history
 //
-// The same seed gives the same history, to the byte on the wire, each time in a
-// process. In another process maps hash otherwise, and a few seeds go another way,
-// where something is still ranged over in a map's order. What would make two runs
-// differ is settled one by one:
+// The same seed gives the same history, to the byte on the wire, in any process. What
+// would make two runs differ is settled one by one:
 //
 //	time                  the bubble's
 //	ids, keys, jitter     crypto/rand and every random function, from the seed
 //	disk                  agents keep their data in memory: no system calls
 //	the scheduler         one P; see pinned
+//	maps                  nobody is told of things in a map's order: it is another one
+//	                      in another process
 //
 // Fleets are therefore run one after the other, in as many processes as there are
 // CPUs.

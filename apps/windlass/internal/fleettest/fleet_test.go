@@ -43,7 +43,7 @@ func seeds(t *testing.T) (first, count uint64) {
 	case raced:
 		return 1, 24
 	}
-	return 1, 200
+	return 1, 1000
 }
 
 func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
@@ -155,18 +155,26 @@ func warm(t *testing.T) {
 	t.Run("warm", func(t *testing.T) { run(t, 0, of, false) })
 }
 
-// TestTheSameSeedGivesTheSameTrace compares within a process: maps hash otherwise in
-// another one, and what is ranged over in their order may come in another order there.
-func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+// TestTheSameSeedGivesTheSameTrace runs each seed twice here and once in another process,
+// where maps hash otherwise: what is ranged over in their order comes in another one there.
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
 	if raced {
 		t.Skip("the race detector shuffles goroutines on purpose")
 	}
-	count := 12
+	count := uint64(12)
 	if testing.Short() {
 		count = 2
 	}
 	warm(t)
-	for seed := uint64(1001); seed < 1001+uint64(count); seed++ {
+	if os.Getenv(shardVariable) != "" {
+		for seed := uint64(1001); seed < 1001+count; seed++ {
+			fleet(t, seed, false)
+		}
+		return
+	}
+	out, err := inAnother(t, "^TestTheSameSeedGivesTheSameTrace$", shardVariable+"=0/1")
+	require.NoError(t, err, failures(out))
+	for seed := uint64(1001); seed < 1001+count; seed++ {
 		first, again := fleet(t, seed, true), fleet(t, seed, true)
 		// On a machine that has no processor for us for a while, the kernel may wake
 		// threads of the runtime in an order of its own.
@@ -175,5 +183,11 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 			again = fleet(t, seed, true)
 		}
 		require.Equal(t, first.String(), again.String(), "seed %d again", seed)
+		if said := fmt.Sprintf("seed %d: trace %s", seed, first); !strings.Contains(out, said) {
+			// That goes for the other process, too.
+			more, err := inAnother(t, "^TestTheSameSeedGivesTheSameTrace$", shardVariable+"=0/1")
+			require.NoError(t, err, failures(more))
+			require.Contains(t, out+more, said, "in another process")
+		}
 	}
 }
