@@ -58,7 +58,7 @@ func positive(t *testing.T, result map[string]any, figures ...string) {
 func TestLatencyFindsEveryChangeAtItsAgent(t *testing.T) {
 	t.Parallel()
 	result := run(t, "latency", "--regions=8", "--apps=4", "--changes=40", "--control-planes=2")
-	positive(t, result, "p50_ms", "p99_ms")
+	positive(t, result, "p50_ms", "p99_ms", "floor_p50_ms", "floor_p99_ms")
 	require.Equal(t, 40.0, result["delivered"])
 	require.Contains(t, result["parts"], "controlplane-2")
 }

@@ -2,12 +2,14 @@ package bare
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
@@ -64,6 +66,59 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 		_, err = db.ExecContext(ctx, "DELETE FROM instances WHERE workspace_id = 'ws_bare'")
 	}
 	return perSecond * float64(batch), err
+}
+
+// Trips commits changes of one region to the feed, some a second and one after the
+// other, and reads each as a control plane reads it: head, change, and the three rows
+// that are sent. It returns the times from the revision to the last row. No change gets
+// to an agent in less.
+func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region string) (*measure.Durations, error) {
+	var deployment, app string
+	if err := db.QueryRowContext(ctx, "SELECT id, app_id FROM deployments LIMIT 1").Scan(&deployment, &app); err != nil {
+		return nil, fmt.Errorf("find a deployment: %w", err)
+	}
+	w, id := NewFeedWriter(db), "dep_bare_"+nonce()
+	if err := w.SeedTopology(ctx, id, []string{region}); err != nil {
+		return nil, err
+	}
+	reads := []struct {
+		query string
+		key   string
+	}{
+		{"SELECT * FROM region_heads WHERE region = ?", region},
+		{"SELECT * FROM region_changes WHERE region = ? ORDER BY revision DESC LIMIT 1", region},
+		{"SELECT * FROM deployment_topology WHERE deployment_id = ?", id},
+		{"SELECT * FROM deployments WHERE id = ?", deployment},
+		{"SELECT * FROM apps WHERE id = ?", app},
+	}
+	var trips measure.Durations
+	for i := range n {
+		if err := w.Commit(ctx, id, []string{region}, i%10); err != nil {
+			return nil, err
+		}
+		for _, r := range reads {
+			if err := each(ctx, db, r.query, []any{r.key}, func(*sql.Rows) error { return nil }); err != nil {
+				return nil, err
+			}
+		}
+		end := time.Now()
+		var change string
+		if err := db.QueryRowContext(ctx, "SELECT id FROM region_changes WHERE region = ? ORDER BY revision DESC LIMIT 1", region).Scan(&change); err != nil {
+			return nil, fmt.Errorf("read the change: %w", err)
+		}
+		at, err := IDTime(change)
+		if err != nil {
+			return nil, err
+		}
+		trips.Add(end.Sub(at))
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(every):
+		}
+	}
+	_, err := db.ExecContext(ctx, "DELETE FROM deployment_topology WHERE workspace_id = 'ws_bare'")
+	return &trips, err
 }
 
 // FeedTransactions is how many transactions of the feed a second the database takes

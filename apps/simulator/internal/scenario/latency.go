@@ -22,6 +22,9 @@ type Latency struct {
 	Rate    float64 `help:"Changes per second, at random times." default:"20"`
 }
 
+// floorTrips are enough for a 99th percentile.
+const floorTrips = 200
+
 // Deadline implements Scenario.
 func (s *Latency) Deadline() time.Duration {
 	return 10*time.Minute + time.Duration(4*float64(s.Changes)/s.Rate*float64(time.Second))
@@ -67,5 +70,16 @@ func (s *Latency) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("max_ms", measure.Millis(late.Quantile(1)), "ms")
 	env.Result.Figure("delivered", float64(late.Len()), "changes, none missing")
 	env.Result.Figure("changes_per_s", float64(late.Len())/committed.Seconds(), "committed")
+	w.Progressf("measuring the same in the database alone")
+	regions, err := w.DB.Regions(ctx)
+	if err != nil {
+		return err
+	}
+	trips, err := w.DB.Trips(ctx, floorTrips, time.Duration(float64(time.Second)/s.Rate), regions[w.Regions[0]])
+	if err != nil {
+		return err
+	}
+	env.Result.Figure("floor_p50_ms", measure.Millis(trips.Quantile(0.5)), "ms to commit and read it again, by the database alone")
+	env.Result.Figure("floor_p99_ms", measure.Millis(trips.Quantile(0.99)), "ms")
 	return nil
 }
