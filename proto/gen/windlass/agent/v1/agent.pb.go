@@ -2203,7 +2203,10 @@ type ReportRequest struct {
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Epoch     int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Fence     int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Counts up by one with each new report of a session; a retry repeats it.
+	// Counts up by one with each new report of a session; a retry repeats it. An agent
+	// has one report in flight, and sends the next when that one was answered, refused or
+	// given up with its stream. A report that arrives when one of a higher sequence is
+	// stored is answered and stores nothing.
 	Sequence         int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	ReceivedRevision int64 `protobuf:"varint,5,opt,name=received_revision,json=receivedRevision,proto3" json:"received_revision,omitempty"`
 	// States that changed since the last report; all of them in an inventory.
