@@ -138,6 +138,8 @@ const (
 	// 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
+	// bulkWorkers store large reports: a third makes it a quarter more of them.
+	bulkWorkers = 3
 	// batchTimeout bounds one transaction with its retries.
 	batchTimeout = 20 * time.Second
 	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of
@@ -333,11 +335,12 @@ func check(region model.Region, p *pending) error {
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.renew(ctx) })
-	// Two workers: one gathers and prepares while the other waits for its commit. A
-	// third one never has a large batch in hand, so that what is small need not wait
-	// for one.
-	wg.Go(func() { s.work(ctx, express, bulk) })
-	wg.Go(func() { s.work(ctx, express, bulk) })
+	// While one waits for its commit, another has the database read and write, and one
+	// prepares. The last never has a large batch in hand, so that what is small need not
+	// wait for one.
+	for range bulkWorkers {
+		wg.Go(func() { s.work(ctx, express, bulk) })
+	}
 	wg.Go(func() { s.work(ctx, express) })
 	wg.Wait()
 	close(s.ended)
