@@ -34,7 +34,7 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 type wanted struct {
 	whole   []string
 	regions []string
-	keys    []string // of any of them
+	keys    map[string][]string
 	pairs   map[pair]bool
 }
 
@@ -42,30 +42,41 @@ type wanted struct {
 type pair struct{ region, key string }
 
 func wantedOf(keys map[string][]string) wanted {
-	w := wanted{pairs: map[pair]bool{}}
+	w := wanted{keys: keys, pairs: map[pair]bool{}}
 	for _, region := range slices.Sorted(maps.Keys(keys)) {
 		switch list := keys[region]; {
 		case list == nil:
 			w.whole = append(w.whole, region)
 		case len(list) > 0:
 			w.regions = append(w.regions, region)
-			w.keys = append(w.keys, list...)
 			for _, key := range list {
 				w.pairs[pair{region, key}] = true
 			}
 		}
 	}
-	w.keys = distinct(w.keys)
 	return w
 }
 
-// rowsOf reads what is wanted of a table whose primary key is (key, region). Keys of
-// one region that another has too, where nobody asked for them, are few: an app has at
-// most 32 regions.
+// together is how many regions are asked for in one query. It looks for each key in each
+// of them: what regions want is mostly the same, and where it is not, this bounds the
+// looks that find nothing, or what nobody asked for.
+const together = 16
+
+// rowsOf reads what is wanted of a table whose primary key is (key, region).
 func rowsOf[R any](w wanted, at func(R) pair, whole func(region string) ([]R, error), of func(keys, regions []string) ([]R, error)) ([]R, error) {
-	rows, err := inChunks(w.keys, func(keys []string) ([]R, error) { return of(keys, w.regions) })
-	if err != nil {
-		return nil, err
+	var rows []R
+	for regions := range slices.Chunk(w.regions, together) {
+		var keys []string
+		for _, region := range regions {
+			keys = append(keys, w.keys[region]...)
+		}
+		for part := range slices.Chunk(distinct(keys), inChunk/together) {
+			some, err := of(part, regions)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, some...)
+		}
 	}
 	rows = slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] })
 	for _, region := range w.whole {

@@ -68,8 +68,14 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("many regions are asked at once and each gets what it asked for", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(4), w.app("chat"), w.app("other")
+		ids, app, other := w.regions(44), w.app("chat"), w.app("other")
 		d, e := w.deployment(app, 1), w.deployment(other, 1)
+		many, all := map[string][]string{}, ids[4:]
+		for _, region := range all {
+			w.put(place(d, region, 7), place(e, region, 8))
+			many[region] = []string{d.ID}
+		}
+		many[all[39]] = []string{e.ID}
 		w.put(place(d, ids[0], 1), place(d, ids[1], 2), place(d, ids[2], 3), place(e, ids[0], 4), place(e, ids[1], 5), place(e, ids[2], 6))
 		w.update(func(tx store.Tx) error {
 			if err := tx.SetQuarantine(ids[3], []model.Quarantined{{RegionID: ids[3], Key: "dep_left", Since: now}}); err != nil {
@@ -100,6 +106,11 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, want, tell(model.KindDeployment, map[string][]string{
 			ids[0]: {d.ID}, ids[1]: {e.ID}, ids[2]: nil, ids[3]: {"dep_left", d.ID},
 		}))
+		got := tell(model.KindDeployment, many)
+		require.Len(t, got, 40)
+		for _, g := range got {
+			require.Equal(t, many[g.region][0], g.key)
+		}
 		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
