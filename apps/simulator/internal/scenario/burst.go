@@ -16,6 +16,12 @@ import (
 // It does so twice: by calls of the API, where each is authorised, audited and made
 // safe to repeat; and by SQL alone, as another replica commits them, which leaves
 // what the feed and its streams can do.
+//
+// What limits it: the processor. A call with its ten changes takes 37 ms of two cores,
+// from the call to the last report: some 30 statements of the call, three to four steps of
+// the workflow with 11 each, and what ten agents do; 50 a second are both cores. By SQL
+// 1,400 to 2,300 changes a second arrive, where MariaDB alone commits 6,100 (baselines):
+// the rest of the machine applies, reports and decides meanwhile.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`

@@ -21,6 +21,11 @@ import (
 //
 // All have to complete. The bare invocation rate of Restate is measured in the same
 // run: a deployment is two invocations at least.
+//
+// What limits it: the processor. A deployment takes 31 ms of it, MariaDB 12, the control
+// plane 9, Restate 6 and its user 4, in the order of 60 statements and two steps; 50 a
+// second are both cores. Half of the bare invocations would leave 3 ms for all of it, a
+// quarter of what MariaDB alone takes for rows that have to be durable.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`

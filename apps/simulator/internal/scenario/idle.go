@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
@@ -34,7 +35,10 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 	}
 	most := slices.Max(s.Agents)
 	env.sizes("agents", s.Agents, "window", s.Window.String())
-	ctx, w, err := env.start(ctx, world.Config{Regions: max(most, 1), Idle: true})
+	// An agent is at rest once it has the snapshot that it begins with: the control plane
+	// sends so many a second.
+	var synced atomic.Int64
+	ctx, w, err := env.start(ctx, world.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
 	if err != nil {
 		return err
 	}
@@ -47,6 +51,10 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 			return err
 		}
 		if err := w.WaitConnected(ctx, agents); err != nil {
+			return err
+		}
+		if err := world.Until(ctx, 10*time.Millisecond, func() (bool, error) { return synced.Load() >= int64(agents), nil },
+			func() string { return fmt.Sprintf("%d of %d agents have a snapshot", synced.Load(), agents) }); err != nil {
 			return err
 		}
 		if err := pause(ctx, s.Settle); err != nil {

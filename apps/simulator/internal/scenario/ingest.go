@@ -19,6 +19,12 @@ import (
 // The agents that report share the machine. With --bare the reports come ready made
 // from a client that speaks the protocol and does nothing else, which shows what
 // the control plane and the database can do.
+//
+// What limits it: the processor, and in it MariaDB. A state takes 25 us of MariaDB (a
+// guarded upsert in a table with six indexes) and 12 us of the control plane, a third of
+// that for the statement's text; 50,000 a second would leave 40 us on two cores. Without
+// agents 36,000 to 45,000 a second are stored, 0.5 to 0.6 of what the database alone takes
+// in the same minute; with agents on the same cores some 30,000.
 type Ingest struct {
 	Instances int           `help:"Instances in all." default:"20000"`
 	Regions   int           `help:"Regions." default:"10"`

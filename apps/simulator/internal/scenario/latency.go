@@ -15,6 +15,10 @@ import (
 // A change's time begins when its revision was taken, inside the transaction, so
 // that the commit itself is part of it; it ends when the agent hands the assignment
 // to its runtime. Both are read on the same clock.
+//
+// What limits it: round trips to the database. With all parts on two cores the median is
+// 7 ms, with two control planes 9.5 ms; the commit and the five reads that follow it take
+// 3 to 6 ms of that when nothing else runs, which is measured beside it (floor_p50_ms).
 type Latency struct {
 	Regions int     `help:"Regions, each with an agent." default:"1000"`
 	Apps    int     `help:"Apps, each in one region, that are changed." default:"200"`
