@@ -56,14 +56,31 @@ type Lane struct {
 	Absent bool
 	// From are the others, in the order in which they go.
 	From []Side
-	// Keep is how many replicas the last of From keeps, idle, as a way back.
+	// Keep is how many replicas the last of From keeps, as a way back, where there is
+	// room for them.
 	Keep int32
+	// Stop is where the version is to stay for now; nil: it goes all the way, with the
+	// share of the traffic that its ready replicas are.
+	Stop *Stop
 	// Leaving is how many replicas there may be of versions that were told to stop
 	// altogether; LeavingKnown tells whether the region has answered that.
 	Leaving      int32
 	LeavingKnown bool
 	// Acknowledged tells whether the region routes by the weights.
 	Acknowledged bool
+}
+
+// Stop is a point at which the version and the last of From share a region, or the end
+// of a way with such points.
+type Stop struct {
+	// Replicas of the version.
+	Replicas int32
+	// Weight of it, once enough of them are ready; before, as much of it as are. With
+	// Share it is what is ready of each side.
+	Weight int32
+	Share  bool
+	// Whole: no part of the weight for a part of the replicas.
+	Whole bool
 }
 
 // Step is what the sides are to have next.
@@ -85,9 +102,23 @@ func (l Lane) Ceiling() int32 {
 	return l.Size + l.Surge
 }
 
+// goal is how many replicas the version is to have for now.
+func (l Lane) goal() int32 {
+	if l.Stop != nil {
+		return min(l.Stop.Replicas, l.Size)
+	}
+	return l.Size
+}
+
 // Serves tells whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Told == l.Size && l.To.Ready >= l.Need
+	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= min(l.Need, l.goal())
+}
+
+// Stopped tells whether the version serves as its stop says, by the region's word.
+func (l Lane) Stopped() bool {
+	s := Next(l)
+	return l.Serves() && s.weighed(l)
 }
 
 // Alone tells whether all traffic goes to the version, by the region's word, and no
@@ -108,7 +139,7 @@ func (l Lane) keep(i int) int32 {
 	if l.Recreate || i < len(l.From)-1 {
 		return 0
 	}
-	return min(l.Keep, l.Surge)
+	return max(0, min(l.Keep, l.Ceiling()-l.goal()))
 }
 
 // known tells whether the region has answered everything.
@@ -131,7 +162,15 @@ func (l Lane) Existing() int32 {
 
 // Next is the step that the region may take now. Taken, or not, it may be asked again.
 func Next(l Lane) Step {
-	s := Step{To: l.grown(), From: l.shrunk()}
+	s := Step{From: l.shrunk()}
+	room := l.room()
+	// The way back first: whoever stays at a stop is scaled like anybody else.
+	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
+		more := min(max(0, l.keep(last)-l.From[last].Told), room)
+		s.From[last] += more
+		room -= more
+	}
+	s.To = l.grown(room)
 	s.weigh(l)
 	if l.Hold || !s.weighed(l) {
 		for i, f := range l.From {
@@ -144,13 +183,28 @@ func Next(l Lane) Step {
 	return s
 }
 
-// grown is how many replicas the version may have.
-func (l Lane) grown() int32 {
-	if l.To.Told >= l.Size {
-		return l.Size
-	}
+// room is how many replicas more may exist.
+func (l Lane) room() int32 {
 	if !l.known() {
-		return l.To.Told
+		return 0
+	}
+	return max(0, l.Ceiling()-l.Existing())
+}
+
+// abandoned is how many replicas the region was told to run of versions that are no way
+// back.
+func (l Lane) abandoned() (n int32) {
+	for _, f := range l.From[:max(0, len(l.From)-1)] {
+		n += f.Told
+	}
+	return n
+}
+
+// grown is how many replicas the version may have, with room for so many more. What it
+// has beyond a stop it keeps: it needs them soon.
+func (l Lane) grown(room int32) int32 {
+	if l.To.Told >= l.goal() {
+		return min(l.To.Told, l.Size)
 	}
 	if l.Recreate {
 		for _, f := range l.From {
@@ -159,7 +213,7 @@ func (l Lane) grown() int32 {
 			}
 		}
 	}
-	return min(l.Size, l.To.Told+max(0, l.Ceiling()-l.Existing()))
+	return min(l.goal(), l.To.Told+room)
 }
 
 // shrunk is how many replicas each of the others may do with.
@@ -178,8 +232,12 @@ func (l Lane) shrunk() []int32 {
 		if !f.Known {
 			continue
 		}
-		idle := f.Told - f.Ready
-		drop := max(0, min(f.Told-l.keep(i), idle+spare))
+		keep, idle := l.keep(i), f.Told-f.Ready
+		if l.abandoned() > 0 {
+			// What does not serve is no way back, and would hold up what mends it.
+			keep = min(keep, f.Ready)
+		}
+		drop := max(0, min(f.Told-keep, idle+spare))
 		spare -= max(0, drop-idle)
 		out[i] = f.Told - drop
 	}
@@ -194,7 +252,7 @@ func (s *Step) weigh(l Lane) {
 	for i, f := range l.From {
 		s.FromWeights[i] = f.Weight
 		switch {
-		case l.Serves():
+		case l.Stop == nil && l.Serves():
 		case l.Hold:
 			give[i+1] = f.Serving
 		default:
@@ -204,7 +262,13 @@ func (s *Step) weigh(l Lane) {
 	if l.Serves() && l.Size == 0 {
 		give[0] = 1
 	}
-	if shares, ok := share(give); ok {
+	if l.Stop != nil && !l.Stop.Share && l.To.Serving > 0 {
+		if rest, ok := share(give[1:], Full-l.stopWeight()); ok {
+			s.ToWeight, s.FromWeights = l.stopWeight(), rest
+			return
+		}
+	}
+	if shares, ok := share(give, Full); ok {
 		s.ToWeight, s.FromWeights = shares[0], shares[1:]
 		return
 	}
@@ -215,6 +279,18 @@ func (s *Step) weigh(l Lane) {
 			s.FromWeights[i] = 0
 		}
 	}
+}
+
+// stopWeight is the version's at its stop, with the replicas that are ready now.
+func (l Lane) stopWeight() int32 {
+	switch {
+	case l.Serves() || l.goal() == 0:
+		return l.Stop.Weight
+	case l.Stop.Whole:
+		return min(l.To.Weight, l.Stop.Weight)
+	}
+	ready := min(l.To.Serving, l.goal())
+	return max(min(1, l.Stop.Weight), l.Stop.Weight*ready/l.goal())
 }
 
 // weighed tells whether the region routes by the step's weights already.
@@ -230,8 +306,9 @@ func (s *Step) weighed(l Lane) bool {
 	return true
 }
 
-// share splits Full in proportion: whole numbers, none of them zero for what is not.
-func share(parts []int32) (shares []int32, ok bool) {
+// share splits the sum in proportion: whole numbers, none of them zero for what is not
+// if the sum has enough for all.
+func share(parts []int32, sum int32) (shares []int32, ok bool) {
 	var total, largest int32
 	for i, n := range parts {
 		total += n
@@ -243,10 +320,13 @@ func share(parts []int32) (shares []int32, ok bool) {
 		return nil, false
 	}
 	shares = make([]int32, len(parts))
-	rest := Full
+	rest := sum
 	for i, n := range parts {
 		if n > 0 {
-			shares[i] = max(1, int32(int64(Full)*int64(n)/int64(total)))
+			shares[i] = int32(int64(sum) * int64(n) / int64(total))
+		}
+		if n > 0 && int(sum) >= len(parts) {
+			shares[i] = max(1, shares[i])
 		}
 		rest -= shares[i]
 	}

@@ -149,6 +149,110 @@ func TestTheReferenceTraces(t *testing.T) {
 	require.Equal(t, "3/0 0/0 0/3", trace(t, Lane{Size: 3, Need: 3, Recreate: true}, 3))
 }
 
+// steps is old/new@weight after each step, through stops; | where each is reached. In
+// the end no more is kept than the lane says.
+func steps(t *testing.T, l Lane, old int32, stops ...Stop) string {
+	r := newRegion(l, old)
+	r.l.Keep = old
+	out := []string{fmt.Sprintf("%d/0@0", old)}
+	for i := range len(stops) + 1 {
+		if i == len(stops) {
+			r.l.Keep = l.Keep
+		} else {
+			r.l.Stop = &stops[i]
+		}
+		for moved := true; moved; {
+			moved = r.step(t)
+			r.settle()
+			if at := fmt.Sprintf("%d/%d@%d", r.alive[1], r.alive[0], r.l.To.Weight); at != out[len(out)-1] {
+				out = append(out, at)
+			}
+		}
+		require.True(t, r.l.Stopped(), "%+v", r.l)
+		if i < len(stops) {
+			out = append(out, "|")
+		}
+	}
+	require.True(t, r.l.Serves() && r.l.Alone())
+	return strings.Join(out, " ")
+}
+
+func TestTheTracesOfStops(t *testing.T) {
+	weight := func(replicas, weight int32) Stop { return Stop{Replicas: replicas, Weight: weight} }
+	for _, c := range []struct {
+		name                           string
+		size, surge, unavailable, keep int32
+		stops                          []Stop
+		want                           string
+	}{
+		{
+			"by weight", 4, 1, 0, 0,
+			[]Stop{weight(1, 10), weight(2, 50), weight(4, 100)},
+			"4/0@0 4/1@0 4/1@10 | 4/1@25 3/1@25 3/2@25 3/2@50 | 2/2@50 2/3@50 2/3@75 1/3@75 1/4@75 1/4@100 | 0/4@100",
+		},
+		{
+			"without surge", 4, 0, 1, 4,
+			[]Stop{weight(1, 5), weight(4, 100)},
+			"4/0@0 3/0@0 3/1@0 3/1@5 | 3/1@25 2/1@25 2/2@25 2/2@50 1/2@50 1/3@50 1/3@100 0/3@100 0/4@100 | 0/4@100",
+		},
+		{
+			"by replicas", 4, 1, 0, 4,
+			[]Stop{{Replicas: 1, Share: true}, {Replicas: 2, Share: true}, weight(4, 100)},
+			"4/0@0 4/1@0 4/1@20 | 4/1@25 3/1@25 3/2@25 3/2@40 | 3/2@50 2/2@50 2/3@50 2/3@75 1/3@75 1/4@75 1/4@100 | 1/4@100",
+		},
+		{
+			"blue-green", 3, 3, 0, 3,
+			[]Stop{{Replicas: 3, Whole: true}, {Replicas: 3, Weight: 100, Whole: true}},
+			"3/0@0 3/3@0 | 3/3@100 | 3/3@100",
+		},
+		{
+			"blue-green, some at once", 3, 3, 0, 0,
+			[]Stop{{Replicas: 3, Weight: 20, Whole: true}, {Replicas: 3, Weight: 100, Whole: true}},
+			"3/0@0 3/3@0 3/3@20 | 3/3@100 | 0/3@100",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := Lane{Size: c.size, Need: c.size, Surge: c.surge, Unavailable: c.unavailable, Keep: c.keep}
+			require.Equal(t, c.want, steps(t, l, c.size, c.stops...))
+		})
+	}
+}
+
+func TestAWholeVersionTakesTrafficWithAllItsReplicasOrNone(t *testing.T) {
+	l := Lane{Size: 3, Need: 3, Surge: 3, Keep: 3, Stop: &Stop{Replicas: 3, Weight: Full, Whole: true}}
+	r := newRegion(l, 3)
+	r.step(t)
+	r.obey(0)
+	r.ready[0] = 2
+	r.see()
+	r.step(t)
+	require.Zero(t, r.l.To.Weight, "one is missing")
+	r.settle()
+	r.step(t)
+	r.settle()
+	require.Equal(t, Full, r.l.To.Weight)
+	r.ready[0] = 1
+	r.see()
+	require.False(t, r.step(t), "a replica that is lost sends nobody back")
+	r.ready[0] = 0
+	r.see()
+	r.step(t)
+	require.Equal(t, Full, r.l.From[0].Weight, "none is left: the other has them all")
+}
+
+func TestTheWayBackIsScaledWhileItWaits(t *testing.T) {
+	r := newRegion(Lane{Size: 2, Need: 2, Surge: 1, Keep: 2, Stop: &Stop{Replicas: 1, Weight: 10}}, 2)
+	for r.step(t) {
+		r.settle()
+	}
+	r.l.Size, r.l.Need, r.l.Surge, r.l.Keep = 8, 8, 2, 8
+	for r.step(t) {
+		r.settle()
+	}
+	require.Equal(t, []int32{1, 8}, r.alive)
+	require.Equal(t, int32(10), r.l.To.Weight)
+}
+
 func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		surge, unavailable      string
@@ -213,10 +317,13 @@ func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
 			from = append([]int32{rapid.Int32Range(0, 4).Draw(t, "abandoned replicas")}, from...)
 		}
 		r := newRegion(l, from...)
+		if !l.Recreate && rapid.Bool().Draw(t, "stops") {
+			r.l.Stop = drawStop(t, l.Size)
+		}
 		top := max(r.l.Ceiling(), r.existing())
 		for range rapid.IntRange(0, 60).Draw(t, "length") {
 			i := rapid.IntRange(0, len(r.alive)-1).Draw(t, "side")
-			switch rapid.IntRange(0, 8).Draw(t, "event") {
+			switch rapid.IntRange(0, 9).Draw(t, "event") {
 			case 0, 1:
 				r.obey(i)
 			case 2, 3:
@@ -237,6 +344,10 @@ func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
 				r.l.Size = rapid.Int32Range(0, 6).Draw(t, "scale")
 				r.l.Need = r.l.Size
 				r.l.Surge, r.l.Unavailable = Bounds(surgeText, unavailableText, r.l.Size)
+			case 9:
+				if r.l.Stop != nil {
+					r.l.Stop = drawStop(t, r.l.Size)
+				}
 			}
 			r.see()
 			before := *r
@@ -246,11 +357,25 @@ func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
 			top = max(r.l.Ceiling(), min(top, r.existing()))
 		}
 		r.l.Hold = false
+		if r.l.Stop != nil && r.l.Size > 0 {
+			for n := 0; r.step(t) || !r.l.Stopped(); n++ {
+				require.Less(t, n, 100, "it does not come to its stop: %+v, %+v", r.l, r.l.Stop)
+				r.settle()
+			}
+			r.l.Stop = &Stop{Replicas: r.l.Size, Weight: Full, Whole: r.l.Stop.Whole}
+		}
 		for n := 0; r.step(t) || !r.l.Serves() || !r.l.Alone(); n++ {
 			require.Less(t, n, 100, "it stands still: %+v", r.l)
 			r.settle()
 		}
 	})
+}
+
+func drawStop(t *rapid.T, size int32) *Stop {
+	return &Stop{
+		Replicas: rapid.Int32Range(min(1, size), size).Draw(t, "stop"), Weight: rapid.Int32Range(0, Full).Draw(t, "weight"),
+		Share: rapid.Bool().Draw(t, "share"), Whole: rapid.Bool().Draw(t, "whole"),
+	}
 }
 
 // judge holds one step against the rules, on what is.
@@ -298,10 +423,10 @@ func TestWeightsAreSharesOfWhatIsReady(t *testing.T) {
 			require.NoError(t, err)
 			parts = append(parts, int32(n))
 		}
-		got, ok := share(parts)
+		got, ok := share(parts, Full)
 		require.True(t, ok)
 		require.Equal(t, c.want, strings.Trim(fmt.Sprint(got), "[]"))
 	}
-	_, ok := share([]int32{0, 0})
+	_, ok := share([]int32{0, 0}, Full)
 	require.False(t, ok)
 }
