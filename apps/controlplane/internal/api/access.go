@@ -50,6 +50,7 @@ var access = map[string]need{
 	w.RolloutServiceResumeRolloutProcedure: deployer,
 	w.RolloutServiceRetryRolloutProcedure:  deployer,
 	w.RolloutServiceSkipBakeProcedure:      deployer,
+	w.RolloutServicePromoteProcedure:       deployer,
 
 	w.RegionServiceCreateRegionProcedure:      ownerOrOperator,
 	w.RegionServiceGetRegionProcedure:         viewerOrOperator,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -101,6 +102,27 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 			return "regions that failed begin again", err
 		})
 		return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
+	})
+	return res, err
+}
+
+// Promote has the regions go on that wait at a step.
+func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
+	defer func() { a.counted("promote", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
+		id, err := c.control(req.GetApp(), "Promoted", req.GetWhy(), func(course *model.Course) (string, error) {
+			held := course.Held
+			waves, err := plan.Promote(course, c.by.Name)
+			var text []string
+			if len(waves) > 0 {
+				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))
+			}
+			if held {
+				text = append(text, "promotions happen by themselves again")
+			}
+			return strings.Join(text, "; "), err
+		})
+		return &windlassv1.PromoteResponse{RolloutId: id}, err
 	})
 	return res, err
 }

@@ -173,6 +173,15 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 		"labels that none has":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
 		"two waves of one name":  {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Name: "a", Regions: []string{"eu-west-1"}}, {Name: "a"}}}, "rollout.waves[1].name"},
 		"no amount":              {&windlassv1.RolloutPolicy{MaxSurge: "many"}, "rollout.max_surge"},
+		"a canary's steps":       {&windlassv1.RolloutPolicy{Steps: []*windlassv1.CanaryStep{{Weight: 1}}}, "rollout.steps"},
+		"a canary without steps": {&windlassv1.RolloutPolicy{Strategy: 3}, "rollout.steps"},
+		"a step of nothing":      {canary(&windlassv1.CanaryStep{}), "rollout.steps[0].weight"},
+		"a step of two kinds":    {canary(&windlassv1.CanaryStep{Weight: 1, Replicas: 1}), "rollout.steps[0].replicas"},
+		"a step back":            {canary(&windlassv1.CanaryStep{Weight: 20}, &windlassv1.CanaryStep{Replicas: 3}, &windlassv1.CanaryStep{Weight: 20}), "rollout.steps[2].weight"},
+		"replicas back":          {canary(&windlassv1.CanaryStep{Replicas: 3}, &windlassv1.CanaryStep{Replicas: 2}), "rollout.steps[1].replicas"},
+		"more than all of it":    {canary(&windlassv1.CanaryStep{Weight: 101}), "rollout.steps[0].weight"},
+		"a pause without unit":   {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "10"}), "rollout.steps[0].pause"},
+		"a pause of a month":     {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "720h"}), "rollout.steps[0].pause"},
 		"a strategy of no kind":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
 		"a bake time of a month": {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(31 * 24 * time.Hour)}}}, "rollout.waves[0].bake_time"},
 	} {
@@ -181,6 +190,78 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 			refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, c.field)
 		})
 	}
+}
+
+func canary(steps ...*windlassv1.CanaryStep) *windlassv1.RolloutPolicy {
+	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: steps}
+}
+
+func TestACanaryWaitsForPromotionRegionByRegion(t *testing.T) {
+	w := setup(t)
+	ctx, c := t.Context(), w.rollouts(w.deployer)
+	policy := canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual"})
+	_, err := w.deployBy("chat", policy, args("a"))
+	require.NoError(t, err)
+	w.settle("chat")
+	_, err = w.deployBy("chat", policy, args("b"))
+	require.NoError(t, err)
+	for _, wait := range []string{"us-east-1", "eu-west-1"} {
+		require.Contains(t, w.settle("chat").GetMessage(), "waits for promotion")
+		_, p := w.progress("chat")
+		var waits []string
+		for _, g := range p.GetWaves()[0].GetRegions() {
+			if g.GetWaitsForPromotion() {
+				require.Equal(t, []int32{1, 1, 80, 20}, []int32{g.GetStep(), g.GetSteps(), g.GetOld().GetWeight(), g.GetNew().GetWeight()})
+				waits = append(waits, g.GetRegion())
+			}
+		}
+		require.Equal(t, []string{wait}, waits)
+		for range 2 {
+			_, err = c.Promote(ctx, &windlassv1.PromoteRequest{App: "chat", Why: "it is better"})
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+	var promoted int
+	for _, what := range w.said("chat") {
+		if what == "Promoted" {
+			promoted++
+		}
+	}
+	require.Equal(t, 2, promoted, "the second time it is no news")
+	_, err = c.Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+	_, err = w.rollouts(w.viewer).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+}
+
+func TestAfterARollbackNothingIsPromotedByItself(t *testing.T) {
+	w := setup(t)
+	ctx, c := t.Context(), w.rollouts(w.deployer)
+	policy := canary(&windlassv1.CanaryStep{Weight: 20})
+	deploy := func(arg string) {
+		_, err := w.deployBy("chat", policy, args(arg))
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	deploy("a")
+	deploy("b")
+	_, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat"})
+	require.NoError(t, err)
+	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
+	policy.Steps[0].Pause = "1h"
+	deploy("c")
+	_, p := w.progress("chat")
+	require.True(t, p.GetPromotionHeld())
+	require.True(t, p.GetWaves()[0].GetRegions()[0].GetWaitsForPromotion())
+	_, err = c.Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+	require.NoError(t, err)
+	w.settle("chat")
+	_, p = w.progress("chat")
+	require.False(t, p.GetPromotionHeld())
+	second := p.GetWaves()[0].GetRegions()[1]
+	require.False(t, second.GetWaitsForPromotion(), "from then on time alone is enough")
+	require.NotZero(t, second.GetStepUntil())
 }
 
 func TestOnlyAStagedRolloutIsSteered(t *testing.T) {

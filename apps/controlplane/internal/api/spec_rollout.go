@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -35,15 +36,16 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if p == nil {
 		return nil
 	}
-	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
-	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
-		for name, text := range map[string]string{"max_surge": surge, "max_unavailable": unavailable} {
-			if text != "" {
-				return invalidFix(field+"."+name, name+" is for the rolling strategy: recreate stops the old version before the new one starts",
-					"Leave it out, or use strategy rolling.")
-			}
-		}
+	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+		return invalidFix(field+".strategy", "the strategy blue-green is not there yet", "Use rolling, recreate or canary.")
 	}
+	if err := checkKnobs(p, field); err != nil {
+		return err
+	}
+	if err := checkSteps(p, field+".steps"); err != nil {
+		return err
+	}
+	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
 	if none(surge) && none(unavailable) {
 		return invalidFix(field+".max_unavailable", "max_surge and max_unavailable are both 0: no replica could ever start or stop",
 			"Set one of them to 1 or more.")
@@ -54,6 +56,83 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		}
 	}
 	return checkWaveNames(p.GetWaves(), spec.GetRegions(), field+".waves")
+}
+
+// checkKnobs fails on what another strategy than the policy's is set by.
+func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
+	const (
+		rolling = windlassv1.RolloutPolicy_STRATEGY_ROLLING
+		canary  = windlassv1.RolloutPolicy_STRATEGY_CANARY
+		green   = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN
+	)
+	strategy := orDefault(p.GetStrategy(), rolling)
+	for _, knob := range []struct {
+		name string
+		set  bool
+		of   []windlassv1.RolloutPolicy_Strategy
+	}{
+		{"max_surge", p.GetMaxSurge() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
+		{"max_unavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
+		{"steps", len(p.GetSteps()) > 0, []windlassv1.RolloutPolicy_Strategy{canary}},
+		{"initial_weight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
+		{"promotion", p.GetPromotion() != "", []windlassv1.RolloutPolicy_Strategy{green}},
+		{"retain", p.GetRetain() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
+	} {
+		if !knob.set || slices.Contains(knob.of, strategy) {
+			continue
+		}
+		var names []string
+		for _, s := range knob.of {
+			names = append(names, plan.StrategyName(s))
+		}
+		with := strings.Join(names, " or ")
+		return invalidFix(field+"."+knob.name, fmt.Sprintf("%s means nothing to strategy %s: it is of %s", knob.name, plan.StrategyName(strategy), with),
+			"Leave it out, or use strategy "+with+".")
+	}
+	return nil
+}
+
+// checkSteps judges a canary's.
+func checkSteps(p *windlassv1.RolloutPolicy, field string) error {
+	if p.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY {
+		return nil
+	}
+	if len(p.GetSteps()) == 0 {
+		return invalidFix(field, "a canary without steps would be rolling", "Write for example [{weight: 10, pause: 10m}, {weight: 50, pause: manual}], or use strategy rolling.")
+	}
+	var weight, replicas int32
+	for i, s := range p.GetSteps() {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		switch {
+		case s.GetWeight() == 0 && s.GetReplicas() == 0:
+			return invalidFix(at+".weight", "the step has neither weight nor replicas", "Give it a weight from 1 to 100, or replicas.")
+		case s.GetWeight() > 0 && s.GetReplicas() > 0:
+			return invalidFix(at+".replicas", "the step has weight and replicas", "Use one of the two: a weight brings the replicas that carry it.")
+		case s.GetWeight() > 0 && s.GetWeight() <= weight:
+			return invalidFix(at+".weight", fmt.Sprintf("%d is no more than the %d of a step before it: a canary only grows", s.GetWeight(), weight), "Order the steps by weight.")
+		case s.GetReplicas() > 0 && s.GetReplicas() <= replicas:
+			return invalidFix(at+".replicas", fmt.Sprintf("%d are no more than the %d of a step before it: a canary only grows", s.GetReplicas(), replicas), "Order the steps by replicas.")
+		}
+		weight, replicas = max(weight, s.GetWeight()), max(replicas, s.GetReplicas())
+		if err := checkPause(s.GetPause(), at+".pause"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxPause is as long as a wave may bake: what takes longer is a person's decision.
+const maxPause = 7 * 24 * time.Hour
+
+func checkPause(text, field string) error {
+	pause, _, err := plan.ParsePause(text)
+	if err != nil {
+		return invalidFix(field, err.Error(), "Write for example 30s, 10m or manual.")
+	}
+	if pause > maxPause {
+		return invalidFix(field, fmt.Sprintf("%s is longer than %s", text, maxPause), "Use manual: somebody promotes it when it is time.")
+	}
+	return nil
 }
 
 func none(text string) bool {

@@ -23,7 +23,7 @@ type version struct {
 	// Scale tells that the caller asked for Spec.Replicas; else they are what the
 	// app has, and no reason to scale.
 	Scale bool
-	// Source is "deploy", "environment" or "rollback".
+	// Source is "deploy", "environment" or sourceRollback.
 	Source        string
 	FromVersion   int32
 	ResolvedImage string
@@ -31,6 +31,8 @@ type version struct {
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
 }
+
+const sourceRollback = "rollback"
 
 // outcome of asking an app to run a version.
 type outcome struct {
@@ -185,6 +187,10 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		asked = v.Spec.GetReplicas()
 	}
 	course := plan.NextCourse(staging, app, was.rows, r.ID, asked)
+	if course != nil && v.Source == sourceRollback {
+		// The way back is a person's word already: what comes after it is held.
+		course.Held, course.RolledBack = false, true
+	}
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
 	if err := c.store(&app); err != nil {
 		return outcome{}, err

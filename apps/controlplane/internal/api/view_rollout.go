@@ -39,7 +39,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
-		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt,
+		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.Held,
 	}
 	for _, w := range c.Waves {
 		wave := &windlassv1.WaveProgress{Name: w.Name, State: w.State}
@@ -47,9 +47,15 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
 		}
 		for _, st := range w.Regions {
-			wave.Regions = append(wave.Regions, &windlassv1.RegionProgress{
+			g := &windlassv1.RegionProgress{
 				Region: st.RegionID, State: st.State, Since: st.Since, Reason: st.Reason, Message: st.Message,
-			})
+				Steps: int32(plan.Steps(c.Policy)),
+			}
+			if g.Steps > 0 && st.State != windlassv1.RegionProgress_STATE_WAITING {
+				g.Step = int32(st.Step) + 1
+			}
+			g.StepUntil, g.WaitsForPromotion = plan.Waits(c, st)
+			wave.Regions = append(wave.Regions, g)
 		}
 		out.Waves = append(out.Waves, wave)
 	}

@@ -54,6 +54,9 @@ type Course struct {
 	PausedBy, PausedWhy string
 	Failed              bool
 	Waves               []CourseWave
+	// RolledBack remembers that the app went back, until somebody promotes; Held is that
+	// of the rollout before: nothing is promoted by itself.
+	RolledBack, Held bool
 	// DoneAt is when it was over.
 	DoneAt int64
 }
@@ -81,7 +84,13 @@ type CourseRegion struct {
 	Score    int32
 	ScoredAt int64
 	// HeldSince is when the clock of the deadline was stopped; 0: it runs.
-	HeldSince       int64
+	HeldSince int64
+	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
+	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
+	// this step, or at the one before.
+	Step            int
+	StoppedAt       int64
+	PromotedBy      string
 	Reason, Message string
 }
 

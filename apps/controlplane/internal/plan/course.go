@@ -3,6 +3,7 @@ package plan
 import (
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
@@ -19,6 +20,9 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 	policy := s.Policy
 	c := &model.Course{
 		RolloutID: rolloutID, Replicas: replicas, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
+	}
+	if s.Course != nil {
+		c.Held, c.RolledBack = s.Course.RolledBack, s.Course.RolledBack
 	}
 	unfinished := s.Course != nil && s.Course.DoneAt == 0
 	for _, t := range rows {
@@ -110,6 +114,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 				continue
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			st.StoppedAt, st.PromotedBy = 0, ""
 			w := &c.Waves[i]
 			w.State, w.BakingSince, w.SkippedBy = waveRolling, 0, ""
 			changed = true
@@ -134,6 +139,36 @@ func SkipBake(c *model.Course, who string) (wave string, err error) {
 		}
 	}
 	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
+}
+
+// Promote has the regions go on that wait at a step, and what is promoted by itself be
+// promoted so again.
+func Promote(c *model.Course, who string) (waves []string, err error) {
+	if c.Back {
+		return nil, errGoingBack
+	}
+	said := c.Held
+	c.Held, c.RolledBack = false, false
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		for j := range w.Regions {
+			st := &w.Regions[j]
+			if st.State != regionRolling {
+				continue
+			}
+			if st.StoppedAt != 0 && st.PromotedBy == "" {
+				st.PromotedBy = who
+				if !slices.Contains(waves, w.Name) {
+					waves = append(waves, w.Name)
+				}
+			}
+			said = said || st.PromotedBy != ""
+		}
+	}
+	if !said {
+		return nil, &Refusal{"no region of the rollout waits at a step now", "`windlass rollout status` shows what it waits for."}
+	}
+	return waves, nil
 }
 
 func stopClocks(c *model.Course, now int64) {

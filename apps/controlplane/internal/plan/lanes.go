@@ -69,7 +69,7 @@ func (p *planner) look() []*lane {
 
 func (p *planner) lane(region string) *lane {
 	c := p.course
-	wave, st := p.courseRegion(region)
+	wave, st := courseRegion(c, region)
 	l := &lane{region: region, lost: p.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
 	forward := st != nil && !c.Back && isForward(st.State)
 	if forward {
@@ -85,11 +85,14 @@ func (p *planner) lane(region string) *lane {
 			l.Need = m
 		}
 	}
-	l.Surge, l.Unavailable = strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), l.Size)
+	l.Surge, l.Unavailable = bounds(c.Policy, l.Size)
 	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != windlassv1.RegionProgress_STATE_GOING_BACK)
-	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
-		l.Keep = l.Surge
+	if forward {
+		l.Stop = stopOf(c, *st, l.Size)
+		if wave.State != windlassv1.WaveProgress_STATE_DONE {
+			l.Keep = p.size(p.app.LiveDeploymentID, region)
+		}
 	}
 	l.Acknowledged = p.acknowledged(region)
 	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
@@ -194,7 +197,7 @@ func (p *planner) moveLanes() {
 
 func (p *planner) moveLane(l *lane) {
 	s := strategy.Next(l.Lane)
-	_, st := p.courseRegion(l.region)
+	_, st := courseRegion(p.course, l.region)
 	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && isForward(st.State) && !l.Hold
 	moves, shares := begins || s.To != l.To.Told, s.ToWeight != l.To.Weight
 	for i, f := range l.Lane.From {

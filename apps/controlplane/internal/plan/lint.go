@@ -58,10 +58,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = 0 // one version is not to be there: nothing takes its place
 			continue
 		}
-		surge, unavailable := strategy.Bounds(l.course.Policy.GetMaxSurge(), l.course.Policy.GetMaxUnavailable(), size)
-		if l.course.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
-			surge, unavailable = 0, size
-		}
+		surge, unavailable := bounds(l.course.Policy, size)
 		ceiling = max(ceiling, size+surge)
 		if low := size - unavailable; floor < 0 || low < floor {
 			floor = low
@@ -126,5 +123,31 @@ func (l *linter) region(region string, routed bool) {
 	}
 	if weight > strategy.Full {
 		l.findf(region, "weights add up to %d", weight)
+	}
+	l.stop(region)
+}
+
+// stop holds the new version against the step that the region is at.
+func (l *linter) stop(region string) {
+	_, st := courseRegion(l.course, region)
+	if st == nil || l.course.Back || !isForward(st.State) {
+		return
+	}
+	stop := stopOf(l.course, *st, l.course.Sizes[region])
+	if stop == nil {
+		return
+	}
+	key := rowKey{l.in.Rollout.DeploymentID, region}
+	before, after := l.before[key], l.after[key]
+	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
+		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
+	}
+	others := false
+	for k, t := range l.after {
+		was := l.before[k]
+		others = others || k.region == region && k != key && active(&t) && t.Replicas > 0 && l.side(&was).Serving > 0
+	}
+	if others && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
+		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
 }

@@ -87,6 +87,11 @@ func (p *planner) next() int64 {
 			if at := w.BakingSince + p.bakeTime(w); w.State == waveBaking && at > p.now {
 				due = min(due, at)
 			}
+			for _, st := range w.Regions {
+				if at, _ := Waits(p.course, st); at > p.now {
+					due = min(due, at)
+				}
+			}
 		}
 	}
 	return due

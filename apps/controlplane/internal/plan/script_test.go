@@ -32,8 +32,10 @@ import (
 //	after 10s                    time passes
 //	speak us                     the region reports, with nothing new
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
+//	       [steps=(10%/5m,2/manual)]
 //	                             next rollouts go by it
-//	pause, resume, retry, skip   what people say of the rollout
+//	pause, resume, retry, skip, promote
+//	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
 //	break us                     the newest version crashes there
 //	trace                        as settle, without time passing, decision by decision
@@ -183,6 +185,9 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "skip":
 		_, err := SkipBake(w.staging.Course, "ada")
 		require.NoError(t, err)
+	case "promote":
+		_, err := Promote(w.staging.Course, "ada")
+		require.NoError(t, err)
 	case "resize":
 		region := ""
 		if len(names) > 0 && names[0] != "replicas" {
@@ -207,8 +212,19 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 	policy := &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: opts["surge"], MaxUnavailable: opts["unavailable"],
 	}
-	if opts["strategy"] == "recreate" {
-		policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
+	if s := opts["strategy"]; s != "" {
+		policy.Strategy = windlassv1.RolloutPolicy_Strategy(windlassv1.RolloutPolicy_Strategy_value["STRATEGY_"+strings.ToUpper(s)])
+	}
+	for _, text := range strings.FieldsFunc(opts["steps"], func(r rune) bool { return r == ',' }) {
+		amount, pause, _ := strings.Cut(text, "/")
+		percent, isWeight := strings.CutSuffix(amount, "%")
+		n, err := strconv.Atoi(percent)
+		require.NoError(t, err)
+		step := &windlassv1.CanaryStep{Replicas: int32(n), Pause: pause}
+		if isWeight {
+			step.Weight, step.Replicas = step.Replicas, 0
+		}
+		policy.Steps = append(policy.Steps, step)
 	}
 	for _, text := range strings.FieldsFunc(opts["waves"], func(r rune) bool { return r == ',' }) {
 		parts := strings.Split(text, "/")

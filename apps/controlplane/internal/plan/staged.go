@@ -45,9 +45,9 @@ func (p *planner) staged() bool {
 }
 
 // courseRegion finds the region's wave and state, nil if it has none.
-func (p *planner) courseRegion(region string) (*model.CourseWave, *model.CourseRegion) {
-	for i := range p.course.Waves {
-		w := &p.course.Waves[i]
+func courseRegion(c *model.Course, region string) (*model.CourseWave, *model.CourseRegion) {
+	for i := range c.Waves {
+		w := &c.Waves[i]
 		for j := range w.Regions {
 			if w.Regions[j].RegionID == region {
 				return w, &w.Regions[j]
@@ -142,7 +142,10 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 			return true
 		}
 	}
-	serves := l.Serves() && l.Alone()
+	if st.State == regionRolling {
+		p.judgeStep(d, w, st, l)
+	}
+	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
 	switch {
 	case st.State != regionMoved && serves:
 		st.State, st.Since, st.Reason, st.Message = regionMoved, p.now, "", ""
@@ -201,7 +204,7 @@ func (l *lane) score() int32 {
 // RegionDeadline is when the region has to have progressed, 0 for no time.
 func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
 	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
-	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || c.PausedAt != 0 || c.Back {
+	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || st.StoppedAt != 0 || c.PausedAt != 0 || c.Back {
 		return 0
 	}
 	return st.ScoredAt + limit
@@ -248,6 +251,10 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
+		st.Step, st.StoppedAt, st.PromotedBy = 0, 0, ""
+		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) {
+			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
+		}
 		st.Score = p.lane(st.RegionID).score()
 		p.log("RegionBegun", fmt.Sprintf("its turn has come in wave %s; %s", w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 	}
@@ -293,6 +300,7 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 		text = fmt.Sprintf("%s, in wave %s (%s): %s", p.regionName(st.RegionID), w.Name, l.figures(p), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, p.now
+	st.StoppedAt, st.PromotedBy = 0, ""
 	onFailure := wavePolicy(p.course, *w).GetOnFailure()
 	switch onFailure {
 	case windlassv1.Wave_ON_FAILURE_PAUSE, windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
@@ -334,6 +342,8 @@ func (p *planner) goBack(d *model.Deployment, final windlassv1.RolloutStatus, re
 		for j := range c.Waves[i].Regions {
 			if st := &c.Waves[i].Regions[j]; isForward(st.State) {
 				st.State, st.Since, st.HeldSince = regionGoingBack, p.now, 0
+				st.StoppedAt, st.PromotedBy = 0, ""
+				c.RolledBack = true
 			}
 		}
 	}
@@ -406,7 +416,7 @@ func (p *planner) stageMessage() string {
 			case l.lost:
 				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
 			case r.State == regionRolling:
-				parts = append(parts, fmt.Sprintf("%s: %d of %d replicas ready", p.regionName(r.RegionID), l.To.Serving, l.Size))
+				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, r), l.To.Serving, l.Size))
 			}
 		}
 		return at + ": " + strings.Join(parts, "; ")

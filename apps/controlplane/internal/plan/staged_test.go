@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -115,10 +114,7 @@ func (f *fleet) ceiling(region string) (ceiling int32) {
 	c := f.staging.Course
 	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
 		size := sizes[region]
-		surge, _ := strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), size)
-		if c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
-			surge = 0
-		}
+		surge, _ := bounds(c.Policy, size)
 		ceiling = max(ceiling, size+surge)
 	}
 	return ceiling
@@ -176,8 +172,18 @@ func (f *fleet) obeyAll(region string) {
 func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
 	policy := &windlassv1.RolloutPolicy{
-		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 1, 2}).Draw(t, "strategy"),
+		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3}).Draw(t, "strategy"),
 		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
+	}
+	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
+		pause := rapid.SampledFrom([]string{"", "20s", "1m", Manual})
+		for range rapid.IntRange(1, 4).Draw(t, "steps") {
+			step := &windlassv1.CanaryStep{Weight: rapid.Int32Range(0, 100).Draw(t, "weight"), Pause: pause.Draw(t, "pause")}
+			if step.Weight == 0 {
+				step.Replicas = rapid.Int32Range(1, 5).Draw(t, "replicas")
+			}
+			policy.Steps = append(policy.Steps, step)
+		}
 	}
 	wave := func(regions ...string) *windlassv1.Wave {
 		return &windlassv1.Wave{
@@ -263,7 +269,7 @@ func (f *fleet) happen() {
 			}
 		}
 	case e == 27 && inFlight:
-		switch rapid.IntRange(0, 3).Draw(t, "say") {
+		switch rapid.IntRange(0, 5).Draw(t, "say") {
 		case 0:
 			_, _ = Pause(course, "ada", "", f.now)
 		case 1:
@@ -272,6 +278,8 @@ func (f *fleet) happen() {
 			_, _ = Retry(course, f.now)
 		case 3:
 			_, _ = SkipBake(course, "ada")
+		case 4, 5:
+			_, _ = Promote(course, "ada")
 		}
 	case e == 28 && inFlight:
 		n := rapid.Int32Range(0, 4).Draw(t, "size")
@@ -320,12 +328,28 @@ func (f *fleet) heal() {
 				require.NoError(f.t, err)
 			}
 		}
+		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
+			_, err := Promote(c, "ada")
+			require.NoError(f.t, err)
+		}
 		out := f.step()
 		f.now += 10_000
 		if f.app.RolloutID == "" && !out.Changed() && !Next(f.input(), f.now).Changed() {
 			return
 		}
 	}
+}
+
+// waits tells whether a region waits for somebody to promote.
+func (f *fleet) waits(c *model.Course) bool {
+	for _, w := range c.Waves {
+		for _, st := range w.Regions {
+			if _, person := Waits(c, st); person {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // TestAnyStagedHistoryKeepsTheRules: beside what world.step checks of each plan, nothing

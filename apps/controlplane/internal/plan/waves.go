@@ -48,7 +48,7 @@ func (p *planner) begin(d *model.Deployment) {
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
 	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done",
-		strategyName(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID)), d, "")
+		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID)), d, "")
 }
 
 // waves of the policy, or the one that there is by default.
@@ -59,12 +59,36 @@ func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 	return []*windlassv1.Wave{{}}
 }
 
-func strategyName(policy *windlassv1.RolloutPolicy) string {
-	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
-		return "recreate"
-	}
-	return fmt.Sprintf("rolling (maxSurge %s, maxUnavailable %s)",
+// StrategyName is as people write it.
+func StrategyName(s windlassv1.RolloutPolicy_Strategy) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STRATEGY_")), "_", "-")
+}
+
+// policyText is the policy in one line.
+func policyText(policy *windlassv1.RolloutPolicy) string {
+	name := StrategyName(policy.GetStrategy())
+	room := fmt.Sprintf("maxSurge %s, maxUnavailable %s",
 		cmp.Or(policy.GetMaxSurge(), strategy.DefaultSurge), cmp.Or(policy.GetMaxUnavailable(), strategy.DefaultUnavailable))
+	switch policy.GetStrategy() {
+	case windlassv1.RolloutPolicy_STRATEGY_RECREATE:
+		return name
+	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
+		var steps []string
+		for _, s := range stops(policy) {
+			steps = append(steps, s.String())
+		}
+		return fmt.Sprintf("%s (%s, then all; %s)", name, strings.Join(steps, ", "), room)
+	default:
+		return fmt.Sprintf("%s (%s)", name, room)
+	}
+}
+
+// bounds are how far a region of that size may go beyond it and below it.
+func bounds(policy *windlassv1.RolloutPolicy, size int32) (surge, unavailable int32) {
+	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+		return 0, size
+	}
+	return strategy.Bounds(policy.GetMaxSurge(), policy.GetMaxUnavailable(), size)
 }
 
 // take returns the regions that the wave takes of those left, and the rest.

@@ -286,7 +286,10 @@ func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
 
 // policy has the app's next rollouts go by it.
 func (w *world) policy(policy *windlassv1.RolloutPolicy) {
-	w.staging = &model.Staging{AppID: w.app.ID, WorkspaceID: "ws", Policy: policy}
+	if w.staging == nil {
+		w.staging = &model.Staging{AppID: w.app.ID, WorkspaceID: "ws"}
+	}
+	w.staging.Policy = policy
 }
 
 // stage is what the API does about the course of a new rollout.

@@ -70,6 +70,18 @@ rollout:
 	f, err = parseAppFile([]byte("app: a\ncommand: [x]\nregions: [eu]\n"))
 	require.NoError(t, err)
 	require.Nil(t, f.Rollout)
+	f, err = parseAppFile([]byte(`
+app: a
+rollout:
+  strategy: canary
+  steps: [{weight: 10, pause: 10m}, {replicas: 2, pause: manual}, {weight: 50, pause: 5}]
+`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
+		// That a pause has no unit is for the API to tell, which knows what else it may be.
+		Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: "10m"}, {Replicas: 2, Pause: "manual"}, {Weight: 50, Pause: "5"}},
+	}, f.Rollout))
 }
 
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
@@ -87,7 +99,7 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 		"duration, nonsense":   {"app: a\nprogressDeadline: soon", "progressDeadline: \"soon\" is not a duration"},
 		"rollout, no mapping":  {"app: a\nrollout: rolling", "rollout: want a mapping, got rolling: start with `strategy: rolling`"},
 		"rollout, misspelt":    {"app: a\nrollout: {maxSurg: 1}", "rollout.maxSurg: no such field: did you mean maxSurge?"},
-		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate"},
+		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blue-green"},
 		"rollout, wave":        {"app: a\nrollout: {waves: [{bakeTime: 10}]}", "rollout.waves[0].bakeTime: 10 has no unit"},
 		"fraction":             {"app: a\nreplicas: 1.5", "replicas: 1.5 is not a whole number"},
 		"huge":                 {"app: a\nreplicas: 99999999999", "replicas: 99999999999 is not a whole number in range"},

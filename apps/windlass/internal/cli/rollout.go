@@ -36,6 +36,10 @@ show where it is, hold it, and take it on or back. Each may be given twice.`,
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
+		a.steer("promote APP", "Accept the new version where it waits, and go on", "promoted",
+			func(ctx context.Context, path, why string) (proto.Message, error) {
+				return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why})
+			}),
 		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
@@ -150,6 +154,12 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	case p.GetPaused():
 		text = "paused by " + p.PausedBy + " " + ago(p.PausedAt) + " ago"
 		why = p.PausedWhy
+	case waitsForPromotion(p):
+		text = "waits for promotion: windlass rollout promote " + r.App.GetName()
+		why = ""
+		if p.PromotionHeld {
+			why = "an earlier rollout went back, and nothing is promoted by itself since"
+		}
 	case r.App.GetMessage() != "":
 		why = firstLine(r.App.Message)
 	}
@@ -159,9 +169,28 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	return text
 }
 
+func waitsForPromotion(p *windlassv1.RolloutProgress) bool {
+	for _, w := range p.GetWaves() {
+		for _, g := range w.Regions {
+			if g.WaitsForPromotion {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func policyText(p *windlassv1.RolloutPolicy) string {
 	text := word(p.GetStrategy(), "STRATEGY_")
-	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_ROLLING {
+	for i, s := range p.GetSteps() {
+		amount := fmt.Sprintf("%d%%", s.Weight)
+		if s.Weight == 0 {
+			amount = fmt.Sprintf("%d replicas", s.Replicas)
+		}
+		text += fmt.Sprintf(", step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause))
+	}
+	switch p.GetStrategy() { //nolint:exhaustive // others take no such room
+	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
 		text += fmt.Sprintf(", max surge %s, max unavailable %s", cmp.Or(p.MaxSurge, "25%"), cmp.Or(p.MaxUnavailable, "0"))
 	}
 	return text
@@ -177,6 +206,16 @@ func counts(v *windlassv1.VersionProgress) string {
 
 func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
 	text := word(g.State, "STATE_")
+	if g.State == windlassv1.RegionProgress_STATE_ROLLING && g.Step > 0 && g.Step <= g.Steps {
+		text = fmt.Sprintf("step %d of %d", g.Step, g.Steps)
+		switch {
+		case g.WaitsForPromotion:
+			text += ", waits for promotion"
+		case g.StepUntil != 0:
+			text += ", " + short(max(0, time.Until(time.UnixMilli(g.StepUntil)))) + " left"
+		}
+		return text
+	}
 	if g.State == windlassv1.RegionProgress_STATE_MOVED {
 		switch wave.State {
 		case windlassv1.WaveProgress_STATE_BAKING:

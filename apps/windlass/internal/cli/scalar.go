@@ -53,10 +53,15 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_surge":       true,
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
+	// A pause without its unit is told what is missing by the API.
+	"windlass.v1.CanaryStep.pause": true,
 }
 
-// choice turns "keep" into RETENTION_KEEP. The full name is taken, too: it is what
-// `-o yaml` prints.
+// joined writes a name as one word.
+var joined = strings.NewReplacer("-", "", "_", "")
+
+// choice turns "keep" into RETENTION_KEEP, and blueGreen into STRATEGY_BLUE_GREEN. The
+// full name is taken, too: it is what `-o yaml` prints.
 func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	text, _ := value.(string)
 	values := enum.Values()
@@ -66,7 +71,7 @@ func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	for i := range values.Len() {
 		full := string(values.Get(i).Name())
 		short := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(full, prefix), "_", "-"))
-		if text == full || strings.EqualFold(strings.ReplaceAll(text, "_", "-"), short) && i > 0 {
+		if text == full || strings.EqualFold(joined.Replace(text), joined.Replace(short)) && i > 0 {
 			return full, nil
 		}
 		if i > 0 {

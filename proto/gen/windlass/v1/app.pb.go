@@ -1274,7 +1274,9 @@ type RollbackResponse struct {
 	RolloutId    string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The version whose configuration it has.
-	FromVersion   int32 `protobuf:"varint,4,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	FromVersion int32 `protobuf:"varint,4,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	// It was retained and is live again: no new version, and no rollout.
+	Retained      bool `protobuf:"varint,5,opt,name=retained,proto3" json:"retained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1335,6 +1337,13 @@ func (x *RollbackResponse) GetFromVersion() int32 {
 		return x.FromVersion
 	}
 	return 0
+}
+
+func (x *RollbackResponse) GetRetained() bool {
+	if x != nil {
+		return x.Retained
+	}
+	return false
 }
 
 type CancelRequest struct {
@@ -1678,13 +1687,14 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\x12\"\n" +
-	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x93\x01\n" +
+	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\xaf\x01\n" +
 	"\x10RollbackResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x02 \x01(\tR\trolloutId\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x05R\aversion\x12!\n" +
-	"\ffrom_version\x18\x04 \x01(\x05R\vfromVersion\"|\n" +
+	"\ffrom_version\x18\x04 \x01(\x05R\vfromVersion\x12\x1a\n" +
+	"\bretained\x18\x05 \x01(\bR\bretained\"|\n" +
 	"\rCancelRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +

@@ -33,6 +33,11 @@ const (
 	// The old version stops before the new one starts: for regions without room for
 	// both. Nothing serves in between.
 	RolloutPolicy_STRATEGY_RECREATE RolloutPolicy_Strategy = 2
+	// In steps, within max_surge and max_unavailable: some replicas, or a share of the
+	// traffic, and a pause; after the last step, all.
+	RolloutPolicy_STRATEGY_CANARY RolloutPolicy_Strategy = 3
+	// All of the new version beside all of the old one; then the traffic, at once.
+	RolloutPolicy_STRATEGY_BLUE_GREEN RolloutPolicy_Strategy = 4
 )
 
 // Enum value maps for RolloutPolicy_Strategy.
@@ -41,11 +46,15 @@ var (
 		0: "STRATEGY_UNSPECIFIED",
 		1: "STRATEGY_ROLLING",
 		2: "STRATEGY_RECREATE",
+		3: "STRATEGY_CANARY",
+		4: "STRATEGY_BLUE_GREEN",
 	}
 	RolloutPolicy_Strategy_value = map[string]int32{
 		"STRATEGY_UNSPECIFIED": 0,
 		"STRATEGY_ROLLING":     1,
 		"STRATEGY_RECREATE":    2,
+		"STRATEGY_CANARY":      3,
+		"STRATEGY_BLUE_GREEN":  4,
 	}
 )
 
@@ -129,7 +138,7 @@ func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnFailure.Descriptor instead.
 func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2, 0}
 }
 
 type Wave_OnUnreachable int32
@@ -181,7 +190,7 @@ func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnUnreachable.Descriptor instead.
 func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2, 1}
 }
 
 type WaveProgress_State int32
@@ -237,7 +246,7 @@ func (x WaveProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaveProgress_State.Descriptor instead.
 func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type RegionProgress_State int32
@@ -301,7 +310,7 @@ func (x RegionProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RegionProgress_State.Descriptor instead.
 func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 0}
 }
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
@@ -319,7 +328,21 @@ type RolloutPolicy struct {
 	// 1 where neither this nor max_surge leaves room to move.
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// In order. Empty: one wave of all regions, one region at a time.
-	Waves         []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
+	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
+	// Of canary, in order: every region of every wave takes them. A region that the app is
+	// new to, or that is scaled to nothing, has nothing to compare with and takes none.
+	Steps []*CanaryStep `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Of blue-green: percent of the traffic that the new version gets when all its replicas
+	// are ready, until it is promoted. Default 0.
+	InitialWeight int32 `protobuf:"varint,6,opt,name=initial_weight,json=initialWeight,proto3" json:"initial_weight,omitempty"`
+	// Of blue-green: "manual", "auto" or "auto after 10m", from when all its replicas are
+	// ready. Default auto. After a rollback all promotions are manual, those of canary's
+	// pauses too, until somebody promotes.
+	Promotion string `protobuf:"bytes,7,opt,name=promotion,proto3" json:"promotion,omitempty"`
+	// Of blue-green: for how long after the last region's switch the old version keeps its
+	// full size everywhere, so that going back needs no new instance. Default 10 min. It
+	// ends when another version is deployed.
+	Retain        *durationpb.Duration `protobuf:"bytes,8,opt,name=retain,proto3" json:"retain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -382,6 +405,99 @@ func (x *RolloutPolicy) GetWaves() []*Wave {
 	return nil
 }
 
+func (x *RolloutPolicy) GetSteps() []*CanaryStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *RolloutPolicy) GetInitialWeight() int32 {
+	if x != nil {
+		return x.InitialWeight
+	}
+	return 0
+}
+
+func (x *RolloutPolicy) GetPromotion() string {
+	if x != nil {
+		return x.Promotion
+	}
+	return ""
+}
+
+func (x *RolloutPolicy) GetRetain() *durationpb.Duration {
+	if x != nil {
+		return x.Retain
+	}
+	return nil
+}
+
+// CanaryStep is a point at which a region waits, serving with both versions.
+type CanaryStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The new version's percent of the traffic, on as many replicas as carry it, rounded
+	// up. Or replicas, whose traffic is their share of those that are ready.
+	Weight   int32 `protobuf:"varint,1,opt,name=weight,proto3" json:"weight,omitempty"`
+	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// How long it serves so before the next step: "10m", or "manual" for until somebody
+	// promotes. Empty: no longer than it takes to serve.
+	Pause         string `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanaryStep) Reset() {
+	*x = CanaryStep{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanaryStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanaryStep) ProtoMessage() {}
+
+func (x *CanaryStep) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanaryStep.ProtoReflect.Descriptor instead.
+func (*CanaryStep) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CanaryStep) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *CanaryStep) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *CanaryStep) GetPause() string {
+	if x != nil {
+		return x.Pause
+	}
+	return ""
+}
+
 // Wave is regions that move together, and what has to hold before the next begins.
 type Wave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -405,7 +521,7 @@ type Wave struct {
 
 func (x *Wave) Reset() {
 	*x = Wave{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +533,7 @@ func (x *Wave) String() string {
 func (*Wave) ProtoMessage() {}
 
 func (x *Wave) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +546,7 @@ func (x *Wave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wave.ProtoReflect.Descriptor instead.
 func (*Wave) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Wave) GetName() string {
@@ -496,14 +612,18 @@ type RolloutProgress struct {
 	PausedWhy string `protobuf:"bytes,5,opt,name=paused_why,json=pausedWhy,proto3" json:"paused_why,omitempty"`
 	PausedAt  int64  `protobuf:"varint,6,opt,name=paused_at,json=pausedAt,proto3" json:"paused_at,omitempty"`
 	// Empty until it starts.
-	Waves         []*WaveProgress `protobuf:"bytes,7,rep,name=waves,proto3" json:"waves,omitempty"`
+	Waves []*WaveProgress `protobuf:"bytes,7,rep,name=waves,proto3" json:"waves,omitempty"`
+	// A rollback came before it: nothing is promoted by itself until somebody promotes.
+	PromotionHeld bool `protobuf:"varint,8,opt,name=promotion_held,json=promotionHeld,proto3" json:"promotion_held,omitempty"`
+	// Until when the version that it replaced is kept at full size; 0: it is not.
+	RetainedUntil int64 `protobuf:"varint,9,opt,name=retained_until,json=retainedUntil,proto3" json:"retained_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RolloutProgress) Reset() {
 	*x = RolloutProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +635,7 @@ func (x *RolloutProgress) String() string {
 func (*RolloutProgress) ProtoMessage() {}
 
 func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +648,7 @@ func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
 func (*RolloutProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
@@ -580,6 +700,20 @@ func (x *RolloutProgress) GetWaves() []*WaveProgress {
 	return nil
 }
 
+func (x *RolloutProgress) GetPromotionHeld() bool {
+	if x != nil {
+		return x.PromotionHeld
+	}
+	return false
+}
+
+func (x *RolloutProgress) GetRetainedUntil() int64 {
+	if x != nil {
+		return x.RetainedUntil
+	}
+	return 0
+}
+
 type WaveProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -592,7 +726,7 @@ type WaveProgress struct {
 
 func (x *WaveProgress) Reset() {
 	*x = WaveProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +738,7 @@ func (x *WaveProgress) String() string {
 func (*WaveProgress) ProtoMessage() {}
 
 func (x *WaveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +751,7 @@ func (x *WaveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
 func (*WaveProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WaveProgress) GetName() string {
@@ -658,17 +792,24 @@ type RegionProgress struct {
 	// Replicas wanted here, of one version or the other.
 	Replicas int32 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// What runs of the version that was live and of the new one.
-	Old           *VersionProgress `protobuf:"bytes,6,opt,name=old,proto3" json:"old,omitempty"`
-	New           *VersionProgress `protobuf:"bytes,7,opt,name=new,proto3" json:"new,omitempty"`
-	Reason        string           `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	Message       string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Old     *VersionProgress `protobuf:"bytes,6,opt,name=old,proto3" json:"old,omitempty"`
+	New     *VersionProgress `protobuf:"bytes,7,opt,name=new,proto3" json:"new,omitempty"`
+	Reason  string           `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// The step that it takes or waits at, of so many; from 1. 0 of 0 without steps, and
+	// step is beyond steps when all are taken.
+	Step  int32 `protobuf:"varint,10,opt,name=step,proto3" json:"step,omitempty"`
+	Steps int32 `protobuf:"varint,11,opt,name=steps,proto3" json:"steps,omitempty"`
+	// It serves as the step says, and waits: until then, or for somebody to promote.
+	StepUntil         int64 `protobuf:"varint,12,opt,name=step_until,json=stepUntil,proto3" json:"step_until,omitempty"`
+	WaitsForPromotion bool  `protobuf:"varint,13,opt,name=waits_for_promotion,json=waitsForPromotion,proto3" json:"waits_for_promotion,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
 	*x = RegionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +821,7 @@ func (x *RegionProgress) String() string {
 func (*RegionProgress) ProtoMessage() {}
 
 func (x *RegionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +834,7 @@ func (x *RegionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
 func (*RegionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RegionProgress) GetRegion() string {
@@ -759,6 +900,34 @@ func (x *RegionProgress) GetMessage() string {
 	return ""
 }
 
+func (x *RegionProgress) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetSteps() int32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetStepUntil() int64 {
+	if x != nil {
+		return x.StepUntil
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetWaitsForPromotion() bool {
+	if x != nil {
+		return x.WaitsForPromotion
+	}
+	return false
+}
+
 type VersionProgress struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -772,7 +941,7 @@ type VersionProgress struct {
 
 func (x *VersionProgress) Reset() {
 	*x = VersionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +953,7 @@ func (x *VersionProgress) String() string {
 func (*VersionProgress) ProtoMessage() {}
 
 func (x *VersionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +966,7 @@ func (x *VersionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
 func (*VersionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VersionProgress) GetVersion() int32 {
@@ -852,7 +1021,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +1033,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +1046,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Rollout) GetId() string {
@@ -980,7 +1149,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1161,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1174,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -1024,7 +1193,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1205,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1218,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -1070,7 +1239,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1251,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1264,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -1122,7 +1291,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1303,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1316,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -1177,7 +1346,7 @@ type PauseRolloutRequest struct {
 
 func (x *PauseRolloutRequest) Reset() {
 	*x = PauseRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1358,7 @@ func (x *PauseRolloutRequest) String() string {
 func (*PauseRolloutRequest) ProtoMessage() {}
 
 func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1371,7 @@ func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
 func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PauseRolloutRequest) GetMutation() *Mutation {
@@ -1235,7 +1404,7 @@ type PauseRolloutResponse struct {
 
 func (x *PauseRolloutResponse) Reset() {
 	*x = PauseRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1416,7 @@ func (x *PauseRolloutResponse) String() string {
 func (*PauseRolloutResponse) ProtoMessage() {}
 
 func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1429,7 @@ func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
 func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PauseRolloutResponse) GetRolloutId() string {
@@ -1283,7 +1452,7 @@ type ResumeRolloutRequest struct {
 
 func (x *ResumeRolloutRequest) Reset() {
 	*x = ResumeRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1464,7 @@ func (x *ResumeRolloutRequest) String() string {
 func (*ResumeRolloutRequest) ProtoMessage() {}
 
 func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1477,7 @@ func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResumeRolloutRequest) GetMutation() *Mutation {
@@ -1341,7 +1510,7 @@ type ResumeRolloutResponse struct {
 
 func (x *ResumeRolloutResponse) Reset() {
 	*x = ResumeRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1522,7 @@ func (x *ResumeRolloutResponse) String() string {
 func (*ResumeRolloutResponse) ProtoMessage() {}
 
 func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1535,7 @@ func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeRolloutResponse) GetRolloutId() string {
@@ -1389,7 +1558,7 @@ type RetryRolloutRequest struct {
 
 func (x *RetryRolloutRequest) Reset() {
 	*x = RetryRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1570,7 @@ func (x *RetryRolloutRequest) String() string {
 func (*RetryRolloutRequest) ProtoMessage() {}
 
 func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1583,7 @@ func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
 func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RetryRolloutRequest) GetMutation() *Mutation {
@@ -1447,7 +1616,7 @@ type RetryRolloutResponse struct {
 
 func (x *RetryRolloutResponse) Reset() {
 	*x = RetryRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1628,7 @@ func (x *RetryRolloutResponse) String() string {
 func (*RetryRolloutResponse) ProtoMessage() {}
 
 func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1641,7 @@ func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
 func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RetryRolloutResponse) GetRolloutId() string {
@@ -1495,7 +1664,7 @@ type SkipBakeRequest struct {
 
 func (x *SkipBakeRequest) Reset() {
 	*x = SkipBakeRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1676,7 @@ func (x *SkipBakeRequest) String() string {
 func (*SkipBakeRequest) ProtoMessage() {}
 
 func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1689,7 @@ func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
 func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SkipBakeRequest) GetMutation() *Mutation {
@@ -1553,7 +1722,7 @@ type SkipBakeResponse struct {
 
 func (x *SkipBakeResponse) Reset() {
 	*x = SkipBakeResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1734,7 @@ func (x *SkipBakeResponse) String() string {
 func (*SkipBakeResponse) ProtoMessage() {}
 
 func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,10 +1747,116 @@ func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
 func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SkipBakeResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+type PromoteRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteRequest) Reset() {
+	*x = PromoteRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteRequest) ProtoMessage() {}
+
+func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
+func (*PromoteRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PromoteRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *PromoteRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *PromoteRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type PromoteResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteResponse) Reset() {
+	*x = PromoteResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteResponse) ProtoMessage() {}
+
+func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
+func (*PromoteResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PromoteResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
 	}
@@ -1592,16 +1867,28 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xee\x02\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xf1\x04\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
 	"\x0fmax_unavailable\x18\x03 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\x0emaxUnavailable\x121\n" +
-	"\x05waves\x18\x04 \x03(\v2\x11.windlass.v1.WaveB\b\xbaH\x05\x92\x01\x02\x10 R\x05waves\"Q\n" +
+	"\x05waves\x18\x04 \x03(\v2\x11.windlass.v1.WaveB\b\xbaH\x05\x92\x01\x02\x10 R\x05waves\x127\n" +
+	"\x05steps\x18\x05 \x03(\v2\x17.windlass.v1.CanaryStepB\b\xbaH\x05\x92\x01\x02\x10 R\x05steps\x120\n" +
+	"\x0einitial_weight\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18c(\x00R\rinitialWeight\x12%\n" +
+	"\tpromotion\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tpromotion\x12A\n" +
+	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\"\x7f\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
-	"\x11STRATEGY_RECREATE\x10\x02\"\xfd\x05\n" +
+	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
+	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\"v\n" +
+	"\n" +
+	"CanaryStep\x12!\n" +
+	"\x06weight\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\x12&\n" +
+	"\breplicas\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1d\n" +
+	"\x05pause\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05pause\"\xfd\x05\n" +
 	"\x04Wave\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12K\n" +
 	"\aregions\x18\x02 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12?\n" +
@@ -1622,7 +1909,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rOnUnreachable\x12\x1e\n" +
 	"\x1aON_UNREACHABLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ON_UNREACHABLE_WAIT\x10\x01\x12\x17\n" +
-	"\x13ON_UNREACHABLE_FAIL\x10\x02\"\x86\x02\n" +
+	"\x13ON_UNREACHABLE_FAIL\x10\x02\"\xd4\x02\n" +
 	"\x0fRolloutProgress\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\x06policy\x12\x1d\n" +
 	"\n" +
@@ -1632,7 +1919,9 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"paused_why\x18\x05 \x01(\tR\tpausedWhy\x12\x1b\n" +
 	"\tpaused_at\x18\x06 \x01(\x03R\bpausedAt\x12/\n" +
-	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\"\x9b\x02\n" +
+	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\x12%\n" +
+	"\x0epromotion_held\x18\b \x01(\bR\rpromotionHeld\x12%\n" +
+	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\"\x9b\x02\n" +
 	"\fWaveProgress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.windlass.v1.WaveProgress.StateR\x05state\x12!\n" +
@@ -1644,7 +1933,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xd1\x03\n" +
+	"STATE_DONE\x10\x04\"\xca\x04\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -1654,7 +1943,13 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x03old\x18\x06 \x01(\v2\x1c.windlass.v1.VersionProgressR\x03old\x12.\n" +
 	"\x03new\x18\a \x01(\v2\x1c.windlass.v1.VersionProgressR\x03new\x12\x16\n" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"\x8d\x01\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x12\n" +
+	"\x04step\x18\n" +
+	" \x01(\x05R\x04step\x12\x14\n" +
+	"\x05steps\x18\v \x01(\x05R\x05steps\x12\x1d\n" +
+	"\n" +
+	"step_until\x18\f \x01(\x03R\tstepUntil\x12.\n" +
+	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -1730,7 +2025,15 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"1\n" +
 	"\x10SkipBakeResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId2\x89\x04\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"}\n" +
+	"\x0ePromoteRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"0\n" +
+	"\x0fPromoteResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId2\xcf\x04\n" +
 	"\x0eRolloutService\x12R\n" +
 	"\n" +
 	"GetRollout\x12\x1e.windlass.v1.GetRolloutRequest\x1a\x1f.windlass.v1.GetRolloutResponse\"\x03\x90\x02\x01\x12X\n" +
@@ -1738,7 +2041,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\fPauseRollout\x12 .windlass.v1.PauseRolloutRequest\x1a!.windlass.v1.PauseRolloutResponse\x12V\n" +
 	"\rResumeRollout\x12!.windlass.v1.ResumeRolloutRequest\x1a\".windlass.v1.ResumeRolloutResponse\x12S\n" +
 	"\fRetryRollout\x12 .windlass.v1.RetryRolloutRequest\x1a!.windlass.v1.RetryRolloutResponse\x12G\n" +
-	"\bSkipBake\x12\x1c.windlass.v1.SkipBakeRequest\x1a\x1d.windlass.v1.SkipBakeResponseB\xaf\x01\n" +
+	"\bSkipBake\x12\x1c.windlass.v1.SkipBakeRequest\x1a\x1d.windlass.v1.SkipBakeResponse\x12D\n" +
+	"\aPromote\x12\x1b.windlass.v1.PromoteRequest\x1a\x1c.windlass.v1.PromoteResponseB\xaf\x01\n" +
 	"\x0fcom.windlass.v1B\fRolloutProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1754,7 +2058,7 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
 	(Wave_OnFailure)(0),           // 1: windlass.v1.Wave.OnFailure
@@ -1762,72 +2066,80 @@ var file_windlass_v1_rollout_proto_goTypes = []any{
 	(WaveProgress_State)(0),       // 3: windlass.v1.WaveProgress.State
 	(RegionProgress_State)(0),     // 4: windlass.v1.RegionProgress.State
 	(*RolloutPolicy)(nil),         // 5: windlass.v1.RolloutPolicy
-	(*Wave)(nil),                  // 6: windlass.v1.Wave
-	(*RolloutProgress)(nil),       // 7: windlass.v1.RolloutProgress
-	(*WaveProgress)(nil),          // 8: windlass.v1.WaveProgress
-	(*RegionProgress)(nil),        // 9: windlass.v1.RegionProgress
-	(*VersionProgress)(nil),       // 10: windlass.v1.VersionProgress
-	(*Rollout)(nil),               // 11: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),     // 12: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),    // 13: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),   // 14: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil),  // 15: windlass.v1.ListRolloutsResponse
-	(*PauseRolloutRequest)(nil),   // 16: windlass.v1.PauseRolloutRequest
-	(*PauseRolloutResponse)(nil),  // 17: windlass.v1.PauseRolloutResponse
-	(*ResumeRolloutRequest)(nil),  // 18: windlass.v1.ResumeRolloutRequest
-	(*ResumeRolloutResponse)(nil), // 19: windlass.v1.ResumeRolloutResponse
-	(*RetryRolloutRequest)(nil),   // 20: windlass.v1.RetryRolloutRequest
-	(*RetryRolloutResponse)(nil),  // 21: windlass.v1.RetryRolloutResponse
-	(*SkipBakeRequest)(nil),       // 22: windlass.v1.SkipBakeRequest
-	(*SkipBakeResponse)(nil),      // 23: windlass.v1.SkipBakeResponse
-	nil,                           // 24: windlass.v1.Wave.LabelsEntry
-	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
-	(RolloutStatus)(0),            // 26: windlass.v1.RolloutStatus
-	(*PageRequest)(nil),           // 27: windlass.v1.PageRequest
-	(*PageResponse)(nil),          // 28: windlass.v1.PageResponse
-	(*Mutation)(nil),              // 29: windlass.v1.Mutation
+	(*CanaryStep)(nil),            // 6: windlass.v1.CanaryStep
+	(*Wave)(nil),                  // 7: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 8: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 9: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 10: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 11: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 12: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 13: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 14: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 15: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 16: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 17: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 18: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 19: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 20: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 21: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 22: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 23: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 24: windlass.v1.SkipBakeResponse
+	(*PromoteRequest)(nil),        // 25: windlass.v1.PromoteRequest
+	(*PromoteResponse)(nil),       // 26: windlass.v1.PromoteResponse
+	nil,                           // 27: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(RolloutStatus)(0),            // 29: windlass.v1.RolloutStatus
+	(*PageRequest)(nil),           // 30: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 31: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 32: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
-	6,  // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
-	24, // 2: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	25, // 3: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	1,  // 4: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	2,  // 5: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	5,  // 6: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	8,  // 7: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	3,  // 8: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	9,  // 9: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	4,  // 10: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	10, // 11: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	10, // 12: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	26, // 13: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	7,  // 14: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	11, // 15: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	27, // 16: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	11, // 17: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	28, // 18: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	29, // 19: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 20: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 21: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 22: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	12, // 23: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	14, // 24: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	16, // 25: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	18, // 26: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	20, // 27: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	22, // 28: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	13, // 29: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	15, // 30: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	17, // 31: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	19, // 32: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	21, // 33: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	23, // 34: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	29, // [29:35] is the sub-list for method output_type
-	23, // [23:29] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	7,  // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	6,  // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
+	28, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
+	27, // 4: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	28, // 5: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	1,  // 6: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	2,  // 7: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	5,  // 8: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	9,  // 9: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	3,  // 10: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	10, // 11: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	4,  // 12: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	11, // 13: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	11, // 14: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	29, // 15: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	8,  // 16: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	12, // 17: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	30, // 18: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	12, // 19: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	31, // 20: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	32, // 21: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 22: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 23: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 24: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 25: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	13, // 26: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	15, // 27: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	17, // 28: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	19, // 29: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	21, // 30: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	23, // 31: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	25, // 32: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	14, // 33: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	16, // 34: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	18, // 35: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	20, // 36: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	22, // 37: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	24, // 38: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	26, // 39: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -1842,7 +2154,7 @@ func file_windlass_v1_rollout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

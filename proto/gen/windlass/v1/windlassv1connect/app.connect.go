@@ -79,7 +79,8 @@ type AppServiceClient interface {
 	// A new deployment with the live one's spec and other variables. It takes the
 	// environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// A new deployment with the configuration of an older one.
+	// Back to an older version: while it is retained, by moving what is live and the
+	// traffic to it; else as a new deployment with its configuration.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
@@ -302,7 +303,8 @@ type AppServiceHandler interface {
 	// A new deployment with the live one's spec and other variables. It takes the
 	// environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// A new deployment with the configuration of an older one.
+	// Back to an older version: while it is retained, by moving what is live and the
+	// traffic to it; else as a new deployment with its configuration.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)

@@ -50,6 +50,8 @@ const (
 	RolloutServiceRetryRolloutProcedure = "/windlass.v1.RolloutService/RetryRollout"
 	// RolloutServiceSkipBakeProcedure is the fully-qualified name of the RolloutService's SkipBake RPC.
 	RolloutServiceSkipBakeProcedure = "/windlass.v1.RolloutService/SkipBake"
+	// RolloutServicePromoteProcedure is the fully-qualified name of the RolloutService's Promote RPC.
+	RolloutServicePromoteProcedure = "/windlass.v1.RolloutService/Promote"
 )
 
 // RolloutServiceClient is a client for the windlass.v1.RolloutService service.
@@ -67,6 +69,10 @@ type RolloutServiceClient interface {
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
 	// Ends the bake time of the wave that is baking now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
+	// Accepts the new version where it waits at a step, whatever the step waits for: the
+	// regions that wait go on. Said again before they reach their next step it changes
+	// nothing. It is also what lets promotions happen by themselves again after a rollback.
+	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
 }
 
 // NewRolloutServiceClient constructs a client for the windlass.v1.RolloutService service. By
@@ -118,6 +124,12 @@ func NewRolloutServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(rolloutServiceMethods.ByName("SkipBake")),
 			connect.WithClientOptions(opts...),
 		),
+		promote: connect.NewClient[v1.PromoteRequest, v1.PromoteResponse](
+			httpClient,
+			baseURL+RolloutServicePromoteProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("Promote")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -129,6 +141,7 @@ type rolloutServiceClient struct {
 	resumeRollout *connect.Client[v1.ResumeRolloutRequest, v1.ResumeRolloutResponse]
 	retryRollout  *connect.Client[v1.RetryRolloutRequest, v1.RetryRolloutResponse]
 	skipBake      *connect.Client[v1.SkipBakeRequest, v1.SkipBakeResponse]
+	promote       *connect.Client[v1.PromoteRequest, v1.PromoteResponse]
 }
 
 // GetRollout calls windlass.v1.RolloutService.GetRollout.
@@ -185,6 +198,15 @@ func (c *rolloutServiceClient) SkipBake(ctx context.Context, req *v1.SkipBakeReq
 	return nil, err
 }
 
+// Promote calls windlass.v1.RolloutService.Promote.
+func (c *rolloutServiceClient) Promote(ctx context.Context, req *v1.PromoteRequest) (*v1.PromoteResponse, error) {
+	response, err := c.promote.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RolloutServiceHandler is an implementation of the windlass.v1.RolloutService service.
 type RolloutServiceHandler interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
@@ -200,6 +222,10 @@ type RolloutServiceHandler interface {
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
 	// Ends the bake time of the wave that is baking now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
+	// Accepts the new version where it waits at a step, whatever the step waits for: the
+	// regions that wait go on. Said again before they reach their next step it changes
+	// nothing. It is also what lets promotions happen by themselves again after a rollback.
+	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
 }
 
 // NewRolloutServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -247,6 +273,12 @@ func NewRolloutServiceHandler(svc RolloutServiceHandler, opts ...connect.Handler
 		connect.WithSchema(rolloutServiceMethods.ByName("SkipBake")),
 		connect.WithHandlerOptions(opts...),
 	)
+	rolloutServicePromoteHandler := connect.NewUnaryHandlerSimple(
+		RolloutServicePromoteProcedure,
+		svc.Promote,
+		connect.WithSchema(rolloutServiceMethods.ByName("Promote")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RolloutService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RolloutServiceGetRolloutProcedure:
@@ -261,6 +293,8 @@ func NewRolloutServiceHandler(svc RolloutServiceHandler, opts ...connect.Handler
 			rolloutServiceRetryRolloutHandler.ServeHTTP(w, r)
 		case RolloutServiceSkipBakeProcedure:
 			rolloutServiceSkipBakeHandler.ServeHTTP(w, r)
+		case RolloutServicePromoteProcedure:
+			rolloutServicePromoteHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -292,4 +326,8 @@ func (UnimplementedRolloutServiceHandler) RetryRollout(context.Context, *v1.Retr
 
 func (UnimplementedRolloutServiceHandler) SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.SkipBake is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.Promote is not implemented"))
 }

@@ -1,0 +1,165 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// stop is a point on a region's way at which it waits with both versions, or none for a
+// strategy that has none.
+type stop struct {
+	// weight of the new version, or its replicas where that is 0.
+	weight, replicas int32
+	// manual: until somebody promotes; else for as long as pause.
+	manual bool
+	pause  time.Duration
+}
+
+// Manual is the text of a pause that a person ends.
+const Manual = "manual"
+
+// ParsePause reads a step's pause.
+func ParsePause(text string) (pause time.Duration, manual bool, err error) {
+	if text == "" || text == Manual {
+		return 0, text == Manual, nil
+	}
+	pause, err = time.ParseDuration(text)
+	if err != nil || pause < 0 {
+		return 0, false, fmt.Errorf("%q is neither a duration nor %q", text, Manual)
+	}
+	return pause, false, nil
+}
+
+// stops of the policy, which the API has checked.
+func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
+	if policy.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY {
+		return nil
+	}
+	for _, s := range policy.GetSteps() {
+		pause, manual, err := ParsePause(s.GetPause())
+		out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause})
+	}
+	return out
+}
+
+// Steps is how many the policy's strategy takes in each region.
+func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
+
+// wait tells whether a person ends the region's wait at the stop, and if not, for how
+// long it is.
+func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
+	return s.pause, s.manual || c.Held && s.pause > 0
+}
+
+// Waits tells until when the region waits at its step, or that it does for a person;
+// neither when it is on its way.
+func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
+	all := stops(c.Policy)
+	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
+		return 0, false
+	}
+	pause, person := all[st.Step].wait(c)
+	if person {
+		return 0, true
+	}
+	return st.StoppedAt + pause.Milliseconds(), false
+}
+
+// stopOf is where the region is to stay for now; nil: it goes all the way by what is
+// ready.
+func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
+	all := stops(c.Policy)
+	if len(all) == 0 || size == 0 {
+		return nil
+	}
+	if st.Step >= len(all) {
+		return &strategy.Stop{Replicas: size, Weight: strategy.Full}
+	}
+	s := &strategy.Stop{Weight: all[st.Step].weight, Share: all[st.Step].weight == 0}
+	surge, _ := bounds(c.Policy, size)
+	for _, at := range all[:st.Step+1] {
+		n := min(at.replicas, size)
+		if at.weight > 0 {
+			n = (at.weight*size + strategy.Full - 1) / strategy.Full
+		}
+		if at.weight > 0 && at.weight < strategy.Full {
+			n = max(1, min(n, size+surge-1)) // somebody has to serve the rest
+		}
+		s.Replicas = max(s.Replicas, n)
+	}
+	return s
+}
+
+// judgeStep takes the region from step to step.
+func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+	all := stops(p.course.Policy)
+	if st.Step >= len(all) {
+		return
+	}
+	if l.Size == 0 {
+		st.Step = len(all) // nothing is to run there
+		return
+	}
+	now := all[st.Step]
+	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
+	pause, person := now.wait(p.course)
+	switch stopped := l.Stopped(); {
+	case stopped && st.StoppedAt == 0:
+		st.StoppedAt, st.PromotedBy = p.now, ""
+		what := "goes on"
+		switch {
+		case now.manual:
+			what = "waits for promotion"
+		case person:
+			what = "waits for promotion, since the app went back before"
+		case pause > 0:
+			what = fmt.Sprintf("waits %s", pause)
+		}
+		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
+	case !stopped && st.StoppedAt != 0:
+		st.StoppedAt, st.PromotedBy, st.ScoredAt, st.Score = 0, "", p.now, l.score()
+		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
+	}
+	if st.StoppedAt == 0 || st.PromotedBy == "" && (person || p.now < st.StoppedAt+pause.Milliseconds()) {
+		return
+	}
+	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
+	if st.PromotedBy != "" {
+		why += "; " + st.PromotedBy + " promoted it"
+	}
+	st.Step++
+	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
+	p.log("StepDone", at+": "+why, d, st.RegionID)
+}
+
+// String is the stop's text: "10 %", "2 replicas".
+func (s stop) String() string {
+	if s.weight > 0 {
+		return fmt.Sprintf("%d %%", s.weight)
+	}
+	if s.replicas == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", s.replicas)
+}
+
+// stepMessage is where the region is among its steps, empty for nowhere.
+func stepMessage(c *model.Course, st model.CourseRegion) string {
+	all := stops(c.Policy)
+	if st.Step >= len(all) {
+		return ""
+	}
+	text := fmt.Sprintf("step %d of %d (%s)", st.Step+1, len(all), all[st.Step])
+	until, person := Waits(c, st)
+	switch {
+	case person:
+		text += " waits for promotion"
+	case until > 0:
+		text += fmt.Sprintf(" waits %s", all[st.Step].pause)
+	}
+	return text + ", "
+}
