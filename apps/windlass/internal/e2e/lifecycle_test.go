@@ -41,6 +41,8 @@ func TestProduct(t *testing.T) {
 		"a version rolls out in waves, replica by replica":                        testStagedRollout,
 		"a version that crashes in the second wave is taken back everywhere":      testStagedRollback,
 		"a rollout that is aborted while it bakes is taken back":                  testStagedAbort,
+		"a canary waits for promotion in each region":                             testCanary,
+		"a canary that crashes at its second step goes back":                      testCanaryCrash,
 		"an agent's credential opens its own region only":                         testAgentCredential,
 		"join tokens and keys end":                                                testCredentialsEnd,
 		"bad input is told by field, over the wire":                               testBadInput,

@@ -2,7 +2,11 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,6 +69,146 @@ func (s *stack) bounds(t *testing.T, app string, wanted, most int) (stop func())
 func (s *stack) rolloutOf(t *testing.T, id string) *windlassv1.Rollout {
 	t.Helper()
 	return must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: id}).Rollout
+}
+
+// requireRouted: the region sends so much of the app's traffic to each deployment, by
+// the table that it serves from.
+func (s *stack) requireRouted(t *testing.T, region, appID string, want map[string]int32) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.agentDir(region), "data", "routes.json"))
+	require.NoError(t, err)
+	var table map[string]struct {
+		Targets []struct {
+			Deployment string `json:"deployment_id"`
+			Weight     int32  `json:"weight"`
+		} `json:"targets"`
+	}
+	require.NoError(t, json.Unmarshal(data, &table))
+	got := map[string]int32{}
+	for _, target := range table[appID].Targets {
+		if target.Weight > 0 {
+			got[target.Deployment] = target.Weight
+		}
+	}
+	require.Equal(t, want, got, "what %s routes", region)
+}
+
+// runs counts the app's processes in a region, by version.
+func (s *stack) runs(app, region string) map[string]int {
+	n := map[string]int{}
+	for _, p := range s.runningOf(app) {
+		if p.region() == region {
+			n["v"+p.env["WINDLASS_VERSION"]]++
+		}
+	}
+	return n
+}
+
+// waitPromotion waits until the region, and no other, waits for somebody to promote.
+func (s *stack) waitPromotion(t *testing.T, rollout, region string) {
+	t.Helper()
+	s.eventually(t, region+" waits for promotion", func(context.Context) error {
+		r := s.rolloutOf(t, rollout)
+		for _, w := range r.GetProgress().GetWaves() {
+			for _, g := range w.Regions {
+				if g.WaitsForPromotion != (g.Region == region) {
+					return fmt.Errorf("%s is at step %d: %s", g.Region, g.Step, g.Message)
+				}
+			}
+		}
+		if r.GetProgress().GetWaves() == nil {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+}
+
+func testCanary(t *testing.T, s *stack) {
+	const app = "canary"
+	policy := euThenUs()
+	policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_CANARY
+	policy.Steps = []*windlassv1.CanaryStep{{Weight: 10, Pause: "1s"}, {Weight: 40, Pause: "manual"}}
+	v1 := s.deployBy(t, app, spec(replicas(2), label("v1")), policy)
+	s.waitLive(t, app, 1)
+	before := s.runningOf(app)
+	stop := s.bounds(t, app, 4, 3)
+	v2 := s.deployBy(t, app, spec(replicas(2), label("v2")), policy)
+	c := s.cli(t)
+
+	s.waitPromotion(t, v2.RolloutId, eu)
+	s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 60, v2.DeploymentId: 40})
+	s.requireRouted(t, us, v1.AppId, map[string]int32{v1.DeploymentId: 100})
+	require.Equal(t, map[string]int{"v1": 2, "v2": 1}, s.runs(app, eu))
+	require.Equal(t, map[string]int{"v1": 2}, s.runs(app, us))
+	require.Subset(t, keysOf(s.runningOf(app)), keysOf(before), "a canary within the surge touches nothing")
+	status := c.ok("rollout", "status", app)
+	require.Contains(t, status, "waits for promotion: windlass rollout promote "+app)
+	require.Regexp(t, eu+` +step 2 of 2, waits for promotion .*60/40`, status)
+
+	c.ok("rollout", "promote", app, "-m", "it answers better")
+	s.waitPromotion(t, v2.RolloutId, us)
+	s.requireRouted(t, eu, v1.AppId, map[string]int32{v2.DeploymentId: 100})
+	s.requireRouted(t, us, v1.AppId, map[string]int32{v1.DeploymentId: 60, v2.DeploymentId: 40})
+	require.Equal(t, 2, s.runs(app, eu)["v2"])
+	for range 2 {
+		must(t, s.owner.rollouts.Promote, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(app)})
+	}
+	got := s.waitLive(t, app, 2)
+	stop()
+	s.waitGone(t, v1.DeploymentId)
+	for _, region := range []string{eu, us} {
+		s.requireRouted(t, region, v1.AppId, map[string]int32{v2.DeploymentId: 100})
+	}
+	for _, url := range got.Urls {
+		_, version := chat(t, url, "who are you")
+		require.Equal(t, "v2", version)
+	}
+	require.Regexp(t, `Promoted.*it answers better`, c.ok("history", app))
+}
+
+func testCanaryCrash(t *testing.T, s *stack) {
+	const app = "canary-bad"
+	policy := &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "2",
+		Steps: []*windlassv1.CanaryStep{{Replicas: 1, Pause: "manual"}, {Replicas: 2, Pause: "1h"}},
+	}
+	v1 := s.deployBy(t, app, spec(replicas(2), label("good")), policy)
+	s.waitLive(t, app, 1)
+	before := s.runningOf(app)
+	stop := s.bounds(t, app, 4, 4)
+	// Its first replica runs, and the second crashes.
+	bad := spec(replicas(2), label("bad"))
+	bad.Command = append([]string{"sh", "-c", `[ "$WINDLASS_GROUP" = 0 ] || exit 3; exec "$@"`, "sh"}, bad.Command...)
+	v2 := s.deployBy(t, app, bad, policy)
+	first := eu
+	s.eventually(t, "a region waits for promotion", func(context.Context) error {
+		for _, w := range s.rolloutOf(t, v2.RolloutId).GetProgress().GetWaves() {
+			for _, g := range w.Regions {
+				if g.WaitsForPromotion {
+					first = g.Region
+					return nil
+				}
+			}
+		}
+		return errors.New("none does")
+	})
+	s.requireRouted(t, first, v1.AppId, map[string]int32{v1.DeploymentId: 67, v2.DeploymentId: 33})
+	must(t, s.owner.rollouts.Promote, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(app)})
+	d := s.waitFailed(t, app, v2)
+	require.Equal(t, "CrashLoop", d.Reason, d.Message)
+	s.eventually(t, "the rollout is over", func(context.Context) error {
+		if r := s.rolloutOf(t, v2.RolloutId); r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED {
+			return fmt.Errorf("it is %s: %s", r.Status, r.Message)
+		}
+		return nil
+	})
+	s.waitLive(t, app, 1)
+	stop()
+	requireSame(t, before, s.runningOf(app), "the old version was touched")
+	for _, region := range []string{eu, us} {
+		s.requireRouted(t, region, v1.AppId, map[string]int32{v1.DeploymentId: 100})
+	}
+	s.requireNothingOf(t, v2.DeploymentId)
 }
 
 func testStagedRollout(t *testing.T, s *stack) {
