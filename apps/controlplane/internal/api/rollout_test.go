@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -182,6 +184,11 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 		"more than all of it":    {canary(&windlassv1.CanaryStep{Weight: 101}), "rollout.steps[0].weight"},
 		"a pause without unit":   {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "10"}), "rollout.steps[0].pause"},
 		"a pause of a month":     {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "720h"}), "rollout.steps[0].pause"},
+		"surge with blue-green":  {&windlassv1.RolloutPolicy{Strategy: 4, MaxSurge: "1"}, "rollout.max_surge"},
+		"retain with canary":     {&windlassv1.RolloutPolicy{Strategy: 3, Retain: durationpb.New(0)}, "rollout.retain"},
+		"no promotion":           {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after lunch"}, "rollout.promotion"},
+		"a promotion too late":   {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 720h"}, "rollout.promotion"},
+		"all of it at first":     {&windlassv1.RolloutPolicy{Strategy: 4, InitialWeight: 100}, "rollout.initial_weight"},
 		"a strategy of no kind":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
 		"a bake time of a month": {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(31 * 24 * time.Hour)}}}, "rollout.waves[0].bake_time"},
 	} {
@@ -262,6 +269,89 @@ func TestAfterARollbackNothingIsPromotedByItself(t *testing.T) {
 	second := p.GetWaves()[0].GetRegions()[1]
 	require.False(t, second.GetWaitsForPromotion(), "from then on time alone is enough")
 	require.NotZero(t, second.GetStepUntil())
+}
+
+// switched is an app whose v2 took over blue-green from v1, which is retained.
+func switched(t *testing.T) *world {
+	w := setup(t)
+	policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN}
+	for _, arg := range []string{"a", "b"} {
+		_, err := w.deployBy("chat", policy, args(arg))
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	require.Equal(t, []int32{2, 1}, []int32{w.app("chat").GetLiveVersion(), w.app("chat").GetPreviousVersion()})
+	return w
+}
+
+// rows of a version in its regions, as "replicas weight generation".
+func (w *world) told(app string, version int32) map[string][]int32 {
+	w.t.Helper()
+	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
+	require.NoError(w.t, err)
+	out := map[string][]int32{}
+	for _, r := range res.GetDeployment().GetRegions() {
+		if r.GetStatus() != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+			out[r.GetRegion()] = []int32{r.GetReplicas(), r.GetWeight(), int32(r.GetGeneration())}
+		}
+	}
+	return out
+}
+
+func TestWhatIsRetainedIsLiveAgainByPointerAndWeightsAlone(t *testing.T) {
+	w := switched(t)
+	require.Equal(t, map[string][]int32{"us-east-1": {2, 0, 1}, "eu-west-1": {2, 0, 1}}, w.told("chat", 1))
+	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Message: "it forgets"})
+	require.NoError(t, err)
+	require.True(t, res.GetRetained())
+	require.Equal(t, []int32{1, 1}, []int32{res.GetVersion(), res.GetFromVersion()})
+	require.Empty(t, res.GetRolloutId())
+	app := w.settle("chat")
+	require.Equal(t, []int32{1, 2, 2, 4}, []int32{app.GetLiveVersion(), app.GetPreviousVersion(), app.GetLatestVersion(), app.GetReadyReplicas()})
+	require.Equal(t, map[string][]int32{"us-east-1": {2, 100, 1}, "eu-west-1": {2, 100, 1}}, w.told("chat", 1), "no instance started or stopped")
+	require.Empty(t, w.told("chat", 2))
+	require.Contains(t, w.said("chat"), "LiveReturned")
+
+	// What it came from is retained no longer: going there makes a version.
+	res, err = w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
+	require.NoError(t, err)
+	require.False(t, res.GetRetained())
+	require.Equal(t, []int32{3, 2}, []int32{res.GetVersion(), res.GetFromVersion()})
+}
+
+func TestWhatIsRetainedButDoesNotServeIsNoWayBack(t *testing.T) {
+	w := switched(t)
+	v1 := w.version("chat", 1)
+	w.update(func(tx store.Tx) error {
+		said, err := tx.ListObserved([]string{v1.GetAppId()})
+		if err != nil {
+			return err
+		}
+		for _, o := range said {
+			if o.DeploymentID == v1.GetId() {
+				o.Guard, o.Ready, o.ReadyReplicas, o.Running = model.NewGuard(1, guards.Add(1)), 1, 1, 1
+				return tx.PutObserved([]model.Observed{o})
+			}
+		}
+		return nil
+	})
+	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
+	require.NoError(t, err)
+	require.False(t, res.GetRetained(), "a replica of it is not ready")
+	require.Equal(t, []int32{3, 1}, []int32{res.GetVersion(), res.GetFromVersion()})
+	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
+}
+
+func TestWhatIsRetainedIsScaledToo(t *testing.T) {
+	w := switched(t)
+	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
+	require.NoError(t, err)
+	w.settle("chat")
+	require.Equal(t, map[string][]int32{"us-east-1": {3, 0, 2}, "eu-west-1": {3, 0, 2}}, w.told("chat", 1))
+	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
+	require.NoError(t, err)
+	require.True(t, res.GetRetained())
+	require.Equal(t, int32(6), w.settle("chat").GetReadyReplicas())
 }
 
 func TestOnlyAStagedRolloutIsSteered(t *testing.T) {

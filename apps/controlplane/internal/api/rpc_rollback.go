@@ -7,12 +7,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback makes a version with the configuration of an older one: its variables,
-// its image by digest, and as many replicas as the app has now. While such a
-// version is on its way, it is the answer.
+// Rollback makes a version that is retained live again. Of another it makes a version
+// with its configuration: its variables, its image by digest, and as many replicas as
+// the app has now. While such a version is on its way, it is the answer.
 func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RollbackResponse, error) {
@@ -23,6 +25,9 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 		old, err := c.rollbackTo(app, req.GetVersion())
 		if err != nil {
 			return nil, err
+		}
+		if res, err := c.restore(app, old, req.GetMessage()); res != nil || err != nil {
+			return res, err
 		}
 		spec := proto.CloneOf(old.Spec)
 		spec.Replicas = new(app.Replicas)
@@ -47,6 +52,47 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 		}, nil
 	})
 	return res, err
+}
+
+// restore makes a retained version live again; nil if it is none, or serves no longer.
+func (c *change) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
+	s, err := c.stagingOf(app)
+	if err != nil || s.Course.Retained() != old.ID {
+		return nil, err
+	}
+	r, err := c.running(app)
+	if err != nil {
+		return nil, err
+	}
+	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
+	if err != nil {
+		return nil, err
+	}
+	before := deploymentProto(facts{}, app, *r.live)
+	if !plan.Restore(r.staging.Course, &app, r.live, &old, f.places(app.ID, old.ID, topology.Active), c.at) {
+		return nil, nil
+	}
+	if err := c.store(&app); err != nil {
+		return nil, err
+	}
+	if err := c.UpdateDeployment(*r.live); err != nil {
+		return nil, fmt.Errorf("supersede deployment %s: %w", r.live.ID, err)
+	}
+	if err := c.putStaging(r.staging); err != nil {
+		return nil, err
+	}
+	why := fmt.Sprintf("it was retained, and takes the place of v%d with the replicas that it has", r.live.Version)
+	if message != "" {
+		why += ": " + message
+	}
+	c.log(app, model.History{What: "LiveReturned", Why: why, DeploymentID: old.ID, Version: old.Version})
+	c.claims(app, &old, nil, r.rows)
+	if err := c.wake(app.ID); err != nil {
+		return nil, err
+	}
+	return &windlassv1.RollbackResponse{
+		DeploymentId: old.ID, Version: old.Version, FromVersion: old.Version, Retained: true,
+	}, c.audit("deployment", old.ID, before, deploymentProto(facts{}, app, old))
 }
 
 // rollbackTo finds the version asked for; 0 is the previous stable one.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
@@ -23,6 +25,12 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 		return nil
 	}
 	p.Strategy = orDefault(p.Strategy, windlassv1.RolloutPolicy_STRATEGY_ROLLING)
+	if p.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+		p.Promotion = cmp.Or(p.Promotion, "auto")
+		if p.Retain == nil {
+			p.Retain = durationpb.New(defaultRetain)
+		}
+	}
 	for _, w := range p.Waves {
 		w.MaxParallel = orDefault(w.MaxParallel, 1)
 		w.OnFailure = orDefault(w.OnFailure, windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL)
@@ -36,13 +44,14 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if p == nil {
 		return nil
 	}
-	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
-		return invalidFix(field+".strategy", "the strategy blue-green is not there yet", "Use rolling, recreate or canary.")
-	}
 	if err := checkKnobs(p, field); err != nil {
 		return err
 	}
 	if err := checkSteps(p, field+".steps"); err != nil {
+		return err
+	}
+	after, _, err := plan.ParsePromotion(p.GetPromotion())
+	if err := checkWait(after, err, field+".promotion", "auto, auto after 10m or manual"); err != nil {
 		return err
 	}
 	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
@@ -114,23 +123,28 @@ func checkSteps(p *windlassv1.RolloutPolicy, field string) error {
 			return invalidFix(at+".replicas", fmt.Sprintf("%d are no more than the %d of a step before it: a canary only grows", s.GetReplicas(), replicas), "Order the steps by replicas.")
 		}
 		weight, replicas = max(weight, s.GetWeight()), max(replicas, s.GetReplicas())
-		if err := checkPause(s.GetPause(), at+".pause"); err != nil {
+		pause, _, err := plan.ParsePause(s.GetPause())
+		if err := checkWait(pause, err, at+".pause", "30s, 10m or manual"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// defaultRetain is long enough to see what a bad version does, and short enough for
+// accelerators that do nothing meanwhile.
+const defaultRetain = 10 * time.Minute
+
 // maxPause is as long as a wave may bake: what takes longer is a person's decision.
 const maxPause = 7 * 24 * time.Hour
 
-func checkPause(text, field string) error {
-	pause, _, err := plan.ParsePause(text)
+// checkWait judges a wait as it was read.
+func checkWait(wait time.Duration, err error, field, examples string) error {
 	if err != nil {
-		return invalidFix(field, err.Error(), "Write for example 30s, 10m or manual.")
+		return invalidFix(field, err.Error(), "Write for example "+examples+".")
 	}
-	if pause > maxPause {
-		return invalidFix(field, fmt.Sprintf("%s is longer than %s", text, maxPause), "Use manual: somebody promotes it when it is time.")
+	if wait > maxPause {
+		return invalidFix(field, fmt.Sprintf("%s is longer than %s", wait, maxPause), "Use manual: somebody promotes it when it is time.")
 	}
 	return nil
 }

@@ -116,6 +116,9 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, region
 		return c.resize(app, r, regionID, replicas)
 	}
 	var changed []model.Topology
+	if id := r.staging.Course.Retained(); id != "" {
+		deploymentIDs = append(deploymentIDs, id)
+	}
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(r.rows, id, regionID, replicas, c.traceparent, c.at)...)
 	}

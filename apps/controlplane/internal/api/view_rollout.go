@@ -40,6 +40,7 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
 		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.Held,
+		RetainedUntil: c.RetainedUntil,
 	}
 	for _, w := range c.Waves {
 		wave := &windlassv1.WaveProgress{Name: w.Name, State: w.State}

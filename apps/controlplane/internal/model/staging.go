@@ -59,6 +59,11 @@ type Course struct {
 	RolledBack, Held bool
 	// DoneAt is when it was over.
 	DoneAt int64
+	// RetainedID is the deployment that was live before and is kept as it was until
+	// RetainedUntil, once the rollout has succeeded: to be live again it needs no new
+	// instance. Empty for none.
+	RetainedID    string
+	RetainedUntil int64
 }
 
 // CourseWave is where a wave of it is.
@@ -125,6 +130,14 @@ func (c *Course) Equal(other *Course) bool {
 // Active tells whether the course is that of the rollout, and not over.
 func (c *Course) Active(rolloutID string) bool {
 	return c != nil && rolloutID != "" && c.RolloutID == rolloutID && c.DoneAt == 0
+}
+
+// Retained is the deployment that is kept as a way back, empty for none.
+func (c *Course) Retained() string {
+	if c == nil {
+		return ""
+	}
+	return c.RetainedID
 }
 
 // storedCourse is a Course as it is kept. Fields are only ever added: a course outlives

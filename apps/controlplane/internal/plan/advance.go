@@ -304,15 +304,23 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	d.Stable = true
 	p.app.LiveDeploymentID = d.ID
+	retain := p.staged() && old != nil && retention(p.course.Policy) > 0
 	if old != nil {
 		if old.Stable {
 			p.app.PreviousDeploymentID = old.ID
 		}
-		p.move(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+		if retain {
+			p.course.RetainedID, p.course.RetainedUntil = old.ID, p.now+retention(p.course.Policy)
+		} else {
+			p.move(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+		}
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	p.log("LiveMoved", "every region serves it: "+strings.Join(figures, ", "), d, "")
-	if old != nil {
+	switch {
+	case retain:
+		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.course.Policy)/1000), old, "")
+	case old != nil:
 		p.log("DeploymentSuperseded", fmt.Sprintf("v%d is live", d.Version), old, "")
 	}
 }

@@ -85,12 +85,12 @@ func (p *planner) lane(region string) *lane {
 			l.Need = m
 		}
 	}
-	l.Surge, l.Unavailable = bounds(c.Policy, l.Size)
+	l.Surge, l.Unavailable = bounds(c, region, l.Size)
 	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != windlassv1.RegionProgress_STATE_GOING_BACK)
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
-		if wave.State != windlassv1.WaveProgress_STATE_DONE {
+		if wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0 {
 			l.Keep = p.size(p.app.LiveDeploymentID, region)
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -162,7 +163,7 @@ func (p *planner) leave() {
 		case p.app.DeletingSince != 0:
 			why = "the app is being deleted"
 		case d != nil && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED:
-			why = "a newer deployment took its place"
+			why = cmp.Or(d.Message, "a newer deployment took its place")
 		case d != nil && d.Message != "":
 			why = d.Reason + ": " + d.Message
 		}
@@ -180,7 +181,7 @@ func (p *planner) isWanted(deployment string) bool {
 		return false
 	}
 	d := p.target()
-	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment)
+	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment) || p.retained(deployment)
 }
 
 // mayStop tells whether nothing is routed to the row. A deletion does not wait for

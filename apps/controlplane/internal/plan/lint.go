@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
@@ -13,6 +14,9 @@ import (
 // this package; the plan is carried out nevertheless, since what it was made on is gone
 // by the time anybody looks.
 func Lint(in Input, out Output) (findings []string) {
+	if in.Staging != nil && in.Staging.Course.Retained() != "" {
+		return lintRetained(in, out)
+	}
 	if in.Staging == nil || in.Rollout == nil || in.App.DeletingSince != 0 || !in.Staging.Course.Active(in.Rollout.ID) {
 		return nil
 	}
@@ -38,6 +42,25 @@ func Lint(in Input, out Output) (findings []string) {
 	return l.findings
 }
 
+// lintRetained: what is retained stays as it is until it is let go of.
+func lintRetained(in Input, out Output) (findings []string) {
+	if out.Staging != nil && out.Staging.Course.Retained() == "" {
+		return nil
+	}
+	for _, t := range out.Topology {
+		if t.DeploymentID != in.Staging.Course.RetainedID {
+			continue
+		}
+		i := slices.IndexFunc(in.Topology, func(was model.Topology) bool {
+			return was.DeploymentID == t.DeploymentID && was.RegionID == t.RegionID
+		})
+		if i < 0 || t.Replicas != in.Topology[i].Replicas || active(&t) != active(&in.Topology[i]) || t.Weight > 0 {
+			findings = append(findings, fmt.Sprintf("%s: what is retained changes to %d replicas and %d %%", t.RegionID, t.Replicas, t.Weight))
+		}
+	}
+	return findings
+}
+
 type linter struct {
 	*planner
 	course   *model.Course
@@ -58,7 +81,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = 0 // one version is not to be there: nothing takes its place
 			continue
 		}
-		surge, unavailable := bounds(l.course.Policy, size)
+		surge, unavailable := bounds(l.course, region, size)
 		ceiling = max(ceiling, size+surge)
 		if low := size - unavailable; floor < 0 || low < floor {
 			floor = low
@@ -142,12 +165,13 @@ func (l *linter) stop(region string) {
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
 		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
 	}
-	others := false
-	for k, t := range l.after {
-		was := l.before[k]
-		others = others || k.region == region && k != key && active(&t) && t.Replicas > 0 && l.side(&was).Serving > 0
-	}
-	if others && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
+	live := rowKey{l.app.LiveDeploymentID, region}
+	was, now := l.before[live], l.after[live]
+	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
+	// Without room for both, or where people scaled it to nothing, the old one goes.
+	surge, _ := bounds(l.course, region, l.course.Sizes[region])
+	stays := l.course.OldSizes[region] > 0 && l.course.Sizes[region]+surge > stop.Replicas
+	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
 }

@@ -65,6 +65,15 @@ func (p *planner) next() int64 {
 	if p.deferred {
 		return p.now
 	}
+	due := p.nextLook()
+	if c := p.course; c.Retained() != "" && (due == 0 || c.RetainedUntil < due) {
+		due = c.RetainedUntil
+	}
+	return due
+}
+
+// nextLook is when, but for what is retained.
+func (p *planner) nextLook() int64 {
 	since, unsettled := p.unsettledSince()
 	poll := float64(min(max(p.now-since, minPoll), maxPoll))
 	switch {
@@ -112,6 +121,8 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 		o := p.observed[rowKey{t.DeploymentID, t.RegionID}]
 		switch {
 		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		case p.retained(t.DeploymentID):
+			// It waits for its time, and for nothing that is reported.
 		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
 			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// Ready, degraded or failed: nothing is to be decided before a report.

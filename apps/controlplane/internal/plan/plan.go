@@ -126,6 +126,7 @@ func Next(in Input, now int64) Output {
 	p := newPlanner(in, now)
 	p.wasStaged = p.staged()
 	p.endRollout()
+	p.endRetention()
 	p.decide()
 	// What is decided about one region of a staged rollout may be what another waits
 	// for: it is looked at until there is nothing more to decide.

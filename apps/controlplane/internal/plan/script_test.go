@@ -32,11 +32,12 @@ import (
 //	after 10s                    time passes
 //	speak us                     the region reports, with nothing new
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
-//	       [steps=(10%/5m,2/manual)]
+//	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m]
 //	                             next rollouts go by it
 //	pause, resume, retry, skip, promote
 //	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
+//	restore v1                   a rollback to what is retained
 //	break us                     the newest version crashes there
 //	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
@@ -188,6 +189,8 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "promote":
 		_, err := Promote(w.staging.Course, "ada")
 		require.NoError(t, err)
+	case "restore":
+		require.True(t, w.restore(names[0]), "it cannot be live again at once")
 	case "resize":
 		region := ""
 		if len(names) > 0 && names[0] != "replicas" {
@@ -225,6 +228,13 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 			step.Weight, step.Replicas = step.Replicas, 0
 		}
 		policy.Steps = append(policy.Steps, step)
+	}
+	if n, err := strconv.Atoi(opts["initial"]); err == nil {
+		policy.InitialWeight = int32(n)
+	}
+	policy.Promotion = strings.ReplaceAll(opts["promotion"], "_", " ")
+	if retain, err := time.ParseDuration(opts["retain"]); err == nil {
+		policy.Retain = durationpb.New(retain)
 	}
 	for _, text := range strings.FieldsFunc(opts["waves"], func(r rune) bool { return r == ',' }) {
 		parts := strings.Split(text, "/")

@@ -252,7 +252,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		atOnce--
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
 		st.Step, st.StoppedAt, st.PromotedBy = 0, 0, ""
-		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) {
+		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}
 		st.Score = p.lane(st.RegionID).score()

@@ -28,6 +28,8 @@ type fleet struct {
 	bad    map[string]bool // versions that crash
 	// zeroed: people scaled to nothing, which stops what is routed to.
 	zeroed bool
+	// restored is a retained version that was made live again.
+	restored string
 	// most that existed before the last thing happened, by region.
 	most map[string]int32
 	// may exist, by region, as of when something was told to start last.
@@ -96,6 +98,8 @@ func (f *fleet) step() Output {
 	out := f.world.step()
 	for _, row := range out.Topology {
 		was := before[rowKey{row.DeploymentID, row.RegionID}]
+		require.False(f.t, row.DeploymentID == f.restored && f.app.RolloutID == "" && row.Replicas != was.Replicas,
+			"what was retained is told to start something")
 		if !active(&was) {
 			was.Replicas = 0
 		}
@@ -114,7 +118,7 @@ func (f *fleet) ceiling(region string) (ceiling int32) {
 	c := f.staging.Course
 	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
 		size := sizes[region]
-		surge, _ := bounds(c.Policy, size)
+		surge, _ := bounds(c, region, size)
 		ceiling = max(ceiling, size+surge)
 	}
 	return ceiling
@@ -172,7 +176,7 @@ func (f *fleet) obeyAll(region string) {
 func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
 	policy := &windlassv1.RolloutPolicy{
-		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3}).Draw(t, "strategy"),
+		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4}).Draw(t, "strategy"),
 		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
@@ -184,6 +188,11 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 			}
 			policy.Steps = append(policy.Steps, step)
 		}
+	}
+	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+		policy.InitialWeight = rapid.SampledFrom([]int32{0, 0, 1, 50, 99}).Draw(t, "initial weight")
+		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", Manual}).Draw(t, "promotion")
+		policy.Retain = durationpb.New(time.Duration(rapid.IntRange(0, 300).Draw(t, "retain")) * time.Second)
 	}
 	wave := func(regions ...string) *windlassv1.Wave {
 		return &windlassv1.Wave{
@@ -235,7 +244,7 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
-	switch e := rapid.IntRange(0, 29).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 30).Draw(t, "event"); {
 	case e <= 4 && connected:
 		f.pull(key)
 	case e <= 8 && connected:
@@ -287,6 +296,10 @@ func (f *fleet) happen() {
 		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n)
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
+	case e == 30:
+		if f.restore(course.Retained()) {
+			f.restored = f.app.LiveDeploymentID
+		}
 	}
 	f.most = map[string]int32{}
 	for k, r := range f.runs {
@@ -334,7 +347,7 @@ func (f *fleet) heal() {
 		}
 		out := f.step()
 		f.now += 10_000
-		if f.app.RolloutID == "" && !out.Changed() && !Next(f.input(), f.now).Changed() {
+		if f.app.RolloutID == "" && f.staging.Course.Retained() == "" && !out.Changed() && !Next(f.input(), f.now).Changed() {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -12,8 +13,10 @@ import (
 // stop is a point on a region's way at which it waits with both versions, or none for a
 // strategy that has none.
 type stop struct {
-	// weight of the new version, or its replicas where that is 0.
+	// weight of the new version; replicas of it where that is 0, and with all of them,
+	// where no part of the weight is for a part of the replicas.
 	weight, replicas int32
+	all              bool
 	// manual: until somebody promotes; else for as long as pause.
 	manual bool
 	pause  time.Duration
@@ -34,14 +37,33 @@ func ParsePause(text string) (pause time.Duration, manual bool, err error) {
 	return pause, false, nil
 }
 
+// ParsePromotion reads what ends a blue-green region's wait with both versions.
+func ParsePromotion(text string) (after time.Duration, manual bool, err error) {
+	if text == "" || text == "auto" || text == Manual {
+		return 0, text == Manual, nil
+	}
+	delay, ok := strings.CutPrefix(text, "auto after ")
+	if ok {
+		after, err = time.ParseDuration(delay)
+	}
+	if !ok || err != nil || after < 0 {
+		return 0, false, fmt.Errorf("%q is neither \"auto\" nor \"auto after\" a duration nor %q", text, Manual)
+	}
+	return after, false, nil
+}
+
 // stops of the policy, which the API has checked.
 func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
-	if policy.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY {
-		return nil
-	}
-	for _, s := range policy.GetSteps() {
-		pause, manual, err := ParsePause(s.GetPause())
-		out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause})
+	switch policy.GetStrategy() {
+	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
+		for _, s := range policy.GetSteps() {
+			pause, manual, err := ParsePause(s.GetPause())
+			out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause})
+		}
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		after, manual, err := ParsePromotion(policy.GetPromotion())
+		out = append(out, stop{weight: policy.GetInitialWeight(), all: true, manual: manual || err != nil, pause: after})
+	default:
 	}
 	return out
 }
@@ -52,7 +74,7 @@ func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
 // wait tells whether a person ends the region's wait at the stop, and if not, for how
 // long it is.
 func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
-	return s.pause, s.manual || c.Held && s.pause > 0
+	return s.pause, s.manual || c.Held && (s.all || s.pause > 0)
 }
 
 // Waits tells until when the region waits at its step, or that it does for a person;
@@ -76,11 +98,15 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 	if len(all) == 0 || size == 0 {
 		return nil
 	}
+	whole := all[len(all)-1].all
 	if st.Step >= len(all) {
-		return &strategy.Stop{Replicas: size, Weight: strategy.Full}
+		return &strategy.Stop{Replicas: size, Weight: strategy.Full, Whole: whole}
+	}
+	if whole {
+		return &strategy.Stop{Replicas: size, Weight: all[st.Step].weight, Whole: true}
 	}
 	s := &strategy.Stop{Weight: all[st.Step].weight, Share: all[st.Step].weight == 0}
-	surge, _ := bounds(c.Policy, size)
+	surge, _ := bounds(c, st.RegionID, size)
 	for _, at := range all[:st.Step+1] {
 		n := min(at.replicas, size)
 		if at.weight > 0 {
@@ -138,7 +164,7 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 
 // String is the stop's text: "10 %", "2 replicas".
 func (s stop) String() string {
-	if s.weight > 0 {
+	if s.weight > 0 || s.all {
 		return fmt.Sprintf("%d %%", s.weight)
 	}
 	if s.replicas == 1 {

@@ -78,17 +78,28 @@ func policyText(policy *windlassv1.RolloutPolicy) string {
 			steps = append(steps, s.String())
 		}
 		return fmt.Sprintf("%s (%s, then all; %s)", name, strings.Join(steps, ", "), room)
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		return fmt.Sprintf("%s (%s at first, promotion %s)", name, stops(policy)[0], cmp.Or(policy.GetPromotion(), "auto"))
 	default:
 		return fmt.Sprintf("%s (%s)", name, room)
 	}
 }
 
-// bounds are how far a region of that size may go beyond it and below it.
-func bounds(policy *windlassv1.RolloutPolicy, size int32) (surge, unavailable int32) {
-	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+// bounds are how far the region, of that size, may go beyond it and below it.
+func bounds(c *model.Course, region string, size int32) (surge, unavailable int32) {
+	switch c.Policy.GetStrategy() {
+	case windlassv1.RolloutPolicy_STRATEGY_RECREATE:
 		return 0, size
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		return max(size, c.Sizes[region], c.OldSizes[region]), 0 // a second set, of either version
+	default:
+		return strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), size)
 	}
-	return strategy.Bounds(policy.GetMaxSurge(), policy.GetMaxUnavailable(), size)
+}
+
+// retention is for how long the version that was live is kept at full size, ms.
+func retention(policy *windlassv1.RolloutPolicy) int64 {
+	return policy.GetRetain().AsDuration().Milliseconds()
 }
 
 // take returns the regions that the wave takes of those left, and the rest.

@@ -304,6 +304,16 @@ func (w *world) stage(rolloutID string) {
 	w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, -1)
 }
 
+// restore is what the API does of a rollback to what is retained.
+func (w *world) restore(id string) bool {
+	if w.staging == nil || id == "" {
+		return false
+	}
+	p := newPlanner(w.input(), w.now)
+	old, live := &w.deps[w.index(id)], &w.deps[w.index(w.app.LiveDeploymentID)]
+	return Restore(w.staging.Course, &w.app, live, old, p.places(p.activeRows(id)), w.now)
+}
+
 func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {
 	return &windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(replicas), Regions: regions}
 }

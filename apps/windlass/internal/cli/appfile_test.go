@@ -82,6 +82,11 @@ rollout:
 		// That a pause has no unit is for the API to tell, which knows what else it may be.
 		Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: "10m"}, {Replicas: 2, Pause: "manual"}, {Weight: 50, Pause: "5"}},
 	}, f.Rollout))
+	f, err = parseAppFile([]byte("app: a\nrollout: {strategy: blueGreen, initialWeight: 5, promotion: auto after 10m, retain: 1h}\n"))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, InitialWeight: 5, Promotion: "auto after 10m", Retain: durationpb.New(time.Hour),
+	}, f.Rollout))
 }
 
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {

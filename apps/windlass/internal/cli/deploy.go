@@ -170,7 +170,7 @@ func (a *app) rollbackCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "rollback APP",
 		Short:   "Go back to an earlier version",
-		Long:    "Rollback makes a new version with the configuration of an earlier one: of the previous stable version, or of the one given with --to.",
+		Long:    "Rollback goes back to the previous stable version, or to the one given with --to. While that is retained it is live again at once; else a new version is made with its configuration.",
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -178,7 +178,11 @@ func (a *app) rollbackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.infof("%s: rolling out %s, with the configuration of %s", args[0], version(resp.Version), version(resp.FromVersion))
+			if resp.Retained {
+				a.infof("%s: %s was retained and is live again", args[0], version(resp.Version))
+			} else {
+				a.infof("%s: rolling out %s, with the configuration of %s", args[0], version(resp.Version), version(resp.FromVersion))
+			}
 			if !wait {
 				if a.output == "table" {
 					return nil

@@ -149,6 +149,9 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	switch p := ro.Progress; {
 	case ro.FinishedAt != 0:
 		text += " after " + short(time.Duration(ro.FinishedAt-ro.CreatedAt)*time.Millisecond)
+		if p.GetRetainedUntil() != 0 {
+			why = fmt.Sprintf("%s is retained for %s: windlass rollback %s", version(ro.FromVersion), short(time.Until(time.UnixMilli(p.RetainedUntil))), r.App.GetName())
+		}
 	case p.GetGoingBack():
 		text = "going back to " + version(ro.FromVersion)
 	case p.GetPaused():
@@ -181,19 +184,22 @@ func waitsForPromotion(p *windlassv1.RolloutProgress) bool {
 }
 
 func policyText(p *windlassv1.RolloutPolicy) string {
-	text := word(p.GetStrategy(), "STRATEGY_")
+	parts := []string{word(p.GetStrategy(), "STRATEGY_")}
 	for i, s := range p.GetSteps() {
 		amount := fmt.Sprintf("%d%%", s.Weight)
 		if s.Weight == 0 {
 			amount = fmt.Sprintf("%d replicas", s.Replicas)
 		}
-		text += fmt.Sprintf(", step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause))
+		parts = append(parts, fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause)))
 	}
-	switch p.GetStrategy() { //nolint:exhaustive // others take no such room
+	switch p.GetStrategy() { //nolint:exhaustive // others have no such knobs
 	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
-		text += fmt.Sprintf(", max surge %s, max unavailable %s", cmp.Or(p.MaxSurge, "25%"), cmp.Or(p.MaxUnavailable, "0"))
+		parts = append(parts, "max surge "+cmp.Or(p.MaxSurge, "25%"), "max unavailable "+cmp.Or(p.MaxUnavailable, "0"))
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion,
+			"retain "+short(p.Retain.AsDuration()))
 	}
-	return text
+	return strings.Join(parts, ", ")
 }
 
 // counts are replicas that are ready, of those that the region was told to run.

@@ -1,0 +1,68 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A version is retained from when its successor is live: it stays as it is, ready and
+// with no traffic. Going back to it then moves what is live, and the weights follow who
+// is live, as always. It leaves when its time is over, and whenever something new is on
+// its way, which needs the room.
+
+// retained tells whether the deployment is kept as a way back.
+func (p *planner) retained(deployment string) bool {
+	return deployment != "" && p.course.Retained() == deployment
+}
+
+// endRetention lets go of what is retained no longer.
+func (p *planner) endRetention() {
+	c := p.course
+	if c.Retained() == "" {
+		return
+	}
+	var why string
+	switch {
+	case p.app.DeletingSince != 0:
+		why = "the app is being deleted"
+	case p.target() != nil:
+		why = "a newer version is on its way"
+	case p.now >= c.RetainedUntil:
+		why = p.versionOf(p.app.LiveDeploymentID) + " has been live for as long as it was to be kept"
+	default:
+		return
+	}
+	d := p.deps[c.RetainedID]
+	c.RetainedID, c.RetainedUntil = "", 0
+	if d == nil || p.app.DeletingSince != 0 {
+		return
+	}
+	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+	d.Reason, d.Message = ReasonSuperseded, why
+	p.log("DeploymentSuperseded", why, d, "")
+}
+
+// Restore makes the retained version live again, in place of the one that is, if it
+// serves wherever it is to: places are those of it. Which regions are out of reach does
+// not matter: they have what they had. The planner moves the traffic.
+func Restore(c *model.Course, app *model.App, live, old *model.Deployment, places []rollup.Place, now int64) bool {
+	if c.Retained() != old.ID || now >= c.RetainedUntil || app.RolloutID != "" {
+		return false
+	}
+	for _, pl := range places {
+		if !pl.Unreachable() && !pl.Settled() {
+			return false
+		}
+	}
+	app.LiveDeploymentID = old.ID
+	if live.Stable {
+		app.PreviousDeploymentID = live.ID
+	}
+	live.Status, live.EndedAt = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, now
+	live.Reason, live.Message = ReasonSuperseded, fmt.Sprintf("v%d, which was retained, is live again", old.Version)
+	c.RetainedID, c.RetainedUntil, c.RolledBack = "", 0, true
+	return true
+}

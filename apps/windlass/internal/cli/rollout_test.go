@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func picture(t *testing.T, ro *windlassv1.Rollout) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	rolloutTable(w, &windlassv1.WatchAppResponse{App: &windlassv1.App{Name: "echo", Message: "what the workflow says"}, Rollout: ro})
+	require.NoError(t, w.Flush())
+	return b.String()
+}
+
+func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
+	eu := &windlassv1.RegionProgress{
+		Region: "eu", State: windlassv1.RegionProgress_STATE_ROLLING, Step: 2, Steps: 2, WaitsForPromotion: true, Replicas: 4,
+		Old: &windlassv1.VersionProgress{Version: 1, Replicas: 3, Ready: 3, Weight: 60},
+		New: &windlassv1.VersionProgress{Version: 2, Replicas: 2, Ready: 2, Weight: 40},
+	}
+	ro := &windlassv1.Rollout{
+		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
+		Progress: &windlassv1.RolloutProgress{
+			Policy: &windlassv1.RolloutPolicy{
+				Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
+				Steps:    []*windlassv1.CanaryStep{{Replicas: 1, Pause: "10m"}, {Weight: 40, Pause: "manual"}},
+			},
+			Waves: []*windlassv1.WaveProgress{{Name: "1", State: windlassv1.WaveProgress_STATE_ROLLING, Regions: []*windlassv1.RegionProgress{eu}}},
+		},
+	}
+	text := picture(t, ro)
+	require.Contains(t, text, "waits for promotion: windlass rollout promote echo\n")
+	require.Contains(t, text, "canary, step 1: 1 replicas 10m, step 2: 40% manual, max surge 25%, max unavailable 0\n")
+	require.Regexp(t, `eu +step 2 of 2, waits for promotion +3/3 +2/2 +4 +60/40`, text)
+
+	ro.Progress.PromotionHeld = true
+	require.Contains(t, picture(t, ro), "promote echo: an earlier rollout went back")
+
+	eu.Step, eu.WaitsForPromotion, eu.StepUntil = 1, false, time.Now().Add(90*time.Second).UnixMilli()
+	text = picture(t, ro)
+	require.Regexp(t, `eu +step 1 of 2, 1m\d\ds left`, text)
+	require.Contains(t, text, "running: what the workflow says")
+}
+
+func TestTheStatusOfARolloutTellsWhatIsRetained(t *testing.T) {
+	now := time.Now().UnixMilli()
+	text := picture(t, &windlassv1.Rollout{
+		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, CreatedAt: now - 5000, FinishedAt: now,
+		Progress: &windlassv1.RolloutProgress{
+			RetainedUntil: now + 3_600_000,
+			Policy: &windlassv1.RolloutPolicy{
+				Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: "auto", Retain: durationpb.New(time.Hour),
+			},
+		},
+	})
+	require.Regexp(t, `succeeded after 5s: v1 is retained for 59m\d\ds: windlass rollback echo`, text)
+	require.Contains(t, text, "blue-green, initial weight 0%, promotion auto, retain 1h00m")
+}
