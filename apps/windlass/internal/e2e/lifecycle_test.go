@@ -43,6 +43,7 @@ func TestProduct(t *testing.T) {
 		"a rollout that is aborted while it bakes is taken back":                  testStagedAbort,
 		"a canary waits for promotion in each region":                             testCanary,
 		"a canary that crashes at its second step goes back":                      testCanaryCrash,
+		"a green version waits for promotion, and the blue one is a way back":     testBlueGreen,
 		"an agent's credential opens its own region only":                         testAgentCredential,
 		"join tokens and keys end":                                                testCredentialsEnd,
 		"bad input is told by field, over the wire":                               testBadInput,

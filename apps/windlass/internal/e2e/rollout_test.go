@@ -211,6 +211,61 @@ func testCanaryCrash(t *testing.T, s *stack) {
 	s.requireNothingOf(t, v2.DeploymentId)
 }
 
+func testBlueGreen(t *testing.T, s *stack) {
+	const app = "blue-green"
+	policy := euThenUs()
+	policy.Strategy, policy.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, ""
+	policy.InitialWeight, policy.Promotion, policy.Retain = 5, "manual", seconds(3600)
+	v1 := s.deployBy(t, app, spec(replicas(2), label("blue")), policy)
+	s.waitLive(t, app, 1)
+	blue := s.runningOf(app)
+	stop := s.bounds(t, app, 4, 4)
+	v2 := s.deployBy(t, app, spec(replicas(2), label("green")), policy)
+	c := s.cli(t)
+
+	s.waitPromotion(t, v2.RolloutId, eu)
+	require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, eu))
+	require.Equal(t, map[string]int{"v1": 2}, s.runs(app, us))
+	s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 95, v2.DeploymentId: 5})
+	require.Contains(t, c.ok("rollout", "status", app), "waits for promotion: windlass rollout promote "+app)
+	c.ok("rollout", "promote", app)
+	s.waitPromotion(t, v2.RolloutId, us)
+	s.requireRouted(t, eu, v1.AppId, map[string]int32{v2.DeploymentId: 100})
+	require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, eu), "the blue one stays")
+	c.ok("rollout", "promote", app)
+	s.waitLive(t, app, 2)
+	for _, region := range []string{eu, us} {
+		s.requireRouted(t, region, v1.AppId, map[string]int32{v2.DeploymentId: 100})
+		require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, region))
+	}
+	require.Contains(t, c.ok("rollout", "status", app), "v1 is retained for")
+
+	back := c.run("", "rollback", app, "-m", "green is worse")
+	require.Zero(t, back.code, back.stderr)
+	require.Contains(t, back.stderr, "v1 was retained and is live again")
+	got := s.waitLive(t, app, 1)
+	s.waitGone(t, v2.DeploymentId)
+	stop()
+	require.Equal(t, int32(2), got.LatestVersion, "no new version")
+	requireSame(t, blue, s.runningOf(app), "going back started or stopped something of the blue version")
+	for _, region := range []string{eu, us} {
+		s.requireRouted(t, region, v1.AppId, map[string]int32{v1.DeploymentId: 100})
+	}
+	for _, url := range got.Urls {
+		_, version := chat(t, url, "who are you")
+		require.Equal(t, "blue", version)
+	}
+	require.Regexp(t, `LiveReturned.*green is worse`, c.ok("history", app))
+
+	// Nothing is promoted by itself after that; what is retained leaves in its time.
+	policy.Promotion, policy.Retain = "auto", seconds(1)
+	v3 := s.deployBy(t, app, spec(replicas(2), label("teal")), policy)
+	s.waitPromotion(t, v3.RolloutId, eu)
+	c.ok("rollout", "promote", app)
+	s.waitLive(t, app, 3)
+	s.waitGone(t, v1.DeploymentId)
+}
+
 func testStagedRollout(t *testing.T, s *stack) {
 	const app = "staged"
 	s.deployBy(t, app, spec(replicas(2)), euThenUs())
