@@ -112,7 +112,7 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
 		id, err := c.control(req.GetApp(), "Promoted", req.GetWhy(), func(course *model.Course) (string, error) {
 			held := course.Held
-			waves, err := plan.Promote(course, c.by.Name)
+			waves, err := plan.Promote(course, c.by.Name, c.at)
 			var text []string
 			if len(waves) > 0 {
 				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))

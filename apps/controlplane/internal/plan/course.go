@@ -143,7 +143,7 @@ func SkipBake(c *model.Course, who string) (wave string, err error) {
 
 // Promote has the regions go on that wait at a step, and what is promoted by itself be
 // promoted so again.
-func Promote(c *model.Course, who string) (waves []string, err error) {
+func Promote(c *model.Course, who string, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
 	}
@@ -157,7 +157,7 @@ func Promote(c *model.Course, who string) (waves []string, err error) {
 				continue
 			}
 			if st.StoppedAt != 0 && st.PromotedBy == "" {
-				st.PromotedBy = who
+				st.PromotedBy, st.ScoredAt = who, now
 				if !slices.Contains(waves, w.Name) {
 					waves = append(waves, w.Name)
 				}

@@ -31,7 +31,7 @@ func (p *planner) endRetention() {
 	case p.target() != nil:
 		why = "a newer version is on its way"
 	case p.now >= c.RetainedUntil:
-		why = p.versionOf(p.app.LiveDeploymentID) + " has been live for as long as it was to be kept"
+		why = "the time for which it was retained is over"
 	default:
 		return
 	}

@@ -187,7 +187,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		_, err := SkipBake(w.staging.Course, "ada")
 		require.NoError(t, err)
 	case "promote":
-		_, err := Promote(w.staging.Course, "ada")
+		_, err := Promote(w.staging.Course, "ada", w.now)
 		require.NoError(t, err)
 	case "restore":
 		require.True(t, w.restore(names[0]), "it cannot be live again at once")

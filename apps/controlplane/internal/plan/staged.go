@@ -204,10 +204,11 @@ func (l *lane) score() int32 {
 // RegionDeadline is when the region has to have progressed, 0 for no time.
 func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
 	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
-	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || st.StoppedAt != 0 || c.PausedAt != 0 || c.Back {
+	until, person := Waits(c, st)
+	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
-	return st.ScoredAt + limit
+	return max(st.ScoredAt, until) + limit
 }
 
 func (p *planner) deadlineOfRegions() (due int64) {

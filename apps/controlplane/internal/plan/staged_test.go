@@ -288,7 +288,7 @@ func (f *fleet) happen() {
 		case 3:
 			_, _ = SkipBake(course, "ada")
 		case 4, 5:
-			_, _ = Promote(course, "ada")
+			_, _ = Promote(course, "ada", f.now)
 		}
 	case e == 28 && inFlight:
 		n := rapid.Int32Range(0, 4).Draw(t, "size")
@@ -342,7 +342,7 @@ func (f *fleet) heal() {
 			}
 		}
 		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
-			_, err := Promote(c, "ada")
+			_, err := Promote(c, "ada", f.now)
 			require.NoError(f.t, err)
 		}
 		out := f.step()

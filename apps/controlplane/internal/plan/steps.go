@@ -133,7 +133,8 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
 	pause, person := now.wait(p.course)
-	switch stopped := l.Stopped(); {
+	stopped := l.Stopped()
+	switch {
 	case stopped && st.StoppedAt == 0:
 		st.StoppedAt, st.PromotedBy = p.now, ""
 		what := "goes on"
@@ -146,11 +147,13 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 			what = fmt.Sprintf("waits %s", pause)
 		}
 		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
-	case !stopped && st.StoppedAt != 0:
+	case !l.Serves() && st.StoppedAt != 0:
+		// What comes and goes of the old version restarts no pause.
 		st.StoppedAt, st.PromotedBy, st.ScoredAt, st.Score = 0, "", p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
-	if st.StoppedAt == 0 || st.PromotedBy == "" && (person || p.now < st.StoppedAt+pause.Milliseconds()) {
+	over := st.PromotedBy != "" || !person && p.now >= st.StoppedAt+pause.Milliseconds()
+	if st.StoppedAt == 0 || !stopped || !over {
 		return
 	}
 	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
