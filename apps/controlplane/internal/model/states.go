@@ -59,7 +59,7 @@ var DeploymentMoves = []Move[windlassv1.DeploymentStatus]{
 	{depBuilding, depSuperseded, "a newer deployment took its place"},
 	{depDeploying, depSuperseded, "a newer deployment took its place"},
 	{depNetwork, depSuperseded, "a newer deployment took its place"},
-	{depReady, depSuperseded, "a newer deployment is live"},
+	{depReady, depSuperseded, "another deployment is live, and it is not retained"},
 	{depPending, depStopped, "cancelled, or the app is being deleted"},
 	{depBuilding, depStopped, "cancelled, or the app is being deleted"},
 	{depDeploying, depStopped, "cancelled, or the app is being deleted"},
