@@ -17,7 +17,8 @@ import (
 // What limits it: at 1,000 instances (0.25 s) and 5,000 (0.8 s, and again) the processor,
 // which half of the time stores instances. A control plane that has just started is not
 // ready before its workflows' runtime is compiled, which the first deployment would wait
-// half a second for.
+// half a second for. 2,000,000 instances of 2,000 apps take 260 s and 5.5 GiB in all parts,
+// 240 us of processor each, of which 94 are MariaDB's.
 type Converge struct {
 	Instances   int  `help:"Instances in all." default:"1000"`
 	Regions     int  `help:"Regions; each deployment runs in all of them." default:"10"`

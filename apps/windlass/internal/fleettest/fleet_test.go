@@ -157,7 +157,7 @@ func warm(t *testing.T) {
 
 // TestTheSameSeedGivesTheSameTrace runs each seed twice here and once in another process,
 // where maps hash otherwise: what is ranged over in their order comes in another one there.
-func TestTheSameSeedGivesTheSameTrace(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 	if raced {
 		t.Skip("the race detector shuffles goroutines on purpose")
 	}
