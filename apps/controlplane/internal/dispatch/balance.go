@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -112,20 +111,28 @@ func (s *Service) others(ctx context.Context) (peers []string, streams int, err 
 func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := excess(len(s.streams), all, peers)
+	var staying []string
+	for region, st := range s.streams {
+		if !st.leaving {
+			staying = append(staying, region)
+		}
+	}
+	n := excess(len(staying), all, peers)
 	if n == 0 || s.drained {
 		return
 	}
 	s.cfg.Log.InfoContext(ctx, "other servers have fewer streams: sending some agents there", "streams", len(s.streams), "of", all, "servers", peers, "sent_away", n)
 	spread, left := spreadOf(n), n
-	regions := slices.Sorted(maps.Keys(s.streams))
-	at := int(s.cfg.Random() * float64(len(regions))) // not always the same ones
-	for _, region := range slices.Concat(regions[at:], regions[:at]) {
+	slices.Sort(staying)
+	at := int(s.cfg.Random() * float64(len(staying))) // not always the same ones
+	for _, region := range slices.Concat(staying[at:], staying[:at]) {
 		if left == 0 {
 			break
 		}
+		st := s.streams[region]
 		select {
-		case s.streams[region].away <- goAway{errUneven, spread}:
+		case st.away <- goAway{errUneven, spread}:
+			st.leaving = true
 			left--
 		default:
 		}

@@ -81,6 +81,7 @@ func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
 			ask(region, whole(region))
 		}
 		all.Wait()
+		synctest.Wait()
 		require.Len(t, s.reads, 3, "two that found nobody before them, and the others")
 		require.Len(t, s.reads[2], 48)
 
@@ -94,6 +95,7 @@ func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
 		})
 		ask("reg_04", whole("reg_04"))
 		all.Wait()
+		synctest.Wait() // for the workers to find that nobody waits
 		require.Zero(t, r.reads)
 		require.Empty(t, r.waiting)
 	})

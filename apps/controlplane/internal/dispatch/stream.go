@@ -51,8 +51,10 @@ type stream struct {
 	complete bool
 	indexAt  int64
 	requests chan *agentv1.Request
-	// away takes the stream elsewhere; a buffer of one.
-	away chan goAway
+	// away takes the stream elsewhere; a buffer of one. leaving: it was told to, which the
+	// service's mutex guards.
+	away    chan goAway
+	leaving bool
 }
 
 func newStream(s *Service, region, session string, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
