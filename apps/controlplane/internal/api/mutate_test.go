@@ -54,6 +54,10 @@ type counting struct {
 	calls *atomic.Int32
 }
 
+func (c counting) Snapshot(ctx context.Context, fn func(api.Tx) error) error {
+	return c.Store.Snapshot(ctx, func(tx api.Tx) error { return fn(counted{tx, c.calls}) })
+}
+
 func (c counting) View(ctx context.Context, fn func(api.Tx) error) error {
 	return c.Store.View(ctx, func(tx api.Tx) error { return fn(counted{tx, c.calls}) })
 }

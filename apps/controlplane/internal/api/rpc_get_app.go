@@ -15,7 +15,7 @@ func (a *API) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (*windl
 		return nil, err
 	}
 	res := &windlassv1.GetAppResponse{}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err

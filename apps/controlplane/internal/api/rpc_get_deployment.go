@@ -21,7 +21,7 @@ func (a *API) GetDeployment(ctx context.Context, req *windlassv1.GetDeploymentRe
 		return nil, invalid("deployment", "give a deployment's id, or app and version, not both")
 	}
 	res := &windlassv1.GetDeploymentResponse{}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		var d model.Deployment
 		var err error
 		if req.GetDeployment() != "" {

@@ -18,7 +18,7 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 		return nil, missing("rollout", "rollout", req.GetRollout(), "Name it by its id.")
 	}
 	var out *windlassv1.Rollout
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		r, err := tx.GetRollout(by.WorkspaceID, req.GetRollout())
 		if err != nil {
 			return err

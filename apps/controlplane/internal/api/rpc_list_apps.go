@@ -19,7 +19,7 @@ func (a *API) ListApps(ctx context.Context, req *windlassv1.ListAppsRequest) (*w
 		return nil, err
 	}
 	res := &windlassv1.ListAppsResponse{}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		var environmentID string
 		if req.GetEnvironment() != "" {
 			e, err := a.environment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")

@@ -19,7 +19,7 @@ func (a *API) ListDeployments(ctx context.Context, req *windlassv1.ListDeploymen
 		return nil, err
 	}
 	res := &windlassv1.ListDeploymentsResponse{}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		var appID string
 		if req.GetApp() != "" {
 			app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)

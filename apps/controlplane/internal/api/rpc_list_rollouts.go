@@ -19,7 +19,7 @@ func (a *API) ListRollouts(ctx context.Context, req *windlassv1.ListRolloutsRequ
 		return nil, err
 	}
 	res := &windlassv1.ListRolloutsResponse{}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
 		if err != nil {
 			return err

@@ -99,7 +99,7 @@ func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 // picture reads all that a watcher is shown.
 func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
 	p := &picture{view: &windlassv1.WatchAppResponse{}}
-	err := a.cfg.Store.View(ctx, func(tx Tx) error {
+	err := a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := tx.GetApp(workspaceID, appID)
 		if err != nil {
 			return fmt.Errorf("read app %s: %w", appID, err)

@@ -14,6 +14,9 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error
+	// Snapshot runs fn for reads of one moment: an app is put together from its row and
+	// from what its rows in regions are then, and not from those of a moment later.
+	Snapshot(ctx context.Context, fn func(Tx) error) error
 }
 
 // Agents asks a region's agent something, best effort. The context has a

@@ -46,19 +46,32 @@ func spread(ctx context.Context, w *world.World, count, regionsEach int) ([]worl
 type scaler struct {
 	w  *world.World
 	mu sync.Mutex
-	at map[string]int
+	at map[string]*flips
 }
 
-func newScaler(w *world.World) *scaler { return &scaler{w: w, at: map[string]int{}} }
+// flips of one app, one after the other: of two that overtake each other, one would
+// change nothing.
+type flips struct {
+	mu sync.Mutex
+	n  int
+}
+
+func newScaler(w *world.World) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
 
 // flip is one change in each region of the app: from one replica to two, and back
 // the next time.
 func (s *scaler) flip(ctx context.Context, app world.App) error {
 	s.mu.Lock()
-	s.at[app.Name]++
-	replicas := 1 + s.at[app.Name]%2
+	f := s.at[app.Name]
+	if f == nil {
+		f = &flips{}
+		s.at[app.Name] = f
+	}
 	s.mu.Unlock()
-	return s.w.Scale(ctx, app.Name, "", replicas)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	return s.w.Scale(ctx, app.Name, "", 1+f.n%2)
 }
 
 // maxInFlight bounds the calls of a trickle: when so many are unanswered, the
