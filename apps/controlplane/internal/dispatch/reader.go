@@ -18,8 +18,8 @@ const (
 )
 
 // reader reads items for all streams. What they ask while reads are under way is one
-// read after those: a change of many regions costs as many queries as a change of one,
-// and a stream that asks alone waits for nobody.
+// read after those: a change of many regions costs little more queries than a change of
+// one, and a stream that asks alone waits for nobody.
 type reader struct {
 	store Store
 

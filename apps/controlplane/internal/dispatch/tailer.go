@@ -196,19 +196,20 @@ func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at = map[string]changefeed.Position{}
+	add := func(id string) {
+		if r := t.regions[id]; r != nil {
+			ids = append(ids, id)
+			at[id] = r.at
+		}
+	}
 	if only != nil {
 		for id := range only {
-			if r := t.regions[id]; r != nil {
-				ids = append(ids, id)
-				at[id] = r.at
-			}
+			add(id)
 		}
-		slices.Sort(ids)
-		return ids, at
-	}
-	for id, r := range t.regions {
-		ids = append(ids, id)
-		at[id] = r.at
+	} else {
+		for id := range t.regions {
+			add(id)
+		}
 	}
 	slices.Sort(ids)
 	return ids, at

@@ -6,10 +6,10 @@
 // # Group commit
 //
 // While one transaction commits, the reports that arrive queue up and become the
-// next one: batches grow with load and no report waits for a timer. A batch
-// costs a constant number of statements, never one per instance; the end of an inventory
-// and a new quarantine have some of their own. A batch that fails is tried again report by report, so that one
-// bad report fails alone.
+// next one: batches grow with load and no report waits for a timer. A batch costs a
+// constant number of statements and a few for each sixteen regions in it, never one per
+// instance; the end of an inventory and a new quarantine have some of their own. A batch
+// that fails is tried again report by report, so that one bad report fails alone.
 //
 // # Fences
 //

@@ -23,8 +23,8 @@ import (
 // run: a deployment is two invocations at least.
 //
 // What limits it: the processor. A deployment takes 31 ms of it, MariaDB 12, the control
-// plane 9, Restate 6 and its user 4, in the order of 60 statements and two steps; 50 a
-// second are both cores. Half of the bare invocations would leave 3 ms for all of it, a
+// plane 9, Restate 6 and its user 4, in some 80 statements and two steps; 50 a second are
+// both cores. Half of the bare invocations would leave 3 ms for all of it, a
 // quarter of what MariaDB alone takes for rows that have to be durable. All are in one
 // region, whose agent looks through what it has at each change: with 3,000 deployments
 // that costs as much again.
