@@ -53,7 +53,7 @@ type serveFlags struct {
 	PeerListen       string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
-	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
 	Keep             keepFlags     `embed:"" prefix:"keep-"`
 	ForgetEvery      time.Duration `help:"Time between two looks for what need not be kept." default:"10m" env:"WINDLASS_FORGET_EVERY"`

@@ -137,7 +137,7 @@ func newCore(p parts) (*core, error) {
 
 	ingestion, err := ingest.New(ingest.Config{
 		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Log: p.log, Registerer: p.registerer, LeaseTTL: p.leaseTTL,
+		Log: p.log, Registerer: p.registerer, Lease: func() time.Duration { return c.dispatch.Lease() },
 	})
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func newCore(p parts) (*core, error) {
 	}
 	fleets, err := fleet.New(fleet.Config{
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
-		Log: p.log, Registerer: p.registerer, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
+		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
 		MaintainEvery: p.forgetEvery,
 	})

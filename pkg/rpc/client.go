@@ -41,6 +41,7 @@ func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 	options := []connect.ClientOption{
 		connect.WithInterceptors(interceptors...),
 		connect.WithReadMaxBytes(orDefault(cfg.ReadMaxBytes, DefaultReadMaxBytes)),
+		connect.WithAcceptCompression(gzipName, newDecompressor, newCompressor),
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
 	if cfg.Gzip {
@@ -165,7 +166,7 @@ func newTransport(cfg HTTPClientConfig) *http.Transport {
 		IdleConnTimeout:     90 * time.Second,
 		MaxIdleConnsPerHost: 16,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:  pingAfter,
+			SendPingTimeout:  clientPingAfter,
 			PingTimeout:      pingTimeout,
 			WriteByteTimeout: writeTimeout,
 		},

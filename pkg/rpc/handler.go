@@ -59,6 +59,7 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithInterceptors(interceptors...),
 		connect.WithReadMaxBytes(orDefault(cfg.ReadMaxBytes, DefaultReadMaxBytes)),
+		connect.WithCompression(gzipName, newDecompressor, newCompressor),
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
 }

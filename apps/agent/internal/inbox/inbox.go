@@ -46,6 +46,10 @@ type Key struct {
 // be opened again.
 var ErrGap = errors.New("the frame does not continue the inbox")
 
+// mapped is the address space that the file begins with, 64 MiB. A file that outgrows its
+// mapping while a large snapshot is stored has every page of it copied.
+const mapped = 64 << 20
+
 // maxKey is what ids are far below, and the file's format far above.
 const maxKey = 1024
 
@@ -66,7 +70,9 @@ type Inbox struct {
 // noSync leaves flushing to the operating system: a crash of the machine may
 // then lose frames, which a fleet in a test can afford and a region cannot.
 func Open(path string, noSync bool) (*Inbox, error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 5 * time.Second, NoSync: noSync, NoFreelistSync: true})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout: 5 * time.Second, NoSync: noSync, NoFreelistSync: true, InitialMmapSize: mapped,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox %s (is another agent running on this data directory?): %w", path, err)
 	}

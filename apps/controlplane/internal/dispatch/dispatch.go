@@ -82,7 +82,8 @@ type Config struct {
 	Beat time.Duration
 	// Bookmark is the shortest time between two; the longest is twice that: 10 s.
 	Bookmark time.Duration
-	// LeaseTTL of an agent's session: 15 s, three reports of the heartbeat.
+	// LeaseTTL of an agent's session in a small fleet (see Lease): 15 s, three signs of
+	// life.
 	LeaseTTL time.Duration
 	// SendTimeout bounds one frame: 30 s, a stalled agent's whole patience.
 	SendTimeout time.Duration
@@ -136,6 +137,7 @@ type Service struct {
 
 	mu       sync.Mutex
 	streams  map[string]*stream // by region: the current session's
+	lease    lease
 	draining chan struct{}
 	drained  bool
 	// leavers is how many streams there were when draining began.

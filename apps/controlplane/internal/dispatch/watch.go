@@ -75,7 +75,7 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 		Epoch:         session.SessionEpoch,
 		Fence:         session.SessionFence,
 		Resumed:       verdict.resumed,
-		LeaseTtl:      durationpb.New(s.cfg.LeaseTTL),
+		LeaseTtl:      durationpb.New(s.Lease()),
 		Limits:        s.cfg.Limits(),
 		ServerVersion: s.cfg.Version,
 	}}}); err != nil {

@@ -97,7 +97,8 @@ type Config struct {
 
 	// CredentialTTL: 24 h, of which an agent may miss half.
 	CredentialTTL time.Duration
-	// LeaseTTL is dispatch's: 15 s.
+	// Lease is dispatch's: always 15 s. Leases are swept by its shortest, LeaseTTL: 15 s.
+	Lease    func() time.Duration
 	LeaseTTL time.Duration
 	// Retention of terminated instances, stopped topology and deleted apps: 24 h,
 	// what a person may want to look at the day after.
@@ -140,6 +141,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.LeaseTTL == 0 {
 		cfg.LeaseTTL = 15 * time.Second
+	}
+	if cfg.Lease == nil {
+		cfg.Lease = func() time.Duration { return cfg.LeaseTTL }
 	}
 	if cfg.Retention == 0 {
 		cfg.Retention = 24 * time.Hour
@@ -314,7 +318,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 			healthySince = now
 		}
 		last = now
-		expired, err := s.sweep(ctx, now, now.Sub(healthySince) > s.cfg.LeaseTTL+interval)
+		expired, err := s.sweep(ctx, now, now.Sub(healthySince) > s.cfg.Lease()+interval)
 		if err != nil {
 			healthySince = time.Time{}
 			if ctx.Err() == nil {

@@ -112,7 +112,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 		return errs, current, nil
 	}
 	slices.SortFunc(sessions, func(a, b model.Region) int { return cmp.Compare(a.ID, b.ID) })
-	if err := tx.NoteReports(sessions, s.cfg.LeaseTTL.Milliseconds()); err != nil {
+	if err := tx.NoteReports(sessions, s.cfg.Lease().Milliseconds()); err != nil {
 		return nil, nil, fmt.Errorf("note reports: %w", err)
 	}
 	if err := welcome(tx, before, sessions, now); err != nil {

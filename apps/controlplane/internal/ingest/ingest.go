@@ -119,8 +119,8 @@ type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// LeaseTTL is dispatch's: 15 s.
-	LeaseTTL time.Duration
+	// Lease is dispatch's: always 15 s.
+	Lease func() time.Duration
 	// MinInterval is the shortest coalescing time asked of agents: 200 ms.
 	MinInterval time.Duration
 	// MaxInstances per report asked of agents: 1,000.
@@ -189,8 +189,8 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Caller == nil || cfg.Edges == nil || cfg.RouteEdges == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("ingest: Store, Caller, Edges, RouteEdges, Log and Registerer are required")
 	}
-	if cfg.LeaseTTL == 0 {
-		cfg.LeaseTTL = 15 * time.Second
+	if cfg.Lease == nil {
+		cfg.Lease = func() time.Duration { return 15 * time.Second }
 	}
 	if cfg.MinInterval == 0 {
 		cfg.MinInterval = 200 * time.Millisecond
@@ -242,7 +242,7 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 			return nil, err
 		}
 	}
-	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.LeaseTTL)}, nil
+	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.Lease())}, nil
 }
 
 // enqueue waits for the report's turn and its answer.
@@ -303,10 +303,11 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 		r.Capacity != nil || r.InventoryBegin || r.InventoryEnd || r.QuarantineComplete {
 		return false
 	}
+	lease := s.cfg.Lease()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.sessions[p.region]
-	if !ok || now.Sub(k.at) > s.cfg.LeaseTTL || check(k.region, p) != nil {
+	if !ok || now.Sub(k.at) > lease || check(k.region, p) != nil {
 		return false
 	}
 	k.region.ReceivedRevision = max(k.region.ReceivedRevision, r.ReceivedRevision)
@@ -442,7 +443,7 @@ func (s *Service) flush(ctx context.Context, due map[string]model.Region) error 
 		if err != nil {
 			return err
 		}
-		if err = tx.NoteReports(sessions, s.cfg.LeaseTTL.Milliseconds()); err != nil {
+		if err = tx.NoteReports(sessions, s.cfg.Lease().Milliseconds()); err != nil {
 			return err
 		}
 		if err = welcome(tx, before, sessions, time.Now().UnixMilli()); err != nil {

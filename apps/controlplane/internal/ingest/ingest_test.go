@@ -76,7 +76,7 @@ func setup(t testing.TB, change ...func(*faulty)) *house {
 			return id, 10, ok
 		},
 		Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), LeaseTTL: ttl,
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Lease: func() time.Duration { return ttl },
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
