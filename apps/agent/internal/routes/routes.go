@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
@@ -32,36 +34,58 @@ type Target struct {
 }
 
 // Table is a file of routes by app. It is safe for concurrent use.
+//
+// The file is written whole, by one call for all that wait: what a change costs does
+// not grow with the apps that change beside it, and what it costs to encode not with
+// those that there are.
 type Table struct {
 	files disk.Files
 	name  string
 
 	mu     sync.Mutex
-	routes map[string]Route
+	stored sync.Cond // a write ended
+	rows   map[string]row
+	apps   []string // sorted
+	// changes counts them; those up to saved are in the file. writing: a call writes it.
+	changes, saved uint64
+	writing        bool
+}
+
+// row is a route as it is, and its line of the file.
+type row struct {
+	Route
+	line []byte
 }
 
 // Open reads the file of that name, or starts with an empty table.
 func Open(files disk.Files, name string) (*Table, error) {
-	t := &Table{files: files, name: name, routes: map[string]Route{}}
+	t := &Table{files: files, name: name, rows: map[string]row{}}
+	t.stored.L = &t.mu
 	data, err := files.Read(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
 	}
+	routes := map[string]Route{}
 	if err == nil {
-		err = json.Unmarshal(data, &t.routes)
+		err = json.Unmarshal(data, &routes)
+	}
+	for _, app := range slices.Sorted(maps.Keys(routes)) {
+		err = errors.Join(err, t.put(app, routes[app]))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read routes %s: %w", name, err)
 	}
+	t.saved = t.changes
 	return t, nil
 }
 
 // Serve stores an app's routes; without targets it takes them out. A lower
-// (epoch, generation) than the one stored changes nothing.
+// (epoch, generation) than the one stored changes nothing. After an error the same call
+// stores them.
 func (t *Table) Serve(r *agentv1.Routes, epoch, generation int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	held, had := t.routes[r.AppId]
+	held, had := t.rows[r.AppId]
 	if had && (epoch < held.Epoch || (epoch == held.Epoch && generation < held.Generation)) {
 		return nil
 	}
@@ -69,31 +93,73 @@ func (t *Table) Serve(r *agentv1.Routes, epoch, generation int64) error {
 	for _, target := range r.Targets {
 		next.Targets = append(next.Targets, Target{DeploymentID: target.DeploymentId, Weight: target.Weight})
 	}
-	if (had && reflect.DeepEqual(next, held)) || (!had && len(next.Targets) == 0) {
-		return nil
-	}
-	if len(next.Targets) == 0 {
-		delete(t.routes, r.AppId)
-	} else {
-		t.routes[r.AppId] = next
-	}
-	if err := t.save(); err != nil {
-		delete(t.routes, r.AppId)
-		if had {
-			t.routes[r.AppId] = held
+	switch {
+	case len(next.Targets) == 0 && had:
+		t.remove(r.AppId)
+	case len(next.Targets) > 0 && !reflect.DeepEqual(next, held.Route):
+		if err := t.put(r.AppId, next); err != nil {
+			return err
 		}
-		return err
+	}
+	return t.save()
+}
+
+func (t *Table) put(app string, r Route) error {
+	line, err := json.Marshal(map[string]Route{app: r})
+	if err != nil {
+		return fmt.Errorf("encode routes of %s: %w", app, err)
+	}
+	if _, had := t.rows[app]; !had {
+		at, _ := slices.BinarySearch(t.apps, app)
+		t.apps = slices.Insert(t.apps, at, app)
+	}
+	t.rows[app] = row{Route: r, line: line[1 : len(line)-1]} // without the braces
+	t.changes++
+	return nil
+}
+
+func (t *Table) remove(app string) {
+	at, _ := slices.BinarySearch(t.apps, app)
+	t.apps = slices.Delete(t.apps, at, at+1)
+	delete(t.rows, app)
+	t.changes++
+}
+
+// save returns when all that changed up to now is in the file. t.mu is held, and let go
+// of meanwhile.
+func (t *Table) save() error {
+	for mine := t.changes; t.saved < mine; {
+		if t.writing {
+			t.stored.Wait()
+			continue
+		}
+		t.writing = true
+		upto, data := t.changes, t.encode()
+		t.mu.Unlock()
+		err := t.files.Replace(t.name, data)
+		t.mu.Lock()
+		t.writing = false
+		t.stored.Broadcast()
+		if err != nil {
+			return fmt.Errorf("write routes: %w", err)
+		}
+		t.saved = upto
 	}
 	return nil
 }
 
-func (t *Table) save() error {
-	data, err := json.MarshalIndent(t.routes, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode routes: %w", err)
+// encode makes a JSON object, of one line per app.
+func (t *Table) encode() []byte {
+	size := 4
+	for _, app := range t.apps {
+		size += len(t.rows[app].line) + 2
 	}
-	if err := t.files.Replace(t.name, data); err != nil {
-		return fmt.Errorf("write routes: %w", err)
+	out := append(make([]byte, 0, size), '{')
+	for i, app := range t.apps {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(out, '\n'), t.rows[app].line...)
 	}
-	return nil
+	return append(out, "\n}\n"...)
 }

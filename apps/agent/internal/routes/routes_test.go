@@ -1,9 +1,15 @@
 package routes
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,10 +30,10 @@ func TestALowerEpochOrGenerationChangesNoRouteAndARestartFindsThemAgain(t *testi
 	target := func() string {
 		again, err := Open(files, "routes.json")
 		require.NoError(t, err)
-		if len(again.routes) == 0 {
+		if len(again.rows) == 0 {
 			return ""
 		}
-		return again.routes["app_1"].Targets[0].DeploymentID
+		return again.rows["app_1"].Targets[0].DeploymentID
 	}
 	require.NoError(t, table.Serve(to("dep_1"), 1, 5))
 	require.NoError(t, table.Serve(to("dep_0"), 1, 4))
@@ -41,4 +47,64 @@ func TestALowerEpochOrGenerationChangesNoRouteAndARestartFindsThemAgain(t *testi
 	require.NoFileExists(t, path, "what is served already costs no write")
 	require.NoError(t, table.Serve(&agentv1.Routes{AppId: "app_1"}, 2, 2))
 	require.Empty(t, target())
+}
+
+// slow files take a second for a write, and fail while broken.
+type slow struct {
+	disk.Files
+	writes atomic.Int32
+	broken atomic.Bool
+}
+
+func (s *slow) Replace(name string, data []byte) error {
+	s.writes.Add(1)
+	time.Sleep(time.Second)
+	if s.broken.Load() {
+		return errors.New("no space left")
+	}
+	return s.Files.Replace(name, data)
+}
+
+func TestWhatChangesDuringAWriteIsWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := &slow{Files: disk.NewMemory()}
+		table, err := Open(files, "routes.json")
+		require.NoError(t, err)
+		var calls sync.WaitGroup
+		for n := range 100 {
+			calls.Go(func() {
+				app := fmt.Sprintf("app_%d", n)
+				r := to("dep_1")
+				r.AppId = app
+				require.NoError(t, table.Serve(r, 1, 1))
+				again, err := Open(files, "routes.json")
+				require.NoError(t, err)
+				require.Contains(t, again.rows, app, "it is in the file when the call returns")
+			})
+		}
+		calls.Wait()
+		require.EqualValues(t, 2, files.writes.Load(), "the first, and all others")
+		again, err := Open(files, "routes.json")
+		require.NoError(t, err)
+		require.Equal(t, table.apps, again.apps)
+		require.Equal(t, table.rows, again.rows)
+	})
+}
+
+func TestWhatCouldNotBeWrittenIsWrittenByTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := &slow{Files: disk.NewMemory()}
+		table, err := Open(files, "routes.json")
+		require.NoError(t, err)
+		files.broken.Store(true)
+		require.ErrorContains(t, table.Serve(to("dep_1"), 1, 1), "no space left")
+		require.ErrorContains(t, table.Serve(to("dep_1"), 1, 1), "no space left")
+		files.broken.Store(false)
+		require.NoError(t, table.Serve(to("dep_1"), 1, 1))
+		again, err := Open(files, "routes.json")
+		require.NoError(t, err)
+		require.Contains(t, again.rows, "app_1")
+		require.NoError(t, table.Serve(to("dep_1"), 1, 1))
+		require.EqualValues(t, 3, files.writes.Load())
+	})
 }
