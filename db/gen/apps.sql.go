@@ -187,75 +187,6 @@ func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
 	return items, nil
 }
 
-const getAppsNamed = `-- name: GetAppsNamed :many
-SELECT apps.id, apps.workspace_id, apps.project_id, apps.environment_id, apps.name, apps.description, apps.status, apps.message, apps.live_deployment_id, apps.previous_deployment_id, apps.rollout_id, apps.latest_version, apps.replicas, apps.step, apps.deleting_since, apps.abandon_unreachable, apps.deleted_at, apps.created_at, apps.updated_at, apps.resource_version, COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
-FROM apps LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE apps.id IN (/*SLICE:ids*/?)
-`
-
-type GetAppsNamedRow struct {
-	App         App
-	Environment string
-	Project     string
-}
-
-// For the feed, whose readers have no other way to the names.
-func (q *Queries) GetAppsNamed(ctx context.Context, ids []string) ([]GetAppsNamedRow, error) {
-	query := getAppsNamed
-	var queryParams []interface{}
-	if len(ids) > 0 {
-		for _, v := range ids {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
-	}
-	rows, err := q.db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []GetAppsNamedRow
-	for rows.Next() {
-		var i GetAppsNamedRow
-		if err := rows.Scan(
-			&i.App.ID,
-			&i.App.WorkspaceID,
-			&i.App.ProjectID,
-			&i.App.EnvironmentID,
-			&i.App.Name,
-			&i.App.Description,
-			&i.App.Status,
-			&i.App.Message,
-			&i.App.LiveDeploymentID,
-			&i.App.PreviousDeploymentID,
-			&i.App.RolloutID,
-			&i.App.LatestVersion,
-			&i.App.Replicas,
-			&i.App.Step,
-			&i.App.DeletingSince,
-			&i.App.AbandonUnreachable,
-			&i.App.DeletedAt,
-			&i.App.CreatedAt,
-			&i.App.UpdatedAt,
-			&i.App.ResourceVersion,
-			&i.Environment,
-			&i.Project,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const insertApp = `-- name: InsertApp :exec
 INSERT INTO apps (
     id, workspace_id, project_id, environment_id, name, description, status, message,
@@ -512,6 +443,63 @@ func (q *Queries) LockAppOfAny(ctx context.Context, id string) (App, error) {
 		&i.ResourceVersion,
 	)
 	return i, err
+}
+
+const namesOfApps = `-- name: NamesOfApps :many
+SELECT apps.id, apps.name, apps.project_id, apps.environment_id,
+    COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
+FROM apps LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
+WHERE apps.id IN (/*SLICE:ids*/?)
+`
+
+type NamesOfAppsRow struct {
+	ID            string
+	Name          string
+	ProjectID     string
+	EnvironmentID string
+	Environment   string
+	Project       string
+}
+
+// For the feed, whose readers have no other way to the names.
+func (q *Queries) NamesOfApps(ctx context.Context, ids []string) ([]NamesOfAppsRow, error) {
+	query := namesOfApps
+	var queryParams []interface{}
+	if len(ids) > 0 {
+		for _, v := range ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NamesOfAppsRow
+	for rows.Next() {
+		var i NamesOfAppsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.ProjectID,
+			&i.EnvironmentID,
+			&i.Environment,
+			&i.Project,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const stepApp = `-- name: StepApp :execrows

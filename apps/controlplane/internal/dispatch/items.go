@@ -59,7 +59,7 @@ func describe(state *agentv1.DeploymentState, it model.DesiredItem) {
 	}
 	state.RequiredFeatures = requiredFeatures(it.Deployment.Spec)
 	state.WorkloadVersion = it.Deployment.Version
-	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.ProjectName, it.EnvironmentName
+	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.App.ProjectName, it.App.EnvironmentName
 }
 
 func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {

@@ -24,7 +24,7 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 				Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
 			},
 		},
-		App:            model.App{ID: "app_1", ProjectID: "prj_1", EnvironmentID: "env_1", Name: "echo"},
+		App:            model.AppNames{ProjectID: "prj_1", EnvironmentID: "env_1", Name: "echo"},
 		SecretVersions: map[string]int32{"token": 4},
 	}
 	if edit != nil {
@@ -51,7 +51,7 @@ func TestAReleaseChangesNoHashOfWhatRegionsHold(t *testing.T) {
 
 func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
 	before := encoded(t, nil)
-	named := encoded(t, func(it *model.DesiredItem) { it.ProjectName, it.EnvironmentName = "chat", "production" })
+	named := encoded(t, func(it *model.DesiredItem) { it.App.ProjectName, it.App.EnvironmentName = "chat", "production" })
 	state := named.GetDeployment()
 	require.Equal(t, int32(7), state.WorkloadVersion)
 	require.Equal(t, "dep_1", state.WorkloadKey)
@@ -63,7 +63,7 @@ func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
 
 func TestATombstoneHoldsIdsOnly(t *testing.T) {
 	item := encoded(t, func(it *model.DesiredItem) {
-		it.Delete, it.App, it.Topology, it.SecretVersions = true, model.App{}, model.Topology{}, nil
+		it.Delete, it.App, it.Topology, it.SecretVersions = true, model.AppNames{}, model.Topology{}, nil
 	})
 	want := &agentv1.DeploymentState{
 		Action: agentv1.DeploymentState_ACTION_DELETE, WorkloadKey: "dep_1",

@@ -302,15 +302,21 @@ type DesiredItem struct {
 	// For KindDeployment.
 	Topology   Topology
 	Deployment Deployment
-	App        App
-	// ProjectName and EnvironmentName are empty when those rows are gone.
-	ProjectName, EnvironmentName string
+	App        AppNames
 	// SecretVersions by name, of the secrets that the spec refers to.
 	SecretVersions map[string]int32
 
 	// For KindRoutes. No hosts: the app has none in the region.
 	Route   Route
 	Targets []RouteTarget
+}
+
+// AppNames is what an agent is told of an app. ProjectName and EnvironmentName are empty
+// when those rows are gone.
+type AppNames struct {
+	Name                         string
+	ProjectID, EnvironmentID     string
+	ProjectName, EnvironmentName string
 }
 
 // RouteTarget is one weighted deployment of a route.

@@ -80,12 +80,14 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 	if item.Deployment, ok = t.deployments.get(row.DeploymentID); !ok {
 		return item, fmt.Errorf("store: topology in region %q names deployment %q, which does not exist", row.RegionID, row.DeploymentID)
 	}
-	if item.App, ok = t.apps.get(row.AppID); !ok {
+	app, ok := t.apps.get(row.AppID)
+	if !ok {
 		return item, fmt.Errorf("store: topology in region %q names app %q, which does not exist", row.RegionID, row.AppID)
 	}
+	item.App = model.AppNames{Name: app.Name, ProjectID: app.ProjectID, EnvironmentID: app.EnvironmentID}
 	if e, ok := t.environments.get(item.App.EnvironmentID); ok {
 		if p, ok := t.projects.get(e.ProjectID); ok {
-			item.ProjectName, item.EnvironmentName = p.Name, e.Name
+			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
 	for _, ref := range item.Deployment.Spec.GetSecrets() {

@@ -109,7 +109,6 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 	}
 	items := make([]model.DesiredItem, 0, len(placed))
 	known := make(map[pair]bool, len(placed))
-	var run, apps []string
 	for _, p := range placed {
 		known[pair{p.RegionID, p.DeploymentID}] = true
 		item := model.DesiredItem{RegionID: p.RegionID, Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation}
@@ -119,11 +118,10 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 			item.Deployment = model.Deployment{ID: p.DeploymentID, WorkspaceID: p.WorkspaceID, AppID: p.AppID}
 		} else {
 			item.Topology = p
-			run, apps = append(run, p.DeploymentID), append(apps, p.AppID)
 		}
 		items = append(items, item)
 	}
-	if items, err = t.fillDeployments(items, run, apps); err != nil {
+	if items, err = t.fillDeployments(items, w); err != nil {
 		return nil, err
 	}
 	released, err := t.released(w, known)
@@ -132,48 +130,82 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 
 // fillDeployments adds deployment, app, names and secret versions to items that run. A
 // row that points to nothing is left out: it must not hold up its region.
-func (t *tx) fillDeployments(items []model.DesiredItem, deploymentIDs, appIDs []string) ([]model.DesiredItem, error) {
-	if len(deploymentIDs) == 0 {
-		return items, nil
+func (t *tx) fillDeployments(items []model.DesiredItem, w wanted) ([]model.DesiredItem, error) {
+	deploymentOf, appOf := map[string]model.Deployment{}, map[string]model.AppNames{}
+	for _, region := range w.whole {
+		if err := t.runningIn(region, deploymentOf, appOf); err != nil {
+			return nil, err
+		}
 	}
-	deployments, err := list(t, "read deployments", "", deployment)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.Deployment, error) {
-		return t.primary.GetDeployments(t.ctx, ids)
-	}))
-	if err != nil {
+	var deployments, apps []string
+	for i := range items {
+		if it := &items[i]; !it.Delete && !slices.Contains(w.whole, it.RegionID) {
+			deployments, apps = append(deployments, it.Key), append(apps, it.Topology.AppID)
+		}
+	}
+	if err := t.namedBy(deployments, apps, deploymentOf, appOf); err != nil {
 		return nil, err
-	}
-	rows, err := inChunks(distinct(appIDs), func(ids []string) ([]gen.GetAppsNamedRow, error) {
-		return t.primary.GetAppsNamed(t.ctx, ids)
-	})
-	if err != nil {
-		return nil, t.err(err, "read apps", "")
-	}
-	deploymentOf := make(map[string]model.Deployment, len(deployments))
-	for _, d := range deployments {
-		deploymentOf[d.ID] = d
-	}
-	appOf := make(map[string]gen.GetAppsNamedRow, len(rows))
-	for _, r := range rows {
-		appOf[r.App.ID] = r
 	}
 	whole := items[:0]
 	for i := range items {
 		it := &items[i]
 		if !it.Delete {
-			var hasDeployment bool
+			var hasDeployment, hasApp bool
 			it.Deployment, hasDeployment = deploymentOf[it.Key]
-			row, hasApp := appOf[it.Topology.AppID]
+			it.App, hasApp = appOf[it.Topology.AppID]
 			if !hasDeployment || !hasApp {
 				continue
 			}
-			if it.App, err = app(row.App); err != nil {
-				return nil, wrap(err, "read app", row.App.ID)
-			}
-			it.ProjectName, it.EnvironmentName = row.Project, row.Environment
 		}
 		whole = append(whole, *it)
 	}
 	return whole, t.fillSecrets(whole)
+}
+
+// runningIn reads the deployments that the region is to run, and their apps.
+func (t *tx) runningIn(region string, deployments map[string]model.Deployment, apps map[string]model.AppNames) error {
+	rows, err := t.primary.RunningInRegion(t.ctx, region)
+	if err != nil {
+		return t.err(err, "read deployments of region", region)
+	}
+	for _, r := range rows {
+		d, err := deployment(r.Deployment)
+		if err != nil {
+			return wrap(err, "read deployments of region", region)
+		}
+		deployments[d.ID] = d
+		apps[d.AppID] = model.AppNames{
+			Name: r.App, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
+			ProjectName: r.Project, EnvironmentName: r.Environment,
+		}
+	}
+	return nil
+}
+
+// namedBy reads deployments and apps by their ids.
+func (t *tx) namedBy(deploymentIDs, appIDs []string, deployments map[string]model.Deployment, apps map[string]model.AppNames) error {
+	found, err := list(t, "read deployments", "", deployment)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.Deployment, error) {
+		return t.primary.GetDeployments(t.ctx, ids)
+	}))
+	if err != nil {
+		return err
+	}
+	for _, d := range found {
+		deployments[d.ID] = d
+	}
+	rows, err := inChunks(distinct(appIDs), func(ids []string) ([]gen.NamesOfAppsRow, error) {
+		return t.primary.NamesOfApps(t.ctx, ids)
+	})
+	if err != nil {
+		return t.err(err, "read apps", "")
+	}
+	for _, r := range rows {
+		apps[r.ID] = model.AppNames{
+			Name: r.Name, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
+			ProjectName: r.Project, EnvironmentName: r.Environment,
+		}
+	}
+	return nil
 }
 
 type secretKey struct{ environment, name string }

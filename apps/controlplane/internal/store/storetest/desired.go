@@ -38,8 +38,11 @@ func testDesired(t *testing.T, setup setup) {
 			return tx.InsertSecretVersion(s)
 		})
 		want := model.DesiredItem{
-			RegionID: ids[0], Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d, App: app,
-			ProjectName: "default", EnvironmentName: "production",
+			RegionID: ids[0], Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d,
+			App: model.AppNames{
+				Name: app.Name, ProjectID: app.ProjectID, EnvironmentID: app.EnvironmentID,
+				ProjectName: "default", EnvironmentName: "production",
+			},
 			SecretVersions: map[string]int32{"token": 2},
 		}
 		same(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment, d.ID, "dep_x", d.ID))
