@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestALeaseGrowsWithTheFleet(t *testing.T) {
@@ -14,16 +14,16 @@ func TestALeaseGrowsWithTheFleet(t *testing.T) {
 		540: 30 * time.Second, 1080: time.Minute,
 		100_000: time.Minute,
 	} {
-		assert.InDelta(t, want, leaseOf(shortest, agents), float64(time.Second), "%d agents", agents)
+		require.InDelta(t, want, leaseOf(shortest, agents), float64(time.Second), "%d agents", agents)
 	}
-	assert.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "what was asked for is not made shorter")
+	require.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "what was asked for is not made shorter")
 }
 
 func TestALeaseThatWasToldHolds(t *testing.T) {
 	begin := time.Unix(0, 0)
 	var l lease
-	assert.Equal(t, 40*time.Second, l.at(begin, 40*time.Second))
-	assert.Equal(t, 40*time.Second, l.at(begin.Add(longestLease), 15*time.Second), "somebody may not have spoken since")
-	assert.Equal(t, 15*time.Second, l.at(begin.Add(longestLease+1), 15*time.Second))
-	assert.Equal(t, 20*time.Second, l.at(begin.Add(longestLease+2), 20*time.Second), "a longer one is told at once")
+	require.Equal(t, 40*time.Second, l.at(begin, 40*time.Second))
+	require.Equal(t, 40*time.Second, l.at(begin.Add(longestLease), 15*time.Second), "somebody may not have spoken since")
+	require.Equal(t, 15*time.Second, l.at(begin.Add(longestLease+1), 15*time.Second))
+	require.Equal(t, 20*time.Second, l.at(begin.Add(longestLease+2), 20*time.Second), "a longer one is told at once")
 }
