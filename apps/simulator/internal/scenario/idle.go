@@ -14,6 +14,12 @@ import (
 
 // Idle measures what agents cost while nothing happens: statements of the database,
 // processor time and memory of the control plane, by the number of agents.
+//
+// What limits it: connections. A server of net/http that does nothing but answer the
+// pings of 1,000 silent connections takes 4.5 % of a core, which is what it costs to find
+// a dead one within ten seconds. 60 signs of life a second are 2 % beside that, reading
+// the heads of 1,000 regions five times a second 2 %, bookmarks and the collector of
+// garbage 2 %; as the kernel counts it, with all wake-ups, 16 % in all.
 type Idle struct {
 	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
 	Window time.Duration `help:"How long each is measured." default:"30s"`

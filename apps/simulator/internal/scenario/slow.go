@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,11 +17,17 @@ import (
 // time from commit to agent of all others, with it and without it in turn. Its
 // region is sent far more than the buffers between hold, so that the control plane
 // has to wait for it; and in the end it has to have everything.
+//
+// What limits it: nothing is shared by streams but the processor and the database, which
+// the large specs that the stalled region is owed take as well.
+//
+// A p99 of 300 changes is the third worst, and a pause of the machine moves it by half or
+// twice: so the ratio is the median of those of many pairs of phases.
 type Slow struct {
 	Agents  int     `help:"Agents, one of which stalls." default:"100"`
 	Changes int     `help:"Changes at the others, in each phase." default:"300"`
 	Rate    float64 `help:"Changes per second at the others, at random times." default:"30"`
-	Rounds  int     `help:"Pairs of phases, without and with the stall." default:"3"`
+	Rounds  int     `help:"Pairs of phases, without and with the stall." default:"9"`
 }
 
 // Deadline implements Scenario.
@@ -62,7 +69,9 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	}
 
 	var without, with measure.Durations
+	var ratios []float64
 	for range s.Rounds {
+		var pair [2]measure.Durations
 		for _, stall := range []bool{false, true} {
 			w.Progressf("making %d changes, one agent stalled: %v", s.Changes, stall)
 			feed, err := watchFeed(ctx, w, seen)
@@ -85,14 +94,20 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 				}
 				if stall {
 					with.Add(a.latency())
-					env.Result.Parts = parts
+					pair[1].Add(a.latency())
 				} else {
 					without.Add(a.latency())
+					pair[0].Add(a.latency())
 				}
 			}
+			env.Result.Parts = parts
 		}
+		p99, stalling := measure.Millis(pair[0].Quantile(0.99)), measure.Millis(pair[1].Quantile(0.99))
+		ratios = append(ratios, stalling/p99)
+		env.Result.Rounds = append(env.Result.Rounds, map[string]any{"p99_ms_without": p99, "p99_ms": stalling, "ratio": stalling / p99})
 	}
-	env.Result.Figure("ratio", float64(with.Quantile(0.99))/float64(without.Quantile(0.99)), "p99 with a stalled agent to p99 without")
+	slices.Sort(ratios)
+	env.Result.Figure("ratio", ratios[len(ratios)/2], "p99 with a stalled agent to p99 without, the median of the pairs")
 	env.Result.Figure("p99_ms", measure.Millis(with.Quantile(0.99)), "ms, the others beside a stalled one")
 	env.Result.Figure("p99_ms_without", measure.Millis(without.Quantile(0.99)), "ms, none stalled")
 	env.Result.Figure("p50_ms", measure.Millis(with.Quantile(0.5)), "ms")

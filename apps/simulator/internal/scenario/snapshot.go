@@ -14,6 +14,13 @@ import (
 // Snapshot measures how fast an agent that lost its inbox has everything again: from
 // the begin of its stream until the last item is stored. An app is two items, a
 // deployment and its routes.
+//
+// What limits it: the processor, of which all parts together take 110 us for an item: 45
+// the control plane, 35 the database, 30 the agent; two cores make 18,000 of that. About
+// half is the inventory of what runs, which the agent tells at the same time, since a
+// region is no less alive for having lost its inbox. Of the rest, reading the rows is a
+// half, encoding and sending a quarter, and storing a quarter. Few items are few round
+// trips: 20 ms, whatever their number.
 type Snapshot struct {
 	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
 	Repeat int   `help:"Snapshots of each size; the median counts." default:"5"`
