@@ -97,6 +97,27 @@ type CourseRegion struct {
 	StoppedAt       int64
 	PromotedBy      string
 	Reason, Message string
+	// Checks of the analysis, in the policy's order, at the step or in the bake that the
+	// region is at or was at last; nil before the first.
+	Checks []CourseCheck
+}
+
+// CourseCheck is where a check of the analysis is in a region.
+type CourseCheck struct {
+	Name string
+	// Since is when what it is measured over began: the step, or the bake. It tells
+	// measurements of this one from late ones of another.
+	Since int64
+	State windlassv1.CheckProgress_State
+	// DueAt is when it is measured next, MeasuredAt when it was last; 0: never.
+	DueAt, MeasuredAt int64
+	// Figures of the last measurement, nil for those that there were not.
+	New, NewSamples, Old, OldSamples *float64
+	Failures                         int32
+	// HeldSince is when measurements began to be inconclusive; 0: the last was not. HeldFor
+	// is how long they were since, in ms, but for the time in which nobody measured.
+	HeldSince, HeldFor int64
+	Message            string
 }
 
 // Clone shares nothing with c; nil for nil.
@@ -110,6 +131,10 @@ func (c *Course) Clone() *Course {
 	out.Waves = slices.Clone(c.Waves)
 	for i := range out.Waves {
 		out.Waves[i].Regions = slices.Clone(out.Waves[i].Regions)
+		for j := range out.Waves[i].Regions {
+			// Figures are never changed in place.
+			out.Waves[i].Regions[j].Checks = slices.Clone(out.Waves[i].Regions[j].Checks)
+		}
 	}
 	return &out
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -39,6 +40,7 @@ func Lint(in Input, out Output) (findings []string) {
 	for _, region := range sortedKeys(regions) {
 		l.region(region, routed[region])
 	}
+	l.analysis()
 	return l.findings
 }
 
@@ -174,4 +176,49 @@ func (l *linter) stop(region string) {
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
+}
+
+// analysis holds what goes on against what was measured: no step and no bake ends unless
+// the last measurement of every check passed, or somebody ended it.
+func (l *linter) analysis() {
+	if l.course.Back {
+		return
+	}
+	for i, was := range l.in.Staging.Course.Waves {
+		w := &l.course.Waves[i]
+		baked := was.State == waveBaking && w.State == waveDone && was.SkippedBy == ""
+		for j, before := range was.Regions {
+			st := &w.Regions[j]
+			if l.course.Sizes[st.RegionID] == 0 {
+				continue
+			}
+			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, true) {
+				l.findf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
+			}
+			if baked && BakeTime(l.course, was) > 0 && !l.shown(before, was.BakingSince, false) {
+				l.findf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
+			}
+		}
+	}
+}
+
+// shown tells whether figures show that every check holds since then: those that came
+// with this call, or else those that were noted before it.
+func (l *linter) shown(before model.CourseRegion, since int64, compares bool) bool {
+	for i, c := range checksOf(l.course.Policy, compares) {
+		passed := false
+		check := model.CourseCheck{Name: analysis.Name(c), Since: since}
+		if measuredSince(&before, since) {
+			check = before.Checks[i]
+			passed = check.State == checkPassed
+		}
+		if m := l.measured(before.RegionID, &check); m != nil {
+			verdict, _ := analysis.Judge(c, m.Figures, compares)
+			passed = verdict == analysis.Passed
+		}
+		if !passed {
+			return false
+		}
+	}
+	return true
 }

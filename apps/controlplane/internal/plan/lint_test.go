@@ -58,3 +58,30 @@ func TestLintFindsAPlanThatTouchesWhatIsRetained(t *testing.T) {
 		require.Len(t, Lint(w.input(), w.change("v1", edit)), 1)
 	}
 }
+
+func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
+	w := rolledTo(t, &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4", Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: "1m"}},
+		Waves:    []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}},
+		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=30s"),
+	})
+	goesOn := func(edit func(*model.CourseWave)) []string {
+		s := w.staging.Clone()
+		edit(&s.Course.Waves[0])
+		return Lint(w.input(), Output{Staging: &s})
+	}
+	takes := func(c *model.CourseWave) { c.Regions[0].Step++ }
+	require.Equal(t, []string{"us: step 1 is over, and its analysis is not"}, goesOn(takes))
+	w.staging.Course.Waves[0].Regions[0].PromotedBy = "ada"
+	require.Empty(t, goesOn(takes))
+	w.staging.Course.Waves[0].Regions[0].PromotedBy = ""
+	w.staging.Course.Waves[0].Regions[0].Checks[0].State = checkPassed
+	require.Empty(t, goesOn(takes))
+
+	w.staging.Course.Waves[0].Regions[0].StoppedAt = 0
+	w.staging.Course.Waves[0].State, w.staging.Course.Waves[0].BakingSince = waveBaking, w.now
+	done := func(c *model.CourseWave) { c.State = waveDone }
+	require.Equal(t, []string{"us: the bake of wave 1 is over, and its analysis is not"}, goesOn(done))
+	w.staging.Course.Waves[0].SkippedBy = "ada"
+	require.Empty(t, goesOn(done))
+}

@@ -100,6 +100,12 @@ func (p *planner) nextLook() int64 {
 				if at, _ := Waits(p.course, st); at > p.now {
 					due = min(due, at)
 				}
+				switch at := nextCheck(w, &st); {
+				case at > p.now:
+					due = min(due, at)
+				case at != 0:
+					due = min(due, p.now+minPoll) // should nobody measure it now
+				}
 			}
 		}
 	}

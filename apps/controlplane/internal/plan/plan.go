@@ -82,6 +82,8 @@ type Input struct {
 	Resolved *Resolution
 	// Staging of the app, nil for none.
 	Staging *model.Staging
+	// Measurements that were taken for Output.Measure.
+	Measurements []Measurement
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
 }
@@ -108,6 +110,8 @@ type Output struct {
 	History []model.History
 	// Resolve names an image whose tag is to be resolved, empty for none.
 	Resolve string
+	// Measure names the checks that are due, to come back as Input.Measurements.
+	Measure []Measure
 	// Next is when to look again, unix ms; 0 when there is nothing to wait for.
 	Next int64
 }
@@ -208,6 +212,7 @@ type planner struct {
 	deferred  bool // something was left for the next step
 	stale     bool // a decision waits for a region's next word
 	resolve   string
+	measures  []Measure
 	history   []model.History
 }
 
@@ -325,7 +330,7 @@ func (p *planner) log(what, why string, d *model.Deployment, region string) {
 
 // output collects what differs from the input.
 func (p *planner) output() Output {
-	out := Output{History: p.history, Resolve: p.resolve}
+	out := Output{History: p.history, Resolve: p.resolve, Measure: p.measures}
 	if p.app != p.in.App {
 		p.app.UpdatedAt = p.now
 		out.App = &p.app

@@ -33,7 +33,10 @@ import (
 //	speak us                     the region reports, with nothing new
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m]
+//	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5)]
 //	                             next rollouts go by it
+//	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | none
+//	                             what measuring the check comes to; without: nobody measures
 //	pause, resume, retry, skip, promote
 //	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
@@ -46,7 +49,7 @@ func TestScriptsReadAsDocumented(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
 			run(t, w, d)
-			if d.Cmd == "regions" || d.Cmd == "policy" {
+			if d.Cmd == "regions" || d.Cmd == "policy" || d.Cmd == "figures" {
 				return ""
 			}
 			if d.Cmd == "trace" {
@@ -189,6 +192,8 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "promote":
 		_, err := Promote(w.staging.Course, "ada", w.now)
 		require.NoError(t, err)
+	case "figures":
+		w.figures(names[0], opts)
 	case "restore":
 		require.True(t, w.restore(names[0]), "it cannot be live again at once")
 	case "resize":
@@ -232,6 +237,7 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 	if n, err := strconv.Atoi(opts["initial"]); err == nil {
 		policy.InitialWeight = int32(n)
 	}
+	policy.Analysis = scriptAnalysis(t, opts["analysis"])
 	policy.Promotion = strings.ReplaceAll(opts["promotion"], "_", " ")
 	if retain, err := time.ParseDuration(opts["retain"]); err == nil {
 		policy.Retain = durationpb.New(retain)

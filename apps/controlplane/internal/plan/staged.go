@@ -142,8 +142,8 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 			return true
 		}
 	}
-	if st.State == regionRolling {
-		p.judgeStep(d, w, st, l)
+	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
+		return true
 	}
 	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
 	switch {
@@ -205,6 +205,9 @@ func (l *lane) score() int32 {
 func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
 	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
 	until, person := Waits(c, st)
+	if st.StoppedAt != 0 && st.PromotedBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
+		return 0 // what holds it has a limit of its own
+	}
 	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
@@ -270,8 +273,11 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 			p.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, p.regionNames(w), bake/1000), d, "")
 		}
 	}
-	if w.SkippedBy == "" && p.now < w.BakingSince+p.bakeTime(w) {
-		return false
+	if w.SkippedBy == "" {
+		all, failed := p.analysed(d, w)
+		if failed || !all || p.now < w.BakingSince+p.bakeTime(w) {
+			return false
+		}
 	}
 	for _, r := range w.Regions {
 		if p.lane(r.RegionID).lost {
@@ -407,6 +413,11 @@ func (p *planner) stageMessage() string {
 		}
 		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
 		if w.State == waveBaking {
+			for _, r := range w.Regions {
+				if held := Held(c, &w, &r, p.now); held != nil {
+					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
+				}
+			}
 			return at + ", is baking"
 		}
 		var parts []string
@@ -417,7 +428,7 @@ func (p *planner) stageMessage() string {
 			case l.lost:
 				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
 			case r.State == regionRolling:
-				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, r), l.To.Serving, l.Size))
+				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size))
 			}
 		}
 		return at + ": " + strings.Join(parts, "; ")

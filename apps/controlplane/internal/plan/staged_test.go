@@ -26,6 +26,7 @@ type fleet struct {
 	// routes by region: deployments that traffic goes to.
 	routes map[string][]string
 	bad    map[string]bool // versions that crash
+	poor   map[string]bool // versions whose figures are bad
 	// zeroed: people scaled to nothing, which stops what is routed to.
 	zeroed bool
 	// restored is a retained version that was made live again.
@@ -202,6 +203,7 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 2).Draw(t, "on unreachable")),
 		}
 	}
+	policy.Analysis = drawAnalysis(t)
 	switch rapid.IntRange(0, 2).Draw(t, "waves") {
 	case 1:
 		policy.Waves = []*windlassv1.Wave{wave("eu"), wave()}
@@ -224,6 +226,7 @@ func (f *fleet) deployStaged() {
 		f.staging.Course.Replicas = s.GetReplicas()
 	}
 	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
 }
 
 // happen lets one thing happen.
@@ -244,7 +247,7 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
-	switch e := rapid.IntRange(0, 30).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 34).Draw(t, "event"); {
 	case e <= 4 && connected:
 		f.pull(key)
 	case e <= 8 && connected:
@@ -300,6 +303,9 @@ func (f *fleet) happen() {
 		if f.restore(course.Retained()) {
 			f.restored = f.app.LiveDeploymentID
 		}
+	case e > 30 && inFlight:
+		f.now += rapid.Int64Range(0, 90_000).Draw(t, "a while")
+		f.answer(rapid.IntRange(0, 2).Draw(t, "answers"))
 	}
 	f.most = map[string]int32{}
 	for k, r := range f.runs {
@@ -311,7 +317,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, may: map[string]int32{}}
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}}
 	f.policy(policy)
 	f.deploy(spec(2, "eu", "us"))
 	f.heal()
@@ -341,6 +347,7 @@ func (f *fleet) heal() {
 				require.NoError(f.t, err)
 			}
 		}
+		f.answer(0)
 		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
 			_, err := Promote(c, "ada", f.now)
 			require.NoError(f.t, err)

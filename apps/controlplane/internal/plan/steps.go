@@ -120,15 +120,15 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 	return s
 }
 
-// judgeStep takes the region from step to step.
-func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+// judgeStep takes the region from step to step, and tells whether its analysis failed.
+func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
 	all := stops(p.course.Policy)
 	if st.Step >= len(all) {
-		return
+		return false
 	}
 	if l.Size == 0 {
 		st.Step = len(all) // nothing is to run there
-		return
+		return false
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
@@ -152,9 +152,13 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		st.StoppedAt, st.PromotedBy, st.ScoredAt, st.Score = 0, "", p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
-	over := st.PromotedBy != "" || !person && p.now >= st.StoppedAt+pause.Milliseconds()
+	if st.StoppedAt != 0 && st.PromotedBy == "" && p.analyse(d, w, st, st.StoppedAt, true) {
+		return true
+	}
+	over := st.PromotedBy != "" ||
+		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, true, p.now)
 	if st.StoppedAt == 0 || !stopped || !over {
-		return
+		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
 	if st.PromotedBy != "" {
@@ -163,6 +167,7 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
 	p.log("StepDone", at+": "+why, d, st.RegionID)
+	return false
 }
 
 // String is the stop's text: "10 %", "2 replicas".
@@ -177,14 +182,17 @@ func (s stop) String() string {
 }
 
 // stepMessage is where the region is among its steps, empty for nowhere.
-func stepMessage(c *model.Course, st model.CourseRegion) string {
+func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) string {
 	all := stops(c.Policy)
 	if st.Step >= len(all) {
 		return ""
 	}
 	text := fmt.Sprintf("step %d of %d (%s)", st.Step+1, len(all), all[st.Step])
 	until, person := Waits(c, st)
+	held := Held(c, w, &st, now)
 	switch {
+	case held != nil:
+		text += fmt.Sprintf(" is held by %s: %s", held.Name, checkMessage(held))
 	case person:
 		text += " waits for promotion"
 	case until > 0:

@@ -64,6 +64,14 @@ func StrategyName(s windlassv1.RolloutPolicy_Strategy) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STRATEGY_")), "_", "-")
 }
 
+// StrategyOf the policy, by default rolling.
+func StrategyOf(policy *windlassv1.RolloutPolicy) windlassv1.RolloutPolicy_Strategy {
+	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_UNSPECIFIED {
+		return windlassv1.RolloutPolicy_STRATEGY_ROLLING
+	}
+	return policy.GetStrategy()
+}
+
 // policyText is the policy in one line.
 func policyText(policy *windlassv1.RolloutPolicy) string {
 	name := StrategyName(policy.GetStrategy())

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -37,6 +38,10 @@ type world struct {
 	// broken regions obey, but replicas of the newest version crash there.
 	broken map[string]bool
 	log    []model.History
+	// measured is what came of checks that were due; answers have it come, by check.
+	measured []Measurement
+	answers  map[string]analysis.Figures
+	asked    []Measure
 	// routed remembers which deployments each generation of a region's route sent
 	// traffic to.
 	routed map[string]map[int64][]string
@@ -62,7 +67,7 @@ func newWorld(t require.TestingT, regions ...string) *world {
 func (w *world) input() Input {
 	in := Input{
 		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"},
-		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5,
+		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5, Measurements: slices.Clone(w.measured),
 	}
 	if w.staging != nil {
 		s := w.staging.Clone()
@@ -100,6 +105,9 @@ func (w *world) step() Output {
 	w.check(in, out)
 	require.Empty(w.t, Lint(in, out))
 	w.write(out)
+	if w.take(out) {
+		return w.merge(out)
+	}
 	again := Next(w.input(), w.now)
 	require.False(w.t, again.Changed() && out.Next != w.now, "the second run must change nothing: %+v", again)
 	w.next = again.Next
@@ -417,6 +425,7 @@ func describeCourse(b *strings.Builder, c *model.Course) {
 			fmt.Fprintf(b, " %s=%s", r.RegionID, strings.ToLower(strings.TrimPrefix(r.State.String(), "STATE_")))
 		}
 		b.WriteString("\n")
+		describeChecks(b, wave)
 	}
 }
 

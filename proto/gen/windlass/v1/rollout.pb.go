@@ -85,6 +85,130 @@ func (RolloutPolicy_Strategy) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{0, 0}
 }
 
+// Figures of well-known model servers, from series that have the labels
+// windlass_deployment (the deployment's id) and windlass_region (the region's name).
+type AnalysisCheck_Template int32
+
+const (
+	// query says what is measured.
+	AnalysisCheck_TEMPLATE_UNSPECIFIED AnalysisCheck_Template = 0
+	// Share of the requests that were answered with 5xx, from 0 to 1.
+	AnalysisCheck_TEMPLATE_ERROR_RATE AnalysisCheck_Template = 1
+	// Seconds from a request to its last token that 95 percent take at most.
+	AnalysisCheck_TEMPLATE_LATENCY_P95 AnalysisCheck_Template = 2
+	// Seconds from a request to its first token that 95 percent take at most.
+	AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN AnalysisCheck_Template = 3
+	// Requests that wait for a slot, by replica.
+	AnalysisCheck_TEMPLATE_QUEUE_LENGTH AnalysisCheck_Template = 4
+	// Share of a GPU's time in which it works, from 0 to 1.
+	AnalysisCheck_TEMPLATE_GPU_USE AnalysisCheck_Template = 5
+)
+
+// Enum value maps for AnalysisCheck_Template.
+var (
+	AnalysisCheck_Template_name = map[int32]string{
+		0: "TEMPLATE_UNSPECIFIED",
+		1: "TEMPLATE_ERROR_RATE",
+		2: "TEMPLATE_LATENCY_P95",
+		3: "TEMPLATE_TIME_TO_FIRST_TOKEN",
+		4: "TEMPLATE_QUEUE_LENGTH",
+		5: "TEMPLATE_GPU_USE",
+	}
+	AnalysisCheck_Template_value = map[string]int32{
+		"TEMPLATE_UNSPECIFIED":         0,
+		"TEMPLATE_ERROR_RATE":          1,
+		"TEMPLATE_LATENCY_P95":         2,
+		"TEMPLATE_TIME_TO_FIRST_TOKEN": 3,
+		"TEMPLATE_QUEUE_LENGTH":        4,
+		"TEMPLATE_GPU_USE":             5,
+	}
+)
+
+func (x AnalysisCheck_Template) Enum() *AnalysisCheck_Template {
+	p := new(AnalysisCheck_Template)
+	*p = x
+	return p
+}
+
+func (x AnalysisCheck_Template) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AnalysisCheck_Template) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[1].Descriptor()
+}
+
+func (AnalysisCheck_Template) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[1]
+}
+
+func (x AnalysisCheck_Template) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AnalysisCheck_Template.Descriptor instead.
+func (AnalysisCheck_Template) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
+}
+
+type CheckProgress_State int32
+
+const (
+	CheckProgress_STATE_UNSPECIFIED CheckProgress_State = 0
+	// It is not measured yet.
+	CheckProgress_STATE_WAITING CheckProgress_State = 1
+	CheckProgress_STATE_PASSED  CheckProgress_State = 2
+	// It failed, and may fail more often.
+	CheckProgress_STATE_FAILED CheckProgress_State = 3
+	// It is inconclusive: message says why.
+	CheckProgress_STATE_HELD CheckProgress_State = 4
+)
+
+// Enum value maps for CheckProgress_State.
+var (
+	CheckProgress_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_WAITING",
+		2: "STATE_PASSED",
+		3: "STATE_FAILED",
+		4: "STATE_HELD",
+	}
+	CheckProgress_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_WAITING":     1,
+		"STATE_PASSED":      2,
+		"STATE_FAILED":      3,
+		"STATE_HELD":        4,
+	}
+)
+
+func (x CheckProgress_State) Enum() *CheckProgress_State {
+	p := new(CheckProgress_State)
+	*p = x
+	return p
+}
+
+func (x CheckProgress_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckProgress_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[2].Descriptor()
+}
+
+func (CheckProgress_State) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[2]
+}
+
+func (x CheckProgress_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckProgress_State.Descriptor instead.
+func (CheckProgress_State) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3, 0}
+}
+
 type Wave_OnFailure int32
 
 const (
@@ -125,11 +249,11 @@ func (x Wave_OnFailure) String() string {
 }
 
 func (Wave_OnFailure) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[1].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[3].Descriptor()
 }
 
 func (Wave_OnFailure) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[1]
+	return &file_windlass_v1_rollout_proto_enumTypes[3]
 }
 
 func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
@@ -138,7 +262,7 @@ func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnFailure.Descriptor instead.
 func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type Wave_OnUnreachable int32
@@ -177,11 +301,11 @@ func (x Wave_OnUnreachable) String() string {
 }
 
 func (Wave_OnUnreachable) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[2].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[4].Descriptor()
 }
 
 func (Wave_OnUnreachable) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[2]
+	return &file_windlass_v1_rollout_proto_enumTypes[4]
 }
 
 func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
@@ -190,7 +314,7 @@ func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnUnreachable.Descriptor instead.
 func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2, 1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 1}
 }
 
 type WaveProgress_State int32
@@ -233,11 +357,11 @@ func (x WaveProgress_State) String() string {
 }
 
 func (WaveProgress_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[3].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[5].Descriptor()
 }
 
 func (WaveProgress_State) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[3]
+	return &file_windlass_v1_rollout_proto_enumTypes[5]
 }
 
 func (x WaveProgress_State) Number() protoreflect.EnumNumber {
@@ -246,7 +370,7 @@ func (x WaveProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaveProgress_State.Descriptor instead.
 func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type RegionProgress_State int32
@@ -297,11 +421,11 @@ func (x RegionProgress_State) String() string {
 }
 
 func (RegionProgress_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[4].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[6].Descriptor()
 }
 
 func (RegionProgress_State) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[4]
+	return &file_windlass_v1_rollout_proto_enumTypes[6]
 }
 
 func (x RegionProgress_State) Number() protoreflect.EnumNumber {
@@ -310,7 +434,7 @@ func (x RegionProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RegionProgress_State.Descriptor instead.
 func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
@@ -342,7 +466,13 @@ type RolloutPolicy struct {
 	// Of blue-green: for how long after the last region's switch the old version keeps its
 	// full size everywhere, so that going back needs no new instance. Default 10 min. It
 	// ends when another version is deployed.
-	Retain        *durationpb.Duration `protobuf:"bytes,8,opt,name=retain,proto3" json:"retain,omitempty"`
+	Retain *durationpb.Duration `protobuf:"bytes,8,opt,name=retain,proto3" json:"retain,omitempty"`
+	// What has to hold of the new version's figures where it waits: at each step of a
+	// canary, in blue-green before it is promoted, and in the bake time of a wave. Each is
+	// measured in every region of its own. A step or a bake is over when its time is and
+	// the last measurement of every check passed; one that fails beyond its failure_limit
+	// is a failure of the region, as its wave's on_failure says.
+	Analysis      []*AnalysisCheck `protobuf:"bytes,9,rep,name=analysis,proto3" json:"analysis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,6 +563,380 @@ func (x *RolloutPolicy) GetRetain() *durationpb.Duration {
 	return nil
 }
 
+func (x *RolloutPolicy) GetAnalysis() []*AnalysisCheck {
+	if x != nil {
+		return x.Analysis
+	}
+	return nil
+}
+
+// AnalysisCheck is a figure of the new version in a region, and how far it may go. What
+// cannot be measured, or on too few samples, is inconclusive: it holds the region where it
+// is until a measurement passes, somebody promotes (skips the bake), or hold_limit ends.
+// Missing figures never pass.
+type AnalysisCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For people; empty: the template's.
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Template AnalysisCheck_Template `protobuf:"varint,2,opt,name=template,proto3,enum=windlass.v1.AnalysisCheck_Template" json:"template,omitempty"`
+	// Or PromQL whose result is one number. {{app}}, {{app_id}}, {{deployment}} (its id),
+	// {{version}} (its number), {{region}} (its name) and {{window}} (such as 300s) are
+	// replaced; {{selector}} is windlass_deployment="...",windlass_region="...". With
+	// versus_old it is asked for both versions, and has to name one of deployment, version
+	// and selector.
+	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
+	// What the figure may be at most, and has to be at least.
+	Max *float64 `protobuf:"fixed64,4,opt,name=max,proto3,oneof" json:"max,omitempty"`
+	Min *float64 `protobuf:"fixed64,5,opt,name=min,proto3,oneof" json:"min,omitempty"`
+	// How far it may be from the old version's over the same window in the same region. In a
+	// bake the old version serves no longer: there only max and min count.
+	VersusOld *VersusOld `protobuf:"bytes,6,opt,name=versus_old,json=versusOld,proto3" json:"versus_old,omitempty"`
+	// Time between two measurements; the first comes so long after the new version began to
+	// serve so. Default 1 min.
+	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
+	// What a measurement looks back on, but never to before the new version began to serve
+	// so. At least twice as long as Prometheus' scrape interval. Default 5 min.
+	Window *durationpb.Duration `protobuf:"bytes,8,opt,name=window,proto3" json:"window,omitempty"`
+	// Samples below which a measurement is inconclusive, of either version: requests for
+	// error rate, latency and time to first token, values read for queue length and GPU use,
+	// and what samples_query says for a query. Default 10 requests or 1 value, and for a query
+	// none.
+	MinSamples int32 `protobuf:"varint,9,opt,name=min_samples,json=minSamples,proto3" json:"min_samples,omitempty"`
+	// PromQL that counts a query's samples, with the same variables.
+	SamplesQuery string `protobuf:"bytes,10,opt,name=samples_query,json=samplesQuery,proto3" json:"samples_query,omitempty"`
+	// Measurements that may fail at one step or in one bake; the next one is the failure.
+	// Default 0.
+	FailureLimit int32 `protobuf:"varint,11,opt,name=failure_limit,json=failureLimit,proto3" json:"failure_limit,omitempty"`
+	// How long it may go on without a conclusive measurement before that is a failure. Empty:
+	// it stays held until somebody decides.
+	HoldLimit     *durationpb.Duration `protobuf:"bytes,12,opt,name=hold_limit,json=holdLimit,proto3" json:"hold_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnalysisCheck) Reset() {
+	*x = AnalysisCheck{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnalysisCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnalysisCheck) ProtoMessage() {}
+
+func (x *AnalysisCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnalysisCheck.ProtoReflect.Descriptor instead.
+func (*AnalysisCheck) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AnalysisCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AnalysisCheck) GetTemplate() AnalysisCheck_Template {
+	if x != nil {
+		return x.Template
+	}
+	return AnalysisCheck_TEMPLATE_UNSPECIFIED
+}
+
+func (x *AnalysisCheck) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *AnalysisCheck) GetMax() float64 {
+	if x != nil && x.Max != nil {
+		return *x.Max
+	}
+	return 0
+}
+
+func (x *AnalysisCheck) GetMin() float64 {
+	if x != nil && x.Min != nil {
+		return *x.Min
+	}
+	return 0
+}
+
+func (x *AnalysisCheck) GetVersusOld() *VersusOld {
+	if x != nil {
+		return x.VersusOld
+	}
+	return nil
+}
+
+func (x *AnalysisCheck) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *AnalysisCheck) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *AnalysisCheck) GetMinSamples() int32 {
+	if x != nil {
+		return x.MinSamples
+	}
+	return 0
+}
+
+func (x *AnalysisCheck) GetSamplesQuery() string {
+	if x != nil {
+		return x.SamplesQuery
+	}
+	return ""
+}
+
+func (x *AnalysisCheck) GetFailureLimit() int32 {
+	if x != nil {
+		return x.FailureLimit
+	}
+	return 0
+}
+
+func (x *AnalysisCheck) GetHoldLimit() *durationpb.Duration {
+	if x != nil {
+		return x.HoldLimit
+	}
+	return nil
+}
+
+// VersusOld bounds a figure by the old version's. A ratio to 0 is not bounded by any
+// max_ratio, unless both are 0: use max_difference for what may be 0.
+type VersusOld struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MaxRatio *float64               `protobuf:"fixed64,1,opt,name=max_ratio,json=maxRatio,proto3,oneof" json:"max_ratio,omitempty"`
+	MinRatio *float64               `protobuf:"fixed64,2,opt,name=min_ratio,json=minRatio,proto3,oneof" json:"min_ratio,omitempty"`
+	// New less old.
+	MaxDifference *float64 `protobuf:"fixed64,3,opt,name=max_difference,json=maxDifference,proto3,oneof" json:"max_difference,omitempty"`
+	MinDifference *float64 `protobuf:"fixed64,4,opt,name=min_difference,json=minDifference,proto3,oneof" json:"min_difference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersusOld) Reset() {
+	*x = VersusOld{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersusOld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersusOld) ProtoMessage() {}
+
+func (x *VersusOld) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersusOld.ProtoReflect.Descriptor instead.
+func (*VersusOld) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *VersusOld) GetMaxRatio() float64 {
+	if x != nil && x.MaxRatio != nil {
+		return *x.MaxRatio
+	}
+	return 0
+}
+
+func (x *VersusOld) GetMinRatio() float64 {
+	if x != nil && x.MinRatio != nil {
+		return *x.MinRatio
+	}
+	return 0
+}
+
+func (x *VersusOld) GetMaxDifference() float64 {
+	if x != nil && x.MaxDifference != nil {
+		return *x.MaxDifference
+	}
+	return 0
+}
+
+func (x *VersusOld) GetMinDifference() float64 {
+	if x != nil && x.MinDifference != nil {
+		return *x.MinDifference
+	}
+	return 0
+}
+
+// CheckProgress is where a check is in a region, at the step that the region is at or was
+// at last, or in the bake.
+type CheckProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State CheckProgress_State    `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.CheckProgress_State" json:"state,omitempty"`
+	// Of the last measurement; absent: there was none.
+	Figure       *float64 `protobuf:"fixed64,3,opt,name=figure,proto3,oneof" json:"figure,omitempty"`
+	OldFigure    *float64 `protobuf:"fixed64,4,opt,name=old_figure,json=oldFigure,proto3,oneof" json:"old_figure,omitempty"`
+	Samples      *float64 `protobuf:"fixed64,5,opt,name=samples,proto3,oneof" json:"samples,omitempty"`
+	OldSamples   *float64 `protobuf:"fixed64,6,opt,name=old_samples,json=oldSamples,proto3,oneof" json:"old_samples,omitempty"`
+	Failures     int32    `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
+	FailureLimit int32    `protobuf:"varint,8,opt,name=failure_limit,json=failureLimit,proto3" json:"failure_limit,omitempty"`
+	// What was found, or is missing.
+	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when it is held; 0: it is not.
+	HeldSince  int64 `protobuf:"varint,10,opt,name=held_since,json=heldSince,proto3" json:"held_since,omitempty"`
+	MeasuredAt int64 `protobuf:"varint,11,opt,name=measured_at,json=measuredAt,proto3" json:"measured_at,omitempty"`
+	// When it is measured next; 0: no more here.
+	DueAt         int64 `protobuf:"varint,12,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckProgress) Reset() {
+	*x = CheckProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckProgress) ProtoMessage() {}
+
+func (x *CheckProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckProgress.ProtoReflect.Descriptor instead.
+func (*CheckProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CheckProgress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CheckProgress) GetState() CheckProgress_State {
+	if x != nil {
+		return x.State
+	}
+	return CheckProgress_STATE_UNSPECIFIED
+}
+
+func (x *CheckProgress) GetFigure() float64 {
+	if x != nil && x.Figure != nil {
+		return *x.Figure
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetOldFigure() float64 {
+	if x != nil && x.OldFigure != nil {
+		return *x.OldFigure
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetSamples() float64 {
+	if x != nil && x.Samples != nil {
+		return *x.Samples
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetOldSamples() float64 {
+	if x != nil && x.OldSamples != nil {
+		return *x.OldSamples
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetFailureLimit() int32 {
+	if x != nil {
+		return x.FailureLimit
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *CheckProgress) GetHeldSince() int64 {
+	if x != nil {
+		return x.HeldSince
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetMeasuredAt() int64 {
+	if x != nil {
+		return x.MeasuredAt
+	}
+	return 0
+}
+
+func (x *CheckProgress) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
 // CanaryStep is a point at which a region waits, serving with both versions.
 type CanaryStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -449,7 +953,7 @@ type CanaryStep struct {
 
 func (x *CanaryStep) Reset() {
 	*x = CanaryStep{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +965,7 @@ func (x *CanaryStep) String() string {
 func (*CanaryStep) ProtoMessage() {}
 
 func (x *CanaryStep) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +978,7 @@ func (x *CanaryStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanaryStep.ProtoReflect.Descriptor instead.
 func (*CanaryStep) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CanaryStep) GetWeight() int32 {
@@ -521,7 +1025,7 @@ type Wave struct {
 
 func (x *Wave) Reset() {
 	*x = Wave{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +1037,7 @@ func (x *Wave) String() string {
 func (*Wave) ProtoMessage() {}
 
 func (x *Wave) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +1050,7 @@ func (x *Wave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wave.ProtoReflect.Descriptor instead.
 func (*Wave) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Wave) GetName() string {
@@ -623,7 +1127,7 @@ type RolloutProgress struct {
 
 func (x *RolloutProgress) Reset() {
 	*x = RolloutProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +1139,7 @@ func (x *RolloutProgress) String() string {
 func (*RolloutProgress) ProtoMessage() {}
 
 func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +1152,7 @@ func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
 func (*RolloutProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
@@ -726,7 +1230,7 @@ type WaveProgress struct {
 
 func (x *WaveProgress) Reset() {
 	*x = WaveProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +1242,7 @@ func (x *WaveProgress) String() string {
 func (*WaveProgress) ProtoMessage() {}
 
 func (x *WaveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +1255,7 @@ func (x *WaveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
 func (*WaveProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WaveProgress) GetName() string {
@@ -803,13 +1307,15 @@ type RegionProgress struct {
 	// It serves as the step says, and waits: until then, or for somebody to promote.
 	StepUntil         int64 `protobuf:"varint,12,opt,name=step_until,json=stepUntil,proto3" json:"step_until,omitempty"`
 	WaitsForPromotion bool  `protobuf:"varint,13,opt,name=waits_for_promotion,json=waitsForPromotion,proto3" json:"waits_for_promotion,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// In the policy's order; empty until the region first waits.
+	Checks        []*CheckProgress `protobuf:"bytes,14,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
 	*x = RegionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1327,7 @@ func (x *RegionProgress) String() string {
 func (*RegionProgress) ProtoMessage() {}
 
 func (x *RegionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1340,7 @@ func (x *RegionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
 func (*RegionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RegionProgress) GetRegion() string {
@@ -928,6 +1434,13 @@ func (x *RegionProgress) GetWaitsForPromotion() bool {
 	return false
 }
 
+func (x *RegionProgress) GetChecks() []*CheckProgress {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
 type VersionProgress struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -941,7 +1454,7 @@ type VersionProgress struct {
 
 func (x *VersionProgress) Reset() {
 	*x = VersionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1466,7 @@ func (x *VersionProgress) String() string {
 func (*VersionProgress) ProtoMessage() {}
 
 func (x *VersionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1479,7 @@ func (x *VersionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
 func (*VersionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VersionProgress) GetVersion() int32 {
@@ -1021,7 +1534,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1546,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1559,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Rollout) GetId() string {
@@ -1149,7 +1662,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1674,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1687,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -1193,7 +1706,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1718,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1731,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -1239,7 +1752,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1764,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1777,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -1291,7 +1804,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1816,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1829,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -1346,7 +1859,7 @@ type PauseRolloutRequest struct {
 
 func (x *PauseRolloutRequest) Reset() {
 	*x = PauseRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1871,7 @@ func (x *PauseRolloutRequest) String() string {
 func (*PauseRolloutRequest) ProtoMessage() {}
 
 func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1884,7 @@ func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
 func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PauseRolloutRequest) GetMutation() *Mutation {
@@ -1404,7 +1917,7 @@ type PauseRolloutResponse struct {
 
 func (x *PauseRolloutResponse) Reset() {
 	*x = PauseRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1929,7 @@ func (x *PauseRolloutResponse) String() string {
 func (*PauseRolloutResponse) ProtoMessage() {}
 
 func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1942,7 @@ func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
 func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseRolloutResponse) GetRolloutId() string {
@@ -1452,7 +1965,7 @@ type ResumeRolloutRequest struct {
 
 func (x *ResumeRolloutRequest) Reset() {
 	*x = ResumeRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1977,7 @@ func (x *ResumeRolloutRequest) String() string {
 func (*ResumeRolloutRequest) ProtoMessage() {}
 
 func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1990,7 @@ func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResumeRolloutRequest) GetMutation() *Mutation {
@@ -1510,7 +2023,7 @@ type ResumeRolloutResponse struct {
 
 func (x *ResumeRolloutResponse) Reset() {
 	*x = ResumeRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +2035,7 @@ func (x *ResumeRolloutResponse) String() string {
 func (*ResumeRolloutResponse) ProtoMessage() {}
 
 func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +2048,7 @@ func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeRolloutResponse) GetRolloutId() string {
@@ -1558,7 +2071,7 @@ type RetryRolloutRequest struct {
 
 func (x *RetryRolloutRequest) Reset() {
 	*x = RetryRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +2083,7 @@ func (x *RetryRolloutRequest) String() string {
 func (*RetryRolloutRequest) ProtoMessage() {}
 
 func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +2096,7 @@ func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
 func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RetryRolloutRequest) GetMutation() *Mutation {
@@ -1616,7 +2129,7 @@ type RetryRolloutResponse struct {
 
 func (x *RetryRolloutResponse) Reset() {
 	*x = RetryRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +2141,7 @@ func (x *RetryRolloutResponse) String() string {
 func (*RetryRolloutResponse) ProtoMessage() {}
 
 func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +2154,7 @@ func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
 func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetryRolloutResponse) GetRolloutId() string {
@@ -1664,7 +2177,7 @@ type SkipBakeRequest struct {
 
 func (x *SkipBakeRequest) Reset() {
 	*x = SkipBakeRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +2189,7 @@ func (x *SkipBakeRequest) String() string {
 func (*SkipBakeRequest) ProtoMessage() {}
 
 func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +2202,7 @@ func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
 func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SkipBakeRequest) GetMutation() *Mutation {
@@ -1722,7 +2235,7 @@ type SkipBakeResponse struct {
 
 func (x *SkipBakeResponse) Reset() {
 	*x = SkipBakeResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2247,7 @@ func (x *SkipBakeResponse) String() string {
 func (*SkipBakeResponse) ProtoMessage() {}
 
 func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +2260,7 @@ func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
 func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SkipBakeResponse) GetRolloutId() string {
@@ -1770,7 +2283,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2295,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2308,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PromoteRequest) GetMutation() *Mutation {
@@ -1828,7 +2341,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2353,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2366,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PromoteResponse) GetRolloutId() string {
@@ -1867,7 +2380,7 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xf1\x04\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xb3\x05\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -1876,13 +2389,85 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x05steps\x18\x05 \x03(\v2\x17.windlass.v1.CanaryStepB\b\xbaH\x05\x92\x01\x02\x10 R\x05steps\x120\n" +
 	"\x0einitial_weight\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18c(\x00R\rinitialWeight\x12%\n" +
 	"\tpromotion\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tpromotion\x12A\n" +
-	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\"\x7f\n" +
+	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\x12@\n" +
+	"\banalysis\x18\t \x03(\v2\x1a.windlass.v1.AnalysisCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\banalysis\"\x7f\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
 	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
 	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
-	"\x13STRATEGY_BLUE_GREEN\x10\x04\"v\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\xd8\x06\n" +
+	"\rAnalysisCheck\x12?\n" +
+	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12I\n" +
+	"\btemplate\x18\x02 \x01(\x0e2#.windlass.v1.AnalysisCheck.TemplateB\b\xbaH\x05\x82\x01\x02\x10\x01R\btemplate\x12\x1e\n" +
+	"\x05query\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05query\x12\x1e\n" +
+	"\x03max\x18\x04 \x01(\x01B\a\xbaH\x04\x12\x02@\x01H\x00R\x03max\x88\x01\x01\x12\x1e\n" +
+	"\x03min\x18\x05 \x01(\x01B\a\xbaH\x04\x12\x02@\x01H\x01R\x03min\x88\x01\x01\x125\n" +
+	"\n" +
+	"versus_old\x18\x06 \x01(\v2\x16.windlass.v1.VersusOldR\tversusOld\x12G\n" +
+	"\binterval\x18\a \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\binterval\x12C\n" +
+	"\x06window\x18\b \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x06window\x12.\n" +
+	"\vmin_samples\x18\t \x01(\x05B\r\xbaH\n" +
+	"\x1a\b\x18\x80\x94\xeb\xdc\x03(\x00R\n" +
+	"minSamples\x12-\n" +
+	"\rsamples_query\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\fsamplesQuery\x12.\n" +
+	"\rfailure_limit\x18\v \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\ffailureLimit\x12J\n" +
+	"\n" +
+	"hold_limit\x18\f \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xf5$2\x02\b\x01R\tholdLimit\"\xaa\x01\n" +
+	"\bTemplate\x12\x18\n" +
+	"\x14TEMPLATE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13TEMPLATE_ERROR_RATE\x10\x01\x12\x18\n" +
+	"\x14TEMPLATE_LATENCY_P95\x10\x02\x12 \n" +
+	"\x1cTEMPLATE_TIME_TO_FIRST_TOKEN\x10\x03\x12\x19\n" +
+	"\x15TEMPLATE_QUEUE_LENGTH\x10\x04\x12\x14\n" +
+	"\x10TEMPLATE_GPU_USE\x10\x05B\x06\n" +
+	"\x04_maxB\x06\n" +
+	"\x04_min\"\x9f\x02\n" +
+	"\tVersusOld\x122\n" +
+	"\tmax_ratio\x18\x01 \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\bmaxRatio\x88\x01\x01\x122\n" +
+	"\tmin_ratio\x18\x02 \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00H\x01R\bminRatio\x88\x01\x01\x123\n" +
+	"\x0emax_difference\x18\x03 \x01(\x01B\a\xbaH\x04\x12\x02@\x01H\x02R\rmaxDifference\x88\x01\x01\x123\n" +
+	"\x0emin_difference\x18\x04 \x01(\x01B\a\xbaH\x04\x12\x02@\x01H\x03R\rminDifference\x88\x01\x01B\f\n" +
+	"\n" +
+	"_max_ratioB\f\n" +
+	"\n" +
+	"_min_ratioB\x11\n" +
+	"\x0f_max_differenceB\x11\n" +
+	"\x0f_min_difference\"\xb0\x04\n" +
+	"\rCheckProgress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
+	"\x05state\x18\x02 \x01(\x0e2 .windlass.v1.CheckProgress.StateR\x05state\x12\x1b\n" +
+	"\x06figure\x18\x03 \x01(\x01H\x00R\x06figure\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"old_figure\x18\x04 \x01(\x01H\x01R\toldFigure\x88\x01\x01\x12\x1d\n" +
+	"\asamples\x18\x05 \x01(\x01H\x02R\asamples\x88\x01\x01\x12$\n" +
+	"\vold_samples\x18\x06 \x01(\x01H\x03R\n" +
+	"oldSamples\x88\x01\x01\x12\x1a\n" +
+	"\bfailures\x18\a \x01(\x05R\bfailures\x12#\n" +
+	"\rfailure_limit\x18\b \x01(\x05R\ffailureLimit\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x1d\n" +
+	"\n" +
+	"held_since\x18\n" +
+	" \x01(\x03R\theldSince\x12\x1f\n" +
+	"\vmeasured_at\x18\v \x01(\x03R\n" +
+	"measuredAt\x12\x15\n" +
+	"\x06due_at\x18\f \x01(\x03R\x05dueAt\"e\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_WAITING\x10\x01\x12\x10\n" +
+	"\fSTATE_PASSED\x10\x02\x12\x10\n" +
+	"\fSTATE_FAILED\x10\x03\x12\x0e\n" +
+	"\n" +
+	"STATE_HELD\x10\x04B\t\n" +
+	"\a_figureB\r\n" +
+	"\v_old_figureB\n" +
+	"\n" +
+	"\b_samplesB\x0e\n" +
+	"\f_old_samples\"v\n" +
 	"\n" +
 	"CanaryStep\x12!\n" +
 	"\x06weight\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\x12&\n" +
@@ -1933,7 +2518,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xca\x04\n" +
+	"STATE_DONE\x10\x04\"\xfe\x04\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -1949,7 +2534,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x05steps\x18\v \x01(\x05R\x05steps\x12\x1d\n" +
 	"\n" +
 	"step_until\x18\f \x01(\x03R\tstepUntil\x12.\n" +
-	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\"\x8d\x01\n" +
+	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\x122\n" +
+	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -2057,89 +2643,102 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_rollout_proto_rawDescData
 }
 
-var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
-	(Wave_OnFailure)(0),           // 1: windlass.v1.Wave.OnFailure
-	(Wave_OnUnreachable)(0),       // 2: windlass.v1.Wave.OnUnreachable
-	(WaveProgress_State)(0),       // 3: windlass.v1.WaveProgress.State
-	(RegionProgress_State)(0),     // 4: windlass.v1.RegionProgress.State
-	(*RolloutPolicy)(nil),         // 5: windlass.v1.RolloutPolicy
-	(*CanaryStep)(nil),            // 6: windlass.v1.CanaryStep
-	(*Wave)(nil),                  // 7: windlass.v1.Wave
-	(*RolloutProgress)(nil),       // 8: windlass.v1.RolloutProgress
-	(*WaveProgress)(nil),          // 9: windlass.v1.WaveProgress
-	(*RegionProgress)(nil),        // 10: windlass.v1.RegionProgress
-	(*VersionProgress)(nil),       // 11: windlass.v1.VersionProgress
-	(*Rollout)(nil),               // 12: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),     // 13: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),    // 14: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),   // 15: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil),  // 16: windlass.v1.ListRolloutsResponse
-	(*PauseRolloutRequest)(nil),   // 17: windlass.v1.PauseRolloutRequest
-	(*PauseRolloutResponse)(nil),  // 18: windlass.v1.PauseRolloutResponse
-	(*ResumeRolloutRequest)(nil),  // 19: windlass.v1.ResumeRolloutRequest
-	(*ResumeRolloutResponse)(nil), // 20: windlass.v1.ResumeRolloutResponse
-	(*RetryRolloutRequest)(nil),   // 21: windlass.v1.RetryRolloutRequest
-	(*RetryRolloutResponse)(nil),  // 22: windlass.v1.RetryRolloutResponse
-	(*SkipBakeRequest)(nil),       // 23: windlass.v1.SkipBakeRequest
-	(*SkipBakeResponse)(nil),      // 24: windlass.v1.SkipBakeResponse
-	(*PromoteRequest)(nil),        // 25: windlass.v1.PromoteRequest
-	(*PromoteResponse)(nil),       // 26: windlass.v1.PromoteResponse
-	nil,                           // 27: windlass.v1.Wave.LabelsEntry
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
-	(RolloutStatus)(0),            // 29: windlass.v1.RolloutStatus
-	(*PageRequest)(nil),           // 30: windlass.v1.PageRequest
-	(*PageResponse)(nil),          // 31: windlass.v1.PageResponse
-	(*Mutation)(nil),              // 32: windlass.v1.Mutation
+	(AnalysisCheck_Template)(0),   // 1: windlass.v1.AnalysisCheck.Template
+	(CheckProgress_State)(0),      // 2: windlass.v1.CheckProgress.State
+	(Wave_OnFailure)(0),           // 3: windlass.v1.Wave.OnFailure
+	(Wave_OnUnreachable)(0),       // 4: windlass.v1.Wave.OnUnreachable
+	(WaveProgress_State)(0),       // 5: windlass.v1.WaveProgress.State
+	(RegionProgress_State)(0),     // 6: windlass.v1.RegionProgress.State
+	(*RolloutPolicy)(nil),         // 7: windlass.v1.RolloutPolicy
+	(*AnalysisCheck)(nil),         // 8: windlass.v1.AnalysisCheck
+	(*VersusOld)(nil),             // 9: windlass.v1.VersusOld
+	(*CheckProgress)(nil),         // 10: windlass.v1.CheckProgress
+	(*CanaryStep)(nil),            // 11: windlass.v1.CanaryStep
+	(*Wave)(nil),                  // 12: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 13: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 14: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 15: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 16: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 17: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 18: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 19: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 20: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 21: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 22: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 23: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 24: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 25: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 26: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 27: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 28: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 29: windlass.v1.SkipBakeResponse
+	(*PromoteRequest)(nil),        // 30: windlass.v1.PromoteRequest
+	(*PromoteResponse)(nil),       // 31: windlass.v1.PromoteResponse
+	nil,                           // 32: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
+	(RolloutStatus)(0),            // 34: windlass.v1.RolloutStatus
+	(*PageRequest)(nil),           // 35: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 36: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 37: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
-	7,  // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
-	6,  // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
-	28, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
-	27, // 4: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	28, // 5: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	1,  // 6: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	2,  // 7: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	5,  // 8: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	9,  // 9: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	3,  // 10: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	10, // 11: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	4,  // 12: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	11, // 13: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	11, // 14: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	29, // 15: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	8,  // 16: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	12, // 17: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	30, // 18: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	12, // 19: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	31, // 20: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	32, // 21: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 22: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 23: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 24: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 25: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	13, // 26: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	15, // 27: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	17, // 28: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	19, // 29: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	21, // 30: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	23, // 31: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	25, // 32: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	14, // 33: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	16, // 34: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	18, // 35: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	20, // 36: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	22, // 37: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	24, // 38: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	26, // 39: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	12, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	11, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
+	33, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
+	8,  // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
+	1,  // 5: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	9,  // 6: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	33, // 7: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	33, // 8: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	33, // 9: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	2,  // 10: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	32, // 11: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	33, // 12: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	3,  // 13: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	4,  // 14: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	7,  // 15: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	14, // 16: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	5,  // 17: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	15, // 18: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	6,  // 19: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	16, // 20: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	16, // 21: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	10, // 22: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	34, // 23: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	13, // 24: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	17, // 25: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	35, // 26: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	17, // 27: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	36, // 28: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	37, // 29: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 30: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 31: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 32: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 33: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	18, // 34: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	20, // 35: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	22, // 36: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	24, // 37: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	26, // 38: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	28, // 39: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	30, // 40: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	19, // 41: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	21, // 42: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	23, // 43: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	25, // 44: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	27, // 45: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	29, // 46: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	31, // 47: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	41, // [41:48] is the sub-list for method output_type
+	34, // [34:41] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -2148,13 +2747,16 @@ func file_windlass_v1_rollout_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
+	file_windlass_v1_rollout_proto_msgTypes[1].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   23,
+			NumEnums:      7,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,64 @@
+package analysis
+
+import (
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// template is what a well-known figure is asked by. Model servers name it differently,
+// and one exports one of the names.
+type template struct {
+	query, samples string
+	minSamples     int32
+}
+
+// Answers as model servers count them: vLLM's and SGLang's HTTP middleware by status,
+// ours by code.
+const (
+	answers = `(sum(increase(http_requests_total{{{selector}}}[{{window}}]) or increase(modelserver_http_responses_total{{{selector}}}[{{window}}])))`
+	// No error was ever seen is 0 errors; that anything was answered is in the count of all.
+	errors5xx = `(sum(increase(http_requests_total{{{selector}},status=~"5.."}[{{window}}]) or increase(modelserver_http_responses_total{{{selector}},code=~"5.."}[{{window}}])) or vector(0))`
+)
+
+var templates = map[windlassv1.AnalysisCheck_Template]template{
+	windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE: {
+		query: errors5xx + " / " + answers, samples: answers, minSamples: defaultMinRequests,
+	},
+	windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95: {
+		query:      p95("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration"),
+		samples:    observed("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration"),
+		minSamples: defaultMinRequests,
+	},
+	windlassv1.AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN: {
+		query:      p95("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+		samples:    observed("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+		minSamples: defaultMinRequests,
+	},
+	windlassv1.AnalysisCheck_TEMPLATE_QUEUE_LENGTH: {
+		query:      mean("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
+		samples:    values("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
+		minSamples: defaultMinValues,
+	},
+	windlassv1.AnalysisCheck_TEMPLATE_GPU_USE: {
+		query:      mean("DCGM_FI_DEV_GPU_UTIL") + " / 100",
+		samples:    values("DCGM_FI_DEV_GPU_UTIL"),
+		minSamples: defaultMinValues,
+	},
+}
+
+// Series with the suffix, under whichever of the names there is.
+func series(suffix string, names []string) string {
+	pattern := strings.Join(names, suffix+"|") + suffix
+	return `{__name__=~"` + pattern + `",{{selector}}}[{{window}}]`
+}
+
+func p95(names ...string) string {
+	return "histogram_quantile(0.95, sum by (le) (rate(" + series("_bucket", names) + ")))"
+}
+
+func observed(names ...string) string { return "sum(increase(" + series("_count", names) + "))" }
+
+func mean(names ...string) string { return "avg(avg_over_time(" + series("", names) + "))" }
+
+func values(names ...string) string { return "sum(count_over_time(" + series("", names) + "))" }

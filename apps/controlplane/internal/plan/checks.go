@@ -1,0 +1,286 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// The analysis of a staged rollout: what is measured where a region waits. The planner
+// says which checks are due, and is called again with what came of them.
+//
+//	waiting -> passed | failed | held, with each measurement again
+//
+// A region leaves a step, and a wave its bake, when the last measurement of each check
+// passed. One that fails too often is a failure of the region. Held is not failed: it
+// lasts until a measurement says something, people decide, or the check's hold_limit ends.
+
+// Reasons that a region failed for by its analysis.
+const (
+	ReasonAnalysisFailed       = "AnalysisFailed"
+	ReasonAnalysisInconclusive = "AnalysisInconclusive"
+)
+
+// MaxMeasure bounds the checks that one Output asks to be measured; the others are due
+// in the next step. At four queries each they are as many as a Prometheus answers in a
+// second or two.
+const MaxMeasure = 64
+
+// Measure is a check that is due.
+type Measure struct {
+	RegionID, Check string
+	// Since when the new version serves so.
+	Since   int64
+	Queries analysis.Queries
+}
+
+// Measurement is what came of a Measure.
+type Measurement struct {
+	RegionID, Check string
+	Since           int64
+	// At is when it was taken, unix ms.
+	At      int64
+	Figures analysis.Figures
+}
+
+const (
+	checkWaiting = windlassv1.CheckProgress_STATE_WAITING
+	checkPassed  = windlassv1.CheckProgress_STATE_PASSED
+	checkFailed  = windlassv1.CheckProgress_STATE_FAILED
+	checkHeld    = windlassv1.CheckProgress_STATE_HELD
+)
+
+// checksOf are the policy's checks that say something where the old version does, or does
+// not, serve beside the new one.
+func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv1.AnalysisCheck) {
+	for _, c := range policy.GetAnalysis() {
+		if analysis.Absolute(c) || compares && analysis.Compares(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// analyse has the checks of the region measured since then, and takes in what came of it.
+// It tells whether that failed the region. compares: the old version serves beside it.
+func (p *planner) analyse(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, since int64, compares bool) (failed bool) {
+	checks := checksOf(p.course.Policy, compares)
+	if len(checks) == 0 {
+		return false
+	}
+	if !measuredSince(st, since) {
+		st.Checks = nil
+		for _, c := range checks {
+			st.Checks = append(st.Checks, model.CourseCheck{
+				Name: analysis.Name(c), Since: since, State: checkWaiting, DueAt: since + analysis.Interval(c).Milliseconds(),
+			})
+		}
+	}
+	for i, c := range checks {
+		check := &st.Checks[i]
+		if p.now < check.DueAt {
+			continue
+		}
+		m := p.measured(st.RegionID, check)
+		if m == nil {
+			p.measure(d, st, c, check, compares)
+			continue
+		}
+		if p.takeIn(d, w, st, c, check, m, compares) {
+			return true
+		}
+	}
+	return false
+}
+
+// measuredSince tells whether the region's checks are those of what began then.
+func measuredSince(st *model.CourseRegion, since int64) bool {
+	return len(st.Checks) > 0 && st.Checks[0].Since == since
+}
+
+// measured finds the newest measurement of the check that it does not know yet.
+func (p *planner) measured(region string, check *model.CourseCheck) (found *Measurement) {
+	for i := range p.in.Measurements {
+		m := &p.in.Measurements[i]
+		if m.RegionID == region && m.Check == check.Name && m.Since == check.Since && m.At >= check.DueAt &&
+			(found == nil || m.At > found.At) {
+			found = m
+		}
+	}
+	return found
+}
+
+// measure asks for a measurement.
+func (p *planner) measure(d *model.Deployment, st *model.CourseRegion, c *windlassv1.AnalysisCheck, check *model.CourseCheck, compares bool) {
+	if slices.ContainsFunc(p.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
+		return
+	}
+	if len(p.measures) == MaxMeasure {
+		p.deferred = true
+		return
+	}
+	fresh := p.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(p.now-check.Since)*time.Millisecond))
+	var old *analysis.Subject
+	if live := p.live(); compares && live != nil {
+		s := p.subject(live, st.RegionID, fresh.Window)
+		old = &s
+	}
+	// What the API has checked expands; what did not would come back as no figure.
+	q, _ := analysis.Ask(c, fresh, old)
+	p.measures = append(p.measures, Measure{RegionID: st.RegionID, Check: check.Name, Since: check.Since, Queries: q})
+}
+
+func (p *planner) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
+	return analysis.Subject{
+		App: p.app.Name, AppID: p.app.ID, Deployment: d.ID, Version: d.Version, Region: p.regionName(region), Window: window,
+	}
+}
+
+// takeIn notes a measurement and what it means, and tells whether it failed the region.
+func (p *planner) takeIn(
+	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
+	check *model.CourseCheck, m *Measurement, compares bool,
+) (failed bool) {
+	verdict, text := analysis.Judge(c, m.Figures, compares)
+	text = clean(text)
+	was, apart := check.State, p.now-check.MeasuredAt
+	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
+	// As of this step and not of each answer: what came together stays together, and is
+	// due in one step again. Jittered, so that many apps do not come back together.
+	check.MeasuredAt, check.Message = p.now, text
+	check.DueAt = p.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*p.in.Jitter))
+	say := func(what, text string) {
+		p.log(what, fmt.Sprintf("%s in wave %s: %s", check.Name, w.Name, text), d, st.RegionID)
+	}
+	switch verdict {
+	case analysis.Passed:
+		check.State, check.HeldSince, check.HeldFor = checkPassed, 0, 0
+		if was != checkPassed {
+			say("CheckPassed", text)
+		}
+	case analysis.Failed:
+		check.State, check.HeldSince, check.HeldFor = checkFailed, 0, 0
+		check.Failures++
+		text = fmt.Sprintf("%s; failures: %d, of at most %d", text, check.Failures, c.GetFailureLimit())
+		say("CheckFailed", text)
+		if check.Failures > c.GetFailureLimit() {
+			p.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)
+			return true
+		}
+	default:
+		if check.State = checkHeld; was != checkHeld {
+			check.HeldSince, check.HeldFor = p.now, 0
+			say("CheckHeld", text)
+		} else {
+			// A pause, a region out of reach, or an outage of our own condemns nobody.
+			check.HeldFor += min(apart, 2*analysis.Interval(c).Milliseconds())
+		}
+		limit := c.GetHoldLimit().AsDuration()
+		if held := time.Duration(check.HeldFor) * time.Millisecond; c.GetHoldLimit() != nil && held >= limit {
+			p.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
+				check.Name, int64(held/time.Second), limit, text))
+			return true
+		}
+	}
+	return false
+}
+
+// maxSaid bounds what a source says of its trouble, in bytes: every check of every region
+// keeps as much.
+const maxSaid = 500
+
+// clean is what may be stored of what somebody else said.
+func clean(text string) string {
+	if len(text) > maxSaid {
+		text = text[:maxSaid] + "..."
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// concluded tells whether the last measurement of each of the region's checks passed, of
+// those since then, and none is due.
+func concluded(c *model.Course, st *model.CourseRegion, since int64, compares bool, now int64) bool {
+	checks := checksOf(c.Policy, compares)
+	if len(checks) == 0 {
+		return true
+	}
+	return measuredSince(st, since) && len(st.Checks) == len(checks) && !slices.ContainsFunc(st.Checks, func(check model.CourseCheck) bool {
+		return check.State != checkPassed || check.DueAt <= now
+	})
+}
+
+// Held returns the first of the region's checks that keeps it where it is although its
+// time is over, nil for none.
+func Held(c *model.Course, w *model.CourseWave, st *model.CourseRegion, now int64) *model.CourseCheck {
+	var over bool
+	switch {
+	case st.StoppedAt != 0 && st.PromotedBy == "":
+		until, person := Waits(c, *st)
+		over = !person && now >= until
+	case w.State == waveBaking && w.SkippedBy == "":
+		over = now >= w.BakingSince+BakeTime(c, *w)
+	}
+	if !over {
+		return nil
+	}
+	for i := range st.Checks {
+		if st.Checks[i].State != checkPassed {
+			return &st.Checks[i]
+		}
+	}
+	return nil
+}
+
+// nextCheck is when the region is measured next, 0 for never.
+func nextCheck(w *model.CourseWave, st *model.CourseRegion) (due int64) {
+	if !Measuring(w, st) {
+		return 0
+	}
+	for _, check := range st.Checks {
+		if due == 0 || check.DueAt < due {
+			due = check.DueAt
+		}
+	}
+	return due
+}
+
+// Measuring tells whether the region's checks are of where it is now.
+func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
+	switch {
+	case st.State == regionRolling && st.StoppedAt != 0:
+		return measuredSince(st, st.StoppedAt)
+	case st.State == regionMoved && w.State == waveBaking:
+		return measuredSince(st, w.BakingSince)
+	}
+	return false
+}
+
+// analysed tells whether the wave's bake has shown all that it is to show, and whether
+// it failed a region.
+func (p *planner) analysed(d *model.Deployment, w *model.CourseWave) (all, failed bool) {
+	all = true
+	for i := range w.Regions {
+		st := &w.Regions[i]
+		if p.bakeTime(w) == 0 || p.course.Sizes[st.RegionID] == 0 || p.lane(st.RegionID).lost {
+			continue
+		}
+		if p.analyse(d, w, st, w.BakingSince, false) {
+			return false, true
+		}
+		all = all && concluded(p.course, st, w.BakingSince, false, p.now)
+	}
+	return all, false
+}
+
+// checkMessage is what the check waits for.
+func checkMessage(check *model.CourseCheck) string {
+	if check.State == checkWaiting {
+		return "it is not measured yet"
+	}
+	return check.Message
+}

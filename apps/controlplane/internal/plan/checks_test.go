@@ -1,0 +1,331 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// scriptAnalysis reads checks in a script's short form.
+func scriptAnalysis(t *testing.T, text string) (out []*windlassv1.AnalysisCheck) {
+	for _, one := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
+		parts := strings.Split(one, "/")
+		c := &windlassv1.AnalysisCheck{Name: parts[0]}
+		name := "TEMPLATE_" + strings.ToUpper(strings.ReplaceAll(parts[0], "-", "_"))
+		if n, ok := windlassv1.AnalysisCheck_Template_value[name]; ok {
+			c.Template = windlassv1.AnalysisCheck_Template(n)
+		} else {
+			c.Query = `sum(` + parts[0] + `{{{selector}}})`
+		}
+		for _, setting := range parts[1:] {
+			key, value, _ := strings.Cut(setting, "=")
+			n, err := strconv.ParseFloat(value, 64)
+			wait, notWait := time.ParseDuration(value)
+			require.True(t, err == nil || notWait == nil, setting)
+			if c.VersusOld == nil && (key == "ratio" || key == "difference") {
+				c.VersusOld = &windlassv1.VersusOld{}
+			}
+			switch key {
+			case "max":
+				c.Max = &n
+			case "min":
+				c.Min = &n
+			case "samples":
+				c.MinSamples = int32(n)
+			case "ratio":
+				c.VersusOld.MaxRatio = &n
+			case "difference":
+				c.VersusOld.MaxDifference = &n
+			case "failures":
+				c.FailureLimit = int32(n)
+			case "interval":
+				c.Interval = durationpb.New(wait)
+			case "hold":
+				c.HoldLimit = durationpb.New(wait)
+			default:
+				t.Fatalf("unknown setting %q of a check", key)
+			}
+		}
+		analysis.WithDefaults(c)
+		out = append(out, c)
+	}
+	return out
+}
+
+// figures has measurements of the check come to what the script says.
+func (w *world) figures(check string, opts map[string]string) {
+	if w.answers == nil {
+		w.answers = map[string]analysis.Figures{}
+	}
+	delete(w.answers, check)
+	f := analysis.Figures{Problem: opts["problem"]}
+	for key, to := range map[string]**float64{"new": &f.New, "samples": &f.NewSamples, "old": &f.Old, "oldsamples": &f.OldSamples} {
+		if opts[key] != "" {
+			n, err := strconv.ParseFloat(opts[key], 64)
+			require.NoError(w.t, err)
+			*to = &n
+		}
+	}
+	if len(opts) > 1 { // the check's name is one of them
+		w.answers[check] = f
+	}
+}
+
+func describeChecks(b *strings.Builder, wave model.CourseWave) {
+	for _, r := range wave.Regions {
+		for _, check := range r.Checks {
+			fmt.Fprintf(b, "    %s %s: %s", r.RegionID, check.Name, strings.ToLower(strings.TrimPrefix(check.State.String(), "STATE_")))
+			if check.Failures > 0 {
+				fmt.Fprintf(b, " failures=%d", check.Failures)
+			}
+			b.WriteString("\n")
+		}
+	}
+}
+
+// take measures what is due, if there are answers, and tells whether there were.
+func (w *world) take(out Output) bool {
+	w.asked = out.Measure
+	w.measured = nil
+	for _, m := range out.Measure {
+		if f, ok := w.answers[m.Check]; ok {
+			w.measured = append(w.measured, Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now, Figures: f})
+		}
+	}
+	return len(w.measured) > 0
+}
+
+// merge is the step that follows a measurement, as one with the one before it.
+func (w *world) merge(first Output) Output {
+	second := w.step()
+	second.History = append(slices.Clone(first.History), second.History...)
+	second.Deployments = append(slices.Clone(first.Deployments), second.Deployments...)
+	second.Topology = append(slices.Clone(first.Topology), second.Topology...)
+	second.Routes = append(slices.Clone(first.Routes), second.Routes...)
+	if second.App == nil {
+		second.App = first.App
+	}
+	if second.Staging == nil {
+		second.Staging = first.Staging
+	}
+	if second.Rollout == nil {
+		second.Rollout = first.Rollout
+	}
+	return second
+}
+
+func TestNothingIsAskedOfPrometheusButWhatIsDue(t *testing.T) {
+	w := newWorld(t, "us")
+	w.policy(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
+		Steps:    []*windlassv1.CanaryStep{{Weight: 50, Pause: "5m"}},
+		Analysis: scriptAnalysis(t, "queue-length/max=3/ratio=2/interval=1m"),
+	})
+	w.app.Name = "chat"
+	w.deploy(spec(2, "us"))
+	w.settle()
+	w.deploy(spec(2, "us"))
+	for range 10 {
+		w.step()
+		w.obey("us")
+	}
+	require.Empty(t, w.asked)
+	require.Equal(t, w.now+60_000, w.staging.Course.Waves[0].Regions[0].Checks[0].DueAt)
+	w.now += 60_000
+	w.step()
+	require.Len(t, w.asked, 1)
+	q := w.asked[0].Queries
+	series := `{__name__=~"vllm:num_requests_waiting|sglang:num_queue_reqs|tgi_queue_size",windlass_deployment="v2",windlass_region="us"}[60s]`
+	require.Equal(t, "avg(avg_over_time("+series+"))", q.New)
+	require.Equal(t, "sum(count_over_time("+series+"))", q.NewSamples)
+	require.Contains(t, q.Old, `windlass_deployment="v1"`)
+	require.NotEmpty(t, q.OldSamples)
+	// Nobody measured: it is asked for again soon, and holds meanwhile.
+	require.Equal(t, w.now+minPoll, w.next)
+
+	// A measurement of another step, or from before it was due, is none.
+	at := w.asked[0]
+	zero := 0.0
+	for _, late := range []Measurement{
+		{RegionID: "us", Check: at.Check, Since: at.Since - 1, At: w.now},
+		{RegionID: "us", Check: at.Check, Since: at.Since, At: w.now - 1},
+		{RegionID: "eu", Check: at.Check, Since: at.Since, At: w.now},
+		{RegionID: "us", Check: "other", Since: at.Since, At: w.now},
+	} {
+		late.Figures = analysis.Figures{New: &zero, NewSamples: &zero}
+		w.measured = []Measurement{late}
+		require.False(t, Next(w.input(), w.now).Changed())
+	}
+}
+
+func TestChecksBeyondWhatAStepMeasuresAreMeasuredInTheNext(t *testing.T) {
+	var regions []string
+	for i := range MaxRegions {
+		regions = append(regions, "r"+strconv.Itoa(i))
+	}
+	w := newWorld(t, regions...)
+	w.policy(&windlassv1.RolloutPolicy{
+		MaxSurge: "1", Waves: []*windlassv1.Wave{{MaxParallel: MaxRegions, BakeTime: durationpb.New(time.Minute)}},
+		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/max=0.9/interval=1m,other/max=1/interval=1m"),
+	})
+	w.deploy(spec(1, regions...))
+	w.settle()
+	w.deploy(spec(1, regions...))
+	for range 10 {
+		w.step()
+		for _, r := range regions {
+			w.obey(r)
+		}
+	}
+	w.now += 60_000
+	most := 0
+	for range 5 {
+		for _, check := range []string{"queue-length", "gpu-use", "other"} {
+			w.figures(check, map[string]string{check: "yes", "new": "0.5", "samples": "100"})
+		}
+		out := Next(w.input(), w.now)
+		most = max(most, len(out.Measure))
+		w.step()
+		w.now += minPoll
+	}
+	require.Equal(t, MaxMeasure, most)
+	require.Equal(t, "v2", w.app.LiveDeploymentID)
+}
+
+func TestWhatASourceSaysIsKeptInPartAndReadable(t *testing.T) {
+	require.Equal(t, "fine", clean("fine"))
+	long := clean("x" + strings.Repeat("é", maxSaid))
+	require.LessOrEqual(t, len(long), maxSaid+len("\uFFFD..."))
+	require.True(t, utf8.ValidString(long))
+	require.True(t, utf8.ValidString(clean("\xff\xfe")))
+}
+
+func TestWhatIsMeasuredTogetherIsDueTogether(t *testing.T) {
+	w := newWorld(t, "us")
+	w.policy(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1h"}},
+		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/max=1/interval=1m"),
+	})
+	for range 2 {
+		w.deploy(spec(2, "us"))
+		w.settle()
+	}
+	w.now += 60_000
+	w.step()
+	require.Len(t, w.asked, 2)
+	n := 0.5
+	for i, m := range w.asked {
+		w.measured = append(w.measured, Measurement{
+			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now + int64(i)*700,
+			Figures: analysis.Figures{New: &n, NewSamples: new(100.0)},
+		})
+	}
+	w.now += 1000
+	w.step()
+	checks := w.staging.Course.Waves[0].Regions[0].Checks
+	require.Equal(t, checks[0].DueAt, checks[1].DueAt)
+}
+
+// drawAnalysis draws checks of one figure, by itself or against the old version's.
+func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
+	for i := range rapid.IntRange(0, 2).Draw(t, "checks") {
+		limit := 0.5
+		c := &windlassv1.AnalysisCheck{
+			Name: "c" + strconv.Itoa(i), Query: "q{{{selector}}}", FailureLimit: rapid.Int32Range(0, 2).Draw(t, "failures"),
+			Interval: durationpb.New(time.Duration(rapid.IntRange(1, 60).Draw(t, "interval")) * time.Second),
+		}
+		switch rapid.IntRange(0, 2).Draw(t, "bound") {
+		case 0:
+			c.Max = &limit
+		case 1:
+			c.VersusOld = &windlassv1.VersusOld{MaxDifference: &limit}
+		case 2:
+			c.Max, c.VersusOld = &limit, &windlassv1.VersusOld{MaxRatio: &limit}
+		}
+		if rapid.Bool().Draw(t, "limited") {
+			c.HoldLimit = durationpb.New(time.Minute)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// answer has checks that are due be measured from now on: 0 as the version is, 1 not at
+// all, 2 without any figure.
+func (f *fleet) answer(how int) {
+	f.answers = map[string]analysis.Figures{}
+	good, poor, old := 0.1, 0.9, 0.3
+	figures := analysis.Figures{New: &good, Old: &old}
+	if f.poor["v"+strconv.Itoa(int(f.app.LatestVersion))] {
+		figures.New = &poor
+	}
+	if how == 2 {
+		figures = analysis.Figures{Problem: "away"}
+	}
+	for _, c := range []string{"c0", "c1"} {
+		if how != 1 {
+			f.answers[c] = figures
+		}
+	}
+}
+
+// TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: nobody promotes or skips anything here.
+// Whatever else happens, a version whose figures are bad goes back.
+func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policy := drawPolicy(t)
+		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN && policy.Promotion == Manual {
+			policy.Promotion = "auto"
+		}
+		for _, s := range policy.Steps {
+			s.Pause = ""
+		}
+		limit := 0.5
+		policy.Analysis = []*windlassv1.AnalysisCheck{{Name: "c0", Query: "q", Max: &limit, Interval: durationpb.New(30 * time.Second)}}
+		if len(policy.Waves) == 0 {
+			policy.Waves = []*windlassv1.Wave{{}}
+		}
+		for _, w := range policy.Waves {
+			w.BakeTime = durationpb.New(max(time.Second, w.GetBakeTime().AsDuration()))
+		}
+		f := newFleet(t, policy)
+		// Each region that is analysed has the old version and is to have the new one.
+		f.poor[f.deploy(spec(2, "eu", "us"))] = true
+		for range rapid.IntRange(0, 60).Draw(t, "length") {
+			f.answer(rapid.IntRange(0, 2).Draw(t, "answers"))
+			region := rapid.SampledFrom(places).Draw(t, "region")
+			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			case 0:
+				f.now += rapid.Int64Range(0, 120_000).Draw(t, "pause")
+			case 1:
+				f.setRegion(region, func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE })
+			case 2:
+				f.setRegion(region, func(r *model.Region) {
+					r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now
+				})
+			case 3:
+				_, _ = Pause(f.staging.Course, "ada", "", f.now)
+			case 4:
+				_, _ = Resume(f.staging.Course)
+			default:
+				f.obeyAll(region)
+			}
+			f.step()
+		}
+		f.heal()
+		require.Equal(t, "v1", f.app.LiveDeploymentID)
+		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.rol[1].Status)
+	})
+}
