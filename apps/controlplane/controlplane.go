@@ -23,6 +23,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -52,6 +53,7 @@ type serveFlags struct {
 	RestateAdvertise string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
 	PeerListen       string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
+	Prometheus       metricsFlags  `embed:"" prefix:"prometheus-"`
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
@@ -62,6 +64,23 @@ type serveFlags struct {
 	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits           limitFlags    `embed:"" prefix:"limit-"`
 	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+}
+
+// metricsFlags are where the figures of rollouts' analysis come from.
+type metricsFlags struct {
+	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, and may read all of; empty: rollouts cannot be analysed. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
+	TokenFile string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
+}
+
+func (f metricsFlags) source(registry prometheus.Registerer) (rollout.Measurer, error) {
+	if f.URL == "" {
+		return nil, nil //nolint:nilnil // none is what was asked for
+	}
+	source, err := promql.New(promql.Config{URL: f.URL, TokenFile: f.TokenFile, Registerer: registry})
+	if err != nil {
+		return nil, fmt.Errorf("--prometheus-url: %w", err)
+	}
+	return source, nil
 }
 
 // keepFlags bound what the database keeps of what has been: package fleet says why.
@@ -181,6 +200,10 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		defer cancel()
 		err = errors.Join(err, flush(bounded))
 	}()
+	metrics, err := f.Prometheus.source(registry)
+	if err != nil {
+		return err
+	}
 	box, err := seal.LoadOrCreate(f.KeyFile)
 	if err != nil {
 		return err
@@ -206,7 +229,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	var workflows *restate.Driver
 	c, err := newCore(parts{
-		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
+		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, metrics: metrics, box: box,
 		newDriver: func(step rollout.Step) (driver, error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Ingress: f.RestateIngress, Admin: f.RestateAdmin,

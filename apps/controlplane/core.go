@@ -48,6 +48,8 @@ type parts struct {
 	leaseTTL    time.Duration
 	// auditRetention; 0: fleet's default.
 	auditRetention time.Duration
+	// metrics of apps; nil: nobody reads any.
+	metrics rollout.Measurer
 	// keep and forgetEvery; zero values: fleet's defaults.
 	keep        keepFlags
 	forgetEvery time.Duration
@@ -107,7 +109,7 @@ func newCore(p parts) (*core, error) {
 	tracer := p.tracer.Tracer("windlass/controlplane")
 
 	stepper, err := rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Domain: p.domain, IsNotFound: isNotFound,
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: p.metrics, Domain: p.domain, IsNotFound: isNotFound,
 		Log: p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
 	})
 	if err != nil {
@@ -180,7 +182,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
-		Limits: p.limits, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 	})
 	if err != nil {
 		return nil, err

@@ -67,6 +67,8 @@ type Config struct {
 	KeyCacheTTL time.Duration
 	// Limits of workspaces that have none of their own; 0: no limit.
 	Limits model.Limits
+	// ReadsMetrics: workflows can measure what a policy's analysis asks for.
+	ReadsMetrics bool
 	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
 	MaxWatchers int
 }

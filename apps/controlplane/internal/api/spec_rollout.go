@@ -31,6 +31,7 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 			p.Retain = durationpb.New(defaultRetain)
 		}
 	}
+	analysisWithDefaults(p.Analysis)
 	for _, w := range p.Waves {
 		w.MaxParallel = orDefault(w.MaxParallel, 1)
 		w.OnFailure = orDefault(w.OnFailure, windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL)
@@ -64,7 +65,10 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
 	}
-	return checkWaveNames(p.GetWaves(), spec.GetRegions(), field+".waves")
+	if err := checkWaveNames(p.GetWaves(), spec.GetRegions(), field+".waves"); err != nil {
+		return err
+	}
+	return checkAnalysis(p, field+".analysis")
 }
 
 // checkKnobs fails on what another strategy than the policy's is set by.

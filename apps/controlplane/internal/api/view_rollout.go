@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -56,11 +57,41 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 				g.Step = int32(st.Step) + 1
 			}
 			g.StepUntil, g.WaitsForPromotion = plan.Waits(c, st)
+			g.Checks = checksProto(c, &w, &st)
 			wave.Regions = append(wave.Regions, g)
 		}
 		out.Waves = append(out.Waves, wave)
 	}
 	return out
+}
+
+// checksProto is where the region's checks are.
+func checksProto(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (out []*windlassv1.CheckProgress) {
+	limits := map[string]int32{}
+	for _, check := range c.Policy.GetAnalysis() {
+		limits[analysis.Name(check)] = check.GetFailureLimit()
+	}
+	for _, check := range st.Checks {
+		v := &windlassv1.CheckProgress{
+			Name: check.Name, State: check.State, Figure: number(check.New), OldFigure: number(check.Old),
+			Samples: number(check.NewSamples), OldSamples: number(check.OldSamples),
+			Failures: check.Failures, FailureLimit: limits[check.Name], Message: check.Message,
+			HeldSince: check.HeldSince, MeasuredAt: check.MeasuredAt,
+		}
+		if plan.Measuring(w, st) && c.DoneAt == 0 && !c.Back {
+			v.DueAt = check.DueAt
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// number shares nothing with v, so that nobody changes the course by its view.
+func number(v *float64) *float64 {
+	if v == nil {
+		return nil
+	}
+	return new(*v)
 }
 
 // regionProgress fills in what runs in the region.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -37,6 +39,10 @@ type house struct {
 	regions  map[string]string // id by name
 	agents   map[string]*agent
 	working  sync.WaitGroup // agents
+	gauge    *gauge
+	step     atomic.Pointer[rollout.Step]
+	// policy of rollouts, nil for none.
+	policy *windlassv1.RolloutPolicy
 }
 
 type images struct {
@@ -73,7 +79,7 @@ func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
 func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *house {
 	h := &house{
 		t: t, store: memory.New(func() int64 { return time.Now().UnixMilli() }),
-		registry: prometheus.NewRegistry(), images: &images{}, ws: ident.New("ws"),
+		registry: prometheus.NewRegistry(), images: &images{}, gauge: &gauge{}, ws: ident.New("ws"),
 		regions: map[string]string{}, agents: map[string]*agent{},
 	}
 	provider := sdktrace.NewTracerProvider()
@@ -82,7 +88,7 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 	}
 	var err error
 	h.stepper, err = rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](h.store), Images: h.images, IsNotFound: isNotFound,
+		Store: store.Bind[rollout.Tx](h.store), Images: h.images, Metrics: h.gauge, IsNotFound: isNotFound,
 		Logins: func(_ context.Context, app model.App, names []string) (out []string, _ error) {
 			for _, n := range names {
 				out = append(out, app.Name+"'s "+n)
@@ -107,9 +113,13 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 	return h
 }
 
+// setStep has the driver call another one from now on.
+func (h *house) setStep(step rollout.Step) { h.step.Store(&step) }
+
 // run starts the driver and its helpers.
 func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) {
-	d := driver(h.stepper.Step)
+	h.setStep(h.stepper.Step)
+	d := driver(func(ctx context.Context, id string) error { return (*h.step.Load())(ctx, id) })
 	waker := rollout.NewWaker(d, discard())
 	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
 		Store: store.Bind[rollout.SweepTx](h.store), Driver: d, Log: discard(), Registerer: h.registry,
@@ -192,6 +202,17 @@ func (h *house) deploy(appID string, change func(*windlassv1.DeploymentSpec)) st
 			}
 			r.Status, r.FinishedAt = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, now
 			if err := tx.UpdateRollout(r); err != nil {
+				return err
+			}
+		}
+		if h.policy != nil {
+			rows, err := tx.ListTopology([]string{appID})
+			if err != nil {
+				return err
+			}
+			s := model.Staging{AppID: appID, WorkspaceID: h.ws, Policy: h.policy}
+			s.Course = plan.NextCourse(s, app, rows, rol, -1)
+			if err := tx.PutStaging(s); err != nil {
 				return err
 			}
 		}

@@ -26,6 +26,8 @@ type Config struct {
 	// Logins returns the values of those of the app's secrets, by name, that there
 	// are: Docker configurations with which to pull its image. nil: there are none.
 	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
+	// Metrics measures what rollouts are held against; nil: Unmeasured.
+	Metrics Measurer
 	// Domain under which apps get their host names; empty means "windlass.local".
 	Domain string
 	// IsNotFound tells the store's "no such row" from other errors.
@@ -52,6 +54,9 @@ func NewStepper(cfg Config) (*Stepper, error) {
 	if cfg.Domain == "" {
 		cfg.Domain = "windlass.local"
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = Unmeasured{}
+	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -59,12 +64,17 @@ func NewStepper(cfg Config) (*Stepper, error) {
 }
 
 // Step implements the type Step: a transaction that reads, plans and writes; and
-// when the plan asks for an image, its resolution and a second transaction. The
-// registry is never asked with a row locked.
+// when the plan asks for an image, or for measurements, those and a second transaction.
+// Nobody else is ever asked with a row locked. What was measured is written with what it
+// means: a step that dies in between has measured nothing, and its next try does.
 func (s *Stepper) Step(ctx context.Context, appID string) error {
-	d, err := s.decide(ctx, appID, nil)
-	if err == nil && d.out.Resolve != "" {
-		_, err = s.decide(ctx, appID, s.resolve(ctx, d, d.out.Resolve))
+	d, err := s.decide(ctx, appID, plan.Input{})
+	switch {
+	case err != nil:
+	case d.out.Resolve != "":
+		_, err = s.decide(ctx, appID, plan.Input{Resolved: s.resolve(ctx, d, d.out.Resolve)})
+	case len(d.out.Measure) > 0:
+		_, err = s.decide(ctx, appID, plan.Input{Measurements: s.measure(ctx, d)})
 	}
 	if err != nil {
 		return fmt.Errorf("step app %s: %w", appID, err)
@@ -79,7 +89,8 @@ type decision struct {
 	at  int64
 }
 
-func (s *Stepper) decide(ctx context.Context, appID string, resolution *plan.Resolution) (decision, error) {
+// decide plans once. answers are what the plan before it asked for.
+func (s *Stepper) decide(ctx context.Context, appID string, answers plan.Input) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	// One draw for all tries of the transaction, so that they plan alike.
@@ -98,7 +109,7 @@ func (s *Stepper) decide(ctx context.Context, appID string, resolution *plan.Res
 		if in.App.ID == "" || in.App.DeletedAt != 0 {
 			return nil
 		}
-		in.Resolved, in.Jitter = resolution, jitter
+		in.Resolved, in.Measurements, in.Jitter = answers.Resolved, answers.Measurements, jitter
 		d.in, d.out = in, plan.Next(in, d.at)
 		if spans == nil {
 			spans = s.startSpans(ctx, d)

@@ -87,6 +87,23 @@ rollout:
 	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, InitialWeight: 5, Promotion: "auto after 10m", Retain: durationpb.New(time.Hour),
 	}, f.Rollout))
+	f, err = parseAppFile([]byte(`
+app: a
+rollout:
+  analysis:
+  - {template: latency-p95, versusOld: {maxRatio: 1.2}, interval: 90s}
+  - name: refusals
+    query: sum(rate(refusals_total{{{selector}}}[{{window}}]))
+    max: 0
+`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{Analysis: []*windlassv1.AnalysisCheck{
+		{
+			Template: windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.2)},
+			Interval: durationpb.New(90 * time.Second),
+		},
+		{Name: "refusals", Query: "sum(rate(refusals_total{{{selector}}}[{{window}}]))", Max: new(0.0)},
+	}}, f.Rollout), f.Rollout)
 }
 
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {

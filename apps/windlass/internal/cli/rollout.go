@@ -138,6 +138,7 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
+	checksTable(w, p)
 	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	cut.print(w)
 }
@@ -157,6 +158,9 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	case p.GetPaused():
 		text = "paused by " + p.PausedBy + " " + ago(p.PausedAt) + " ago"
 		why = p.PausedWhy
+	case heldBy(p) != "":
+		text = "held: " + heldBy(p)
+		why = ""
 	case waitsForPromotion(p):
 		text = "waits for promotion: windlass rollout promote " + r.App.GetName()
 		why = ""
@@ -198,6 +202,9 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
 		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion,
 			"retain "+short(p.Retain.AsDuration()))
+	}
+	for _, c := range p.GetAnalysis() {
+		parts = append(parts, "check "+c.Name)
 	}
 	return strings.Join(parts, ", ")
 }

@@ -51,6 +51,45 @@ func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	require.Contains(t, text, "running: what the workflow says")
 }
 
+func TestTheStatusOfARolloutTellsWhatHoldsIt(t *testing.T) {
+	now := time.Now().UnixMilli()
+	region := &windlassv1.RegionProgress{
+		Region: "eu", State: windlassv1.RegionProgress_STATE_ROLLING, Step: 1, Steps: 2, StepUntil: now - 1000,
+		Checks: []*windlassv1.CheckProgress{
+			{
+				Name: "error-rate", State: windlassv1.CheckProgress_STATE_FAILED, Figure: new(0.062), OldFigure: new(0.01),
+				Samples: new(120.2), OldSamples: new(999.8), Failures: 1, FailureLimit: 2, MeasuredAt: now - 5000, DueAt: now + 55_500,
+				Message: "figure 0.062, at most 0.05",
+			},
+			{
+				Name: "latency-p95", State: windlassv1.CheckProgress_STATE_HELD, HeldSince: now - 90_000, MeasuredAt: now - 5000,
+				Message: "nothing is known of the new version",
+			},
+		},
+	}
+	wave := &windlassv1.WaveProgress{Name: "1", State: windlassv1.WaveProgress_STATE_ROLLING, Regions: []*windlassv1.RegionProgress{region}}
+	ro := &windlassv1.Rollout{
+		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
+		Progress: &windlassv1.RolloutProgress{
+			Policy: &windlassv1.RolloutPolicy{
+				Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Weight: 10}, {Weight: 50}},
+				Analysis: []*windlassv1.AnalysisCheck{{Name: "error-rate"}, {Name: "latency-p95"}},
+			},
+			Waves: []*windlassv1.WaveProgress{wave},
+		},
+	}
+	text := picture(t, ro)
+	require.Contains(t, text, "check error-rate, check latency-p95")
+	require.Regexp(t, `error-rate +eu +failed +0\.062 +0\.01 +120/1000 +1 of 2 +5s +in 55s +figure 0.062, at most 0.05`, text)
+	require.Regexp(t, `latency-p95 +eu +held for 1m30s +- +- +- +0 of 0 +5s +- +nothing is known`, text)
+	require.Regexp(t, `Status: +held: latency-p95 in eu for 1m30s: nothing is known of the new version; .windlass rollout promote. goes on`, text)
+
+	wave.State, wave.BakingUntil = windlassv1.WaveProgress_STATE_BAKING, now-1
+	require.Contains(t, picture(t, ro), "`windlass rollout skip-bake` goes on")
+	wave.BakingUntil = now + 60_000
+	require.NotContains(t, picture(t, ro), "held: latency-p95")
+}
+
 func TestTheStatusOfARolloutTellsWhatIsRetained(t *testing.T) {
 	now := time.Now().UnixMilli()
 	text := picture(t, &windlassv1.Rollout{

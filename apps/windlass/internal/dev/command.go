@@ -19,6 +19,10 @@ import (
 
 var defaultRegions = []string{"us-east-1", "eu-west-1"}
 
+// envPrometheus is what --prometheus-url falls back to. It is the control plane's alone: a
+// URL may hold a password.
+const envPrometheus = "WINDLASS_PROMETHEUS_URL"
+
 // options of `dev` as they were given.
 type options struct {
 	dataDir string
@@ -32,6 +36,8 @@ type options struct {
 	groups  []string // of nodes; nil: those of the last run
 	reset   bool
 	detach  bool
+	// prometheus that the control plane asks for figures; empty: none.
+	prometheus string
 	// reportFD is where a detached dev reports to; 0: it is not detached.
 	reportFD int
 }
@@ -78,6 +84,7 @@ started again.`,
 	flags.StringVar(&opts.gpus, "gpus", "auto", "GPUs of each region, or of each node of a cluster: none, a number with or without a product (4:H100), or auto: the first region has this machine's, a cluster a few kinds")
 	flags.IntVar(&opts.nodes, "nodes", 0, "nodes of each region's cluster (kubernetes)")
 	flags.StringArrayVar(&opts.groups, "group", nil, "a group of nodes of each region's cluster, as kubelab takes it: name=h100,nodes=4,gpu=nvidia.com/gpu=8,...; may be repeated (kubernetes)")
+	flags.StringVar(&opts.prometheus, "prometheus-url", "", "URL of a Prometheus that rollouts are analysed by (default $"+envPrometheus+")")
 	flags.BoolVar(&opts.reset, "reset", false, "remove everything of earlier runs first: apps, history, keys")
 	flags.BoolVarP(&opts.detach, "detach", "d", false, "return once everything is ready, and leave it running")
 	flags.IntVar(&opts.reportFD, "report-fd", 0, "")
@@ -106,6 +113,9 @@ func (o *options) complete(cmd *cobra.Command, cfg Config) error {
 	}
 	if o.context == "" {
 		return errors.New("--context is empty")
+	}
+	if o.prometheus == "" {
+		o.prometheus = cfg.Getenv(envPrometheus)
 	}
 	// The CLI's flag, for all its commands.
 	if f := cmd.Flag("config"); f != nil && f.Value.String() != "" {

@@ -69,6 +69,7 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 		args = append(args, "--reset")
 	}
 	child := exec.Command(self, args...)
+	child.Env = append(os.Environ(), envPrometheus+"="+opts.prometheus)
 	child.Stdout, child.Stderr = log, log
 	child.ExtraFiles = []*os.File{w}
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -74,6 +74,7 @@ func (r *run) controlPlane(dsn string) child {
 			"--restate-listen=" + address(workflows),
 			"--restate-advertise=" + localURL(workflows),
 			"--key-file=" + filepath.Join(dir, "keyset.json"),
+			"--prometheus-url=" + r.opts.prometheus,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		},
@@ -180,7 +181,7 @@ func (r *run) environ() []string {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		switch name {
-		case clientconfig.EnvAPIKey, clientconfig.EnvServer, clientconfig.EnvContext, clientconfig.EnvFile:
+		case clientconfig.EnvAPIKey, clientconfig.EnvServer, clientconfig.EnvContext, clientconfig.EnvFile, envPrometheus:
 		case "PATH":
 			path = value
 		default:

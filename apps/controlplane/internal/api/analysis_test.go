@@ -1,0 +1,117 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func readsMetrics(cfg *api.Config) { cfg.ReadsMetrics = true }
+
+const (
+	errorRate   = windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE
+	queueLength = windlassv1.AnalysisCheck_TEMPLATE_QUEUE_LENGTH
+)
+
+func TestAnAnalysisThatContradictsItselfIsToldByField(t *testing.T) {
+	w := setup(t, readsMetrics)
+	steps := []*windlassv1.CanaryStep{{Weight: 10, Pause: "5m"}}
+	of := func(strategy windlassv1.RolloutPolicy_Strategy, checks ...*windlassv1.AnalysisCheck) *windlassv1.RolloutPolicy {
+		p := &windlassv1.RolloutPolicy{Strategy: strategy, Analysis: checks}
+		if strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
+			p.Steps = steps
+		}
+		return p
+	}
+	canaryOf := func(checks ...*windlassv1.AnalysisCheck) *windlassv1.RolloutPolicy { return of(3, checks...) }
+	waved := func(p *windlassv1.RolloutPolicy, bake time.Duration) *windlassv1.RolloutPolicy {
+		p.Waves = []*windlassv1.Wave{{BakeTime: durationpb.New(bake)}}
+		return p
+	}
+	ratio := func() *windlassv1.VersusOld { return &windlassv1.VersusOld{MaxRatio: new(1.2)} }
+	for name, c := range map[string]struct {
+		policy *windlassv1.RolloutPolicy
+		field  string
+	}{
+		"nothing is measured":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Max: new(1.0)}), "rollout.analysis[0].template"},
+		"two things are":             {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Query: "up", Max: new(1.0)}), "rollout.analysis[0].query"},
+		"a query without a name":     {canaryOf(&windlassv1.AnalysisCheck{Query: "up", Max: new(1.0)}), "rollout.analysis[0].name"},
+		"no bound":                   {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate}), "rollout.analysis[0]"},
+		"an empty comparison":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{}}), "rollout.analysis[0]"},
+		"no number is within":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1), Min: new(0.2)}), "rollout.analysis[0].max"},
+		"nor any ratio":              {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.0), MinRatio: new(2.0)}}), "rollout.analysis[0].versus_old.max_ratio"},
+		"two of one name":            {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[1].name"},
+		"an unknown variable":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{pod=\"{{pod}}\"}", Max: new(1.0)}), "rollout.analysis[0].query"},
+		"the same for both versions": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{region=\"{{region}}\"}", VersusOld: ratio()}), "rollout.analysis[0].query"},
+		"samples that nobody counts": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].min_samples"},
+		"samples for nothing":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samples_query"},
+		"a template's samples":       {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samples_query"},
+		"a pause too short":          {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(6 * time.Minute)}), "rollout.analysis[0].interval"},
+		"a bake too short":           {waved(canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), 30*time.Second), "rollout.analysis[0].interval"},
+		"a promotion too early":      {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 10s", InitialWeight: 5, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(1.0)}}}, "rollout.analysis[0].interval"},
+		"never, when rolling":        {of(1, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0]"},
+		"with what, in a bake":       {waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, VersusOld: ratio()}), time.Hour), "rollout.analysis[0].versus_old"},
+		"no requests to judge by":    {of(4, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0].template"},
+		"no old version to compare":  {&windlassv1.RolloutPolicy{Strategy: 3, Steps: []*windlassv1.CanaryStep{{Weight: 100, Pause: "5m"}}, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, VersusOld: ratio()}}}, "rollout.analysis[0].versus_old"},
+		"not a number":               {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(nan())}), "rollout.analysis[0].max"},
+		"an interval of nothing":     {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(0)}), "rollout.analysis[0].interval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.deployBy("chat", c.policy)
+			refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, c.field)
+		})
+	}
+	for name, policy := range map[string]*windlassv1.RolloutPolicy{
+		"canary": canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1), VersusOld: ratio()},
+			&windlassv1.AnalysisCheck{Name: "own", Query: "sum(rate(x{{{selector}}}[{{window}}]))", SamplesQuery: "sum(y)", MinSamples: 3, VersusOld: ratio()}),
+		"rolling":    waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1)}), time.Hour),
+		"blue-green": of(4, &windlassv1.AnalysisCheck{Template: queueLength, Max: new(3.0)}),
+	} {
+		_, err := w.deployBy("chat", policy)
+		require.NoError(t, err, name)
+	}
+}
+
+func nan() float64 {
+	zero := 0.0
+	return zero / zero
+}
+
+func TestWhereNobodyMeasuresAnAnalysisIsRefused(t *testing.T) {
+	w := setup(t)
+	p := canary(&windlassv1.CanaryStep{Weight: 10})
+	p.Analysis = []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(0.1)}}
+	_, err := w.deployBy("chat", p)
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis")
+}
+
+func TestAnAnalysisIsShownWithItsDefaultsAndWhereItIs(t *testing.T) {
+	w := setup(t, readsMetrics)
+	p := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "1h"})
+	p.Analysis = []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(0.1)}}
+	for _, arg := range []string{"a", "b"} {
+		_, err := w.deployBy("chat", p, args(arg))
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	_, progress := w.progress("chat")
+	c := progress.GetPolicy().GetAnalysis()[0]
+	require.Equal(t, "error-rate", c.GetName())
+	require.Equal(t, []any{int32(10), time.Minute, 5 * time.Minute}, []any{c.GetMinSamples(), c.GetInterval().AsDuration(), c.GetWindow().AsDuration()})
+	var shown []*windlassv1.CheckProgress
+	for _, wave := range progress.GetWaves() {
+		for _, g := range wave.GetRegions() {
+			shown = append(shown, g.GetChecks()...)
+		}
+	}
+	require.Len(t, shown, 1)
+	require.Equal(t, windlassv1.CheckProgress_STATE_WAITING, shown[0].GetState())
+	require.Nil(t, shown[0].Figure)
+	require.Greater(t, shown[0].GetDueAt(), time.Now().UnixMilli())
+}

@@ -1,0 +1,146 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
+	for _, c := range checks {
+		analysis.WithDefaults(c)
+		c.Interval, c.Window = durationpb.New(analysis.Interval(c)), durationpb.New(analysis.Window(c))
+	}
+}
+
+// checkAnalysis judges the policy's checks, each by itself and against when it would run.
+func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
+	names := map[string]bool{}
+	for i, c := range p.GetAnalysis() {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if err := checkQuery(c, at); err != nil {
+			return err
+		}
+		if err := checkBounds(c, at); err != nil {
+			return err
+		}
+		if n := analysis.Name(c); names[n] {
+			return invalidFix(at+".name", fmt.Sprintf("two checks are named %q", n), "Give each a name of its own.")
+		}
+		names[analysis.Name(c)] = true
+		if err := checkWhen(p, c, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkQuery judges what is measured.
+func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
+	template := c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED
+	switch {
+	case template && c.GetQuery() != "":
+		return invalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
+	case !template && c.GetQuery() == "":
+		return invalidFix(at+".template", "the check says not what is measured",
+			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), or a query in PromQL.")
+	case !template && c.GetName() == "":
+		return invalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
+	case template && c.GetSamplesQuery() != "":
+		return invalidFix(at+".samples_query", "the template counts its samples itself", "Leave samples_query out, or write a query of your own.")
+	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
+		return invalidFix(at+".min_samples", "nothing counts the samples of a query", "Add a samples_query, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
+	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
+		return invalidFix(at+".samples_query", "samples are counted, and any number will do", "Say with min_samples how many it takes.")
+	}
+	for name, query := range map[string]string{"query": c.GetQuery(), "samples_query": c.GetSamplesQuery()} {
+		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
+			return invalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
+		}
+	}
+	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {
+		return invalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
+			"Name the version's series, by {{selector}}, {{deployment}} or {{version}}.")
+	}
+	return nil
+}
+
+// checkBounds judges how far the figure may go.
+func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
+	if !analysis.Absolute(c) && !analysis.Compares(c) {
+		return invalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versus_old.max_ratio, for example 1.2.")
+	}
+	v := c.GetVersusOld()
+	for _, b := range []struct {
+		name        string
+		most, least *float64
+	}{
+		{"max", c.Max, c.Min},
+		{"versus_old.max_ratio", versus(v).MaxRatio, versus(v).MinRatio},
+		{"versus_old.max_difference", versus(v).MaxDifference, versus(v).MinDifference},
+	} {
+		if b.most != nil && b.least != nil && *b.most < *b.least {
+			return invalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")
+		}
+	}
+	return nil
+}
+
+func versus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
+	if v == nil {
+		return &windlassv1.VersusOld{}
+	}
+	return v
+}
+
+// checkWhen judges whether there is a time at which the check can say something.
+func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at string) error {
+	interval := analysis.Interval(c)
+	bakes := false
+	for i, w := range p.GetWaves() {
+		bake := w.GetBakeTime().AsDuration()
+		bakes = bakes || bake > 0
+		if bake > 0 && bake < interval && analysis.Absolute(c) {
+			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and waves[%d] bakes for %s: that would end before the first measurement", interval, i, bake),
+				"Measure more often, or bake longer.")
+		}
+	}
+	for i, s := range p.GetSteps() {
+		pause, manual, err := plan.ParsePause(s.GetPause())
+		switch {
+		case err == nil && !manual && pause > 0 && pause < interval:
+			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
+				"Measure more often, or pause longer.")
+		case s.GetWeight() == 100 && analysis.Compares(c):
+			return invalidFix(at+".versus_old", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
+				"End the steps below 100, which comes after the last one anyway, or use max or min.")
+		}
+	}
+	if after, manual, err := plan.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
+		return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
+			"Measure more often, or promote later.")
+	}
+	switch plan.StrategyOf(p) {
+	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		if p.GetInitialWeight() == 0 && analysis.OfRequests(c) {
+			return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initial_weight of 0: it would be held for good",
+				"Set initial_weight to 1 or more, or use a query that needs no requests of users.")
+		}
+	default:
+		if !bakes {
+			return invalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
+				"Give waves a bake_time, or use strategy canary or blue-green.")
+		}
+		if !analysis.Absolute(c) {
+			return invalidFix(at+".versus_old", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
+				"Use max or min, or strategy canary or blue-green.")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+// Package promql asks Prometheus, or what speaks its API, for the figures of rollouts'
+// checks. It decides nothing: what cannot be had is told as a problem, and package plan
+// says what that means.
+//
+// However many checks are due at once, a bounded number of queries is on its way, each
+// with a deadline, and all of a step together with one. Nothing is tried twice: the next
+// interval is the next try.
+package promql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+)
+
+const (
+	// queryTimeout is many times what an instant query over minutes takes.
+	queryTimeout = 10 * time.Second
+	// stepTimeout leaves the step that asks time to write what came of it.
+	stepTimeout = 20 * time.Second
+	// maxQueries at once, of this process: half of what Prometheus runs at once by default.
+	maxQueries = 10
+	// maxAnswer is far more than one number takes. A query that forgot to aggregate over a
+	// large fleet answers with more.
+	maxAnswer = 1 << 20
+)
+
+// Config of a Source.
+type Config struct {
+	// URL of Prometheus, with the path below which its API is, if any. It may hold a user
+	// and a password.
+	URL string
+	// TokenFile holds a bearer token, read for each query; empty: none.
+	TokenFile  string
+	Registerer prometheus.Registerer
+}
+
+// Source measures. It is safe for concurrent use.
+type Source struct {
+	api   v1.API
+	slots chan struct{}
+	took  *prometheus.HistogramVec
+}
+
+// New checks cfg. It does not ask whether Prometheus is there: it may come later.
+func New(cfg Config) (*Source, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("the URL of Prometheus, %q, is not one of http or https: write for example http://prometheus:9090", redacted(cfg.URL))
+	}
+	if cfg.Registerer == nil {
+		return nil, errors.New("promql: Registerer is required")
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
+	base.MaxConnsPerHost = maxQueries
+	client, err := api.NewClient(api.Config{Address: cfg.URL, Client: &http.Client{
+		Transport: transport{base: base, tokenFile: cfg.TokenFile},
+		// A redirect would take the credentials elsewhere, or end at a page to log in.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("make a client of Prometheus: %w", err)
+	}
+	s := &Source{
+		api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "windlass_analysis_query_duration_seconds",
+			Help:    "Time that queries of rollouts' checks took, by whether they were answered.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
+		}, []string{"outcome"}),
+	}
+	return s, cfg.Registerer.Register(s.took)
+}
+
+func redacted(text string) string {
+	if u, err := url.Parse(text); err == nil {
+		return u.Redacted()
+	}
+	return "(not a URL)"
+}
+
+// transport adds credentials, and bounds answers.
+type transport struct {
+	base      http.RoundTripper
+	tokenFile string
+}
+
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	if t.tokenFile != "" {
+		token, err := os.ReadFile(t.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the token for Prometheus: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	resp, err := t.base.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{&bounded{resp.Body, maxAnswer}, resp.Body}
+	return resp, nil
+}
+
+// bounded fails beyond so many bytes.
+type bounded struct {
+	io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("the answer is larger than %d bytes: aggregate it to one number, for example with sum()", maxAnswer)
+	}
+	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// Measure takes each measurement, or says why it could not.
+func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("Prometheus has not answered all that was asked within %s", stepTimeout))
+	defer cancel()
+	out := make([]plan.Measurement, len(due))
+	var wg sync.WaitGroup
+	for i, m := range due {
+		out[i] = plan.Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since}
+		figures := &out[i].Figures
+		problems := make([]error, 4)
+		var asked sync.WaitGroup
+		at := time.Now()
+		for j, one := range []struct {
+			query string
+			to    **float64
+		}{
+			{m.Queries.New, &figures.New},
+			{m.Queries.NewSamples, &figures.NewSamples},
+			{m.Queries.Old, &figures.Old},
+			{m.Queries.OldSamples, &figures.OldSamples},
+		} {
+			if one.query != "" {
+				asked.Go(func() { *one.to, problems[j] = s.ask(ctx, one.query, at) })
+			}
+		}
+		wg.Go(func() {
+			asked.Wait()
+			out[i].At = time.Now().UnixMilli()
+			for _, err := range problems {
+				if err != nil {
+					figures.Problem = err.Error()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// ask returns the query's number, nil if there is none.
+func (s *Source) ask(ctx context.Context, query string, at time.Time) (figure *float64, err error) {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.slots }()
+	begin := time.Now()
+	defer func() {
+		outcome := "ok"
+		if err != nil {
+			outcome = "error"
+		}
+		s.took.WithLabelValues(outcome).Observe(time.Since(begin).Seconds())
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, queryTimeout, fmt.Errorf("Prometheus has not answered within %s", queryTimeout))
+	defer cancel()
+	value, _, _, err := s.api.Query(ctx, query, at, v1.WithTimeout(queryTimeout))
+	if err != nil {
+		return nil, problem(ctx, err)
+	}
+	return one(value)
+}
+
+// problem says what went wrong to whoever wrote the query or runs Prometheus: without the
+// URL, which is the operator's.
+func problem(ctx context.Context, err error) error {
+	var refused *v1.Error
+	var unreachable *url.Error
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &refused) && refused.Type == v1.ErrBadData:
+		return fmt.Errorf("Prometheus refuses the query: %s", refused.Msg)
+	case errors.As(err, &refused):
+		return fmt.Errorf("Prometheus fails: %s", refused.Msg)
+	case errors.As(err, &unreachable):
+		return fmt.Errorf("Prometheus cannot be reached: %w", unreachable.Err)
+	}
+	return fmt.Errorf("Prometheus cannot be asked: %w", err)
+}
+
+func one(value model.Value) (*float64, error) {
+	switch v := value.(type) {
+	case *model.Scalar:
+		return new(float64(v.Value)), nil
+	case model.Vector:
+		switch len(v) {
+		case 0:
+			return nil, nil //nolint:nilnil // no figure is what was found, and no error
+		case 1:
+			return new(float64(v[0].Value)), nil
+		}
+		return nil, fmt.Errorf("the query has %d results: aggregate them to one, for example with sum()", len(v))
+	}
+	return nil, fmt.Errorf("the query's result is a %s, and should be one number", value.Type())
+}

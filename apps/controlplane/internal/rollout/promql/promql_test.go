@@ -1,0 +1,163 @@
+package promql_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
+)
+
+// setup answers queries as handler does; the real Prometheus answers in the end-to-end
+// tests.
+func setup(t *testing.T, handler http.HandlerFunc) *promql.Source {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	s, err := promql.New(promql.Config{URL: server.URL, Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	return s
+}
+
+func measure(t *testing.T, s *promql.Source, q analysis.Queries) plan.Measurement {
+	before := time.Now().UnixMilli()
+	out := s.Measure(t.Context(), []plan.Measure{{RegionID: "reg_1", Check: "errors", Since: 7, Queries: q}})
+	require.Len(t, out, 1)
+	require.Equal(t, []any{"reg_1", "errors", int64(7)}, []any{out[0].RegionID, out[0].Check, out[0].Since})
+	require.GreaterOrEqual(t, out[0].At, before)
+	return out[0]
+}
+
+func answer(w http.ResponseWriter, result string) {
+	_, _ = fmt.Fprintf(w, `{"status":"success","data":%s}`, result)
+}
+
+const (
+	oneSeries = `{"resultType":"vector","result":[{"metric":{},"value":[1,"%s"]}]}`
+	noSeries  = `{"resultType":"vector","result":[]}`
+)
+
+func TestEachQueryIsItsOwnFigure(t *testing.T) {
+	s := setup(t, func(w http.ResponseWriter, r *http.Request) {
+		switch q := r.FormValue("query"); q {
+		case "new":
+			answer(w, fmt.Sprintf(oneSeries, "0.25"))
+		case "samples":
+			answer(w, `{"resultType":"scalar","result":[1,"12"]}`)
+		default:
+			answer(w, noSeries)
+		}
+	})
+	f := measure(t, s, analysis.Queries{New: "new", NewSamples: "samples", Old: "old"}).Figures
+	require.Empty(t, f.Problem)
+	require.Equal(t, []float64{0.25, 12}, []float64{*f.New, *f.NewSamples})
+	require.Nil(t, f.Old, "no series is no figure")
+	require.Nil(t, f.OldSamples)
+}
+
+func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		says   string
+	}{
+		"several series": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, `{"resultType":"vector","result":[{"metric":{"a":"1"},"value":[1,"1"]},{"metric":{"a":"2"},"value":[1,"1"]}]}`)
+		}, "2 results: aggregate them"},
+		"a matrix": {func(w http.ResponseWriter, _ *http.Request) { answer(w, `{"resultType":"matrix","result":[]}`) }, "is a matrix"},
+		"bad query": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error: unexpected }"}`)
+		}, "Prometheus refuses the query: parse error"},
+		"not Prometheus": {func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") }, "Prometheus "},
+		"away":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "Prometheus fails"},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, "Prometheus fails"},
+		"endless": {func(w http.ResponseWriter, _ *http.Request) {
+			for range 64 {
+				_, _ = fmt.Fprint(w, strings.Repeat(" ", 64<<10))
+			}
+		}, "larger than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := measure(t, setup(t, c.answer), analysis.Queries{New: "new"}).Figures
+			require.Contains(t, f.Problem, c.says)
+			require.NotContains(t, f.Problem, "127.0.0.1", "the address is the operator's")
+		})
+	}
+	nobody, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	require.Contains(t, measure(t, nobody, analysis.Queries{New: "new"}).Figures.Problem, "cannot be reached")
+}
+
+func TestASilentPrometheusIsNotWaitedForBeyondTheDeadline(t *testing.T) {
+	s := setup(t, func(_ http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm() // a server notices that its caller is gone once it has read the call
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, context.DeadlineExceeded)
+	defer cancel()
+	var due []plan.Measure
+	for range plan.MaxMeasure {
+		due = append(due, plan.Measure{Queries: analysis.Queries{New: "new"}})
+	}
+	for _, m := range s.Measure(ctx, due) {
+		require.NotEmpty(t, m.Figures.Problem)
+	}
+}
+
+func TestABoundedNumberOfQueriesIsOnItsWay(t *testing.T) {
+	var now, beyond atomic.Int32
+	s := setup(t, func(w http.ResponseWriter, _ *http.Request) {
+		if now.Add(1) > 10 {
+			beyond.Add(1)
+		}
+		defer now.Add(-1)
+		answer(w, fmt.Sprintf(oneSeries, "1"))
+	})
+	var due []plan.Measure
+	for range 50 {
+		due = append(due, plan.Measure{Queries: analysis.Queries{New: "a", NewSamples: "b", Old: "c", OldSamples: "d"}})
+	}
+	for _, m := range s.Measure(t.Context(), due) {
+		require.Empty(t, m.Figures.Problem)
+	}
+	require.Zero(t, beyond.Load())
+}
+
+func TestTheTokenIsReadForEachQuery(t *testing.T) {
+	var got atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(r.Header.Get("Authorization"))
+		answer(w, noSeries)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	s, err := promql.New(promql.Config{URL: server.URL, TokenFile: file, Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	require.Contains(t, measure(t, s, analysis.Queries{New: "new"}).Figures.Problem, "token")
+	for _, token := range []string{"first", "second"} {
+		require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
+		require.Empty(t, measure(t, s, analysis.Queries{New: "new"}).Figures.Problem)
+		require.Equal(t, "Bearer "+token, got.Load())
+	}
+}
+
+func TestAURLThatIsNoneIsRefusedWithoutItsPassword(t *testing.T) {
+	for _, text := range []string{"", "prometheus:9090", "ftp://ada:secret@host"} {
+		_, err := promql.New(promql.Config{URL: text, Registerer: prometheus.NewRegistry()})
+		require.ErrorContains(t, err, "http://prometheus:9090", text)
+		require.NotContains(t, err.Error(), "secret")
+	}
+}

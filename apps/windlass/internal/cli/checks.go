@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// checksTable shows every check of the analysis, where it was measured or is to be.
+func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
+	var some bool
+	for _, wave := range p.Waves {
+		for _, g := range wave.Regions {
+			for _, c := range g.Checks {
+				if !some {
+					row(w)
+					row(w, "CHECK", "REGION", "STATE", "FIGURE", "OLD", "SAMPLES", "FAILURES", "MEASURED", "NEXT", "SAYS")
+					some = true
+				}
+				row(w, c.Name, g.Region, checkState(c), figure(c.Figure), figure(c.OldFigure), samples(c),
+					fmt.Sprintf("%d of %d", c.Failures, c.FailureLimit), ago(c.MeasuredAt), until(c.DueAt), firstLine(c.Message))
+			}
+		}
+	}
+}
+
+func checkState(c *windlassv1.CheckProgress) string {
+	text := word(c.State, "STATE_")
+	if c.HeldSince != 0 {
+		text += " for " + ago(c.HeldSince)
+	}
+	return text
+}
+
+func figure(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*v, 'g', 4, 64)
+}
+
+// samples of the new version and of the old one, as they were counted.
+func samples(c *windlassv1.CheckProgress) string {
+	count := func(v *float64) string {
+		if v == nil {
+			return "-"
+		}
+		return strconv.FormatFloat(math.Round(*v), 'f', 0, 64)
+	}
+	if c.OldSamples == nil {
+		return count(c.Samples)
+	}
+	return count(c.Samples) + "/" + count(c.OldSamples)
+}
+
+func until(at int64) string {
+	if at == 0 {
+		return "-"
+	}
+	return "in " + short(max(0, time.Until(time.UnixMilli(at))))
+}
+
+// heldBy tells which check keeps a region from going on although its time is over, and
+// what people can do; empty for none.
+func heldBy(p *windlassv1.RolloutProgress) string {
+	now := time.Now().UnixMilli()
+	for _, wave := range p.GetWaves() {
+		for _, g := range wave.Regions {
+			over, on := false, "promote"
+			switch {
+			case wave.State == windlassv1.WaveProgress_STATE_BAKING:
+				over, on = now >= wave.BakingUntil, "skip-bake"
+			case g.State == windlassv1.RegionProgress_STATE_ROLLING:
+				over = g.StepUntil != 0 && now >= g.StepUntil
+			}
+			if !over {
+				continue
+			}
+			for _, c := range g.Checks {
+				if c.State == windlassv1.CheckProgress_STATE_HELD {
+					return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, g.Region, ago(c.HeldSince), firstLine(c.Message), on)
+				}
+			}
+		}
+	}
+	return ""
+}
