@@ -47,6 +47,8 @@ type stackConfig struct {
 	groups  []string
 	// replicas of the control plane, 1 or 2; 1 by default.
 	replicas int
+	// prometheus: one runs beside it, and the control plane asks it.
+	prometheus bool
 }
 
 // stack is one installation.
@@ -64,6 +66,9 @@ type stack struct {
 	// patience of conditions; patience unless a test has more.
 	patience time.Duration
 	order    []string // of the start; stopped in reverse
+
+	// prometheus is its URL, empty for none.
+	prometheus string
 
 	// balancer is before the control plane when that has replicas; else nil.
 	balancer *balancer
@@ -159,6 +164,9 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	if cfg.runtime == "kubernetes" {
 		s.addClusters()
 	}
+	if cfg.prometheus {
+		s.addPrometheus()
+	}
 	var starting sync.WaitGroup
 	for _, name := range slices.Clone(s.order) {
 		starting.Go(func() { s.start(name) })
@@ -250,6 +258,7 @@ func (s *stack) addControlPlane(built, name string) {
 		"--restate-admin=http://" + address(s.restateConfig.AdminPort),
 		"--restate-listen=" + address(workflows),
 		"--key-file=" + s.keyFile(),
+		"--prometheus-url=" + s.prometheus,
 	})
 }
 

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const partPrometheus = "prometheus"
+
+// prometheusProgram finds Prometheus, or takes it out of Debian's package: unpacked into
+// the cache and not installed, since an installation would start it as a service. It
+// needs no root, and whoever has it in PATH needs no Debian.
+func prometheusProgram(ctx context.Context) (string, error) {
+	if path, err := exec.LookPath("prometheus"); err == nil {
+		return path, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "windlass", "prometheus")
+	path := filepath.Join(dir, "usr", "bin", "prometheus")
+	lock, err := flock.Acquire(ctx, filepath.Join(cache, "windlass", "prometheus.lock"), func() {})
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Unlock() }()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "prometheus-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp) //nolint:errcheck // the cache's next owner does
+	download := func() error {
+		cmd := exec.CommandContext(ctx, "apt-get", "-qq", "-o", "Acquire::Retries=3", "download", "prometheus")
+		cmd.Dir = tmp
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("apt-get download prometheus: %w: %s", err, out)
+		}
+		return nil
+	}
+	if err := download(); err != nil {
+		// The lists may be missing, or of another day. Only root may fetch them.
+		out, updateErr := exec.CommandContext(ctx, "apt-get", "-qq", "update").CombinedOutput()
+		if updateErr != nil {
+			return "", fmt.Errorf("%w; apt-get update: %w: %s: put prometheus 2.42 or newer in PATH", err, updateErr, out)
+		}
+		if err := download(); err != nil {
+			return "", err
+		}
+	}
+	packages, err := filepath.Glob(filepath.Join(tmp, "prometheus_*.deb"))
+	if err != nil || len(packages) != 1 {
+		return "", fmt.Errorf("apt-get downloaded %q", packages)
+	}
+	unpacked := filepath.Join(tmp, "root")
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "--extract", packages[0], unpacked).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("dpkg-deb: %w: %s", err, out)
+	}
+	return path, errors.Join(os.RemoveAll(dir), os.Rename(unpacked, dir))
+}
+
+// addPrometheus has one scrape, twice a second, the targets that serveFigures writes.
+func (s *stack) addPrometheus() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	path, err := prometheusProgram(ctx)
+	require.NoError(s.t, err)
+	dir := filepath.Join(s.dir, partPrometheus)
+	port := freePort(s.t)
+	s.prometheus = "http://" + address(port)
+	require.NoError(s.t, os.MkdirAll(dir, 0o700))
+	require.NoError(s.t, os.WriteFile(s.targetsFile(), []byte("[]"), 0o600))
+	config := filepath.Join(dir, "prometheus.yml")
+	require.NoError(s.t, os.WriteFile(config, []byte(`global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+scrape_configs:
+- job_name: instances
+  file_sd_configs: [{files: [`+s.targetsFile()+`], refresh_interval: 1s}]
+`), 0o600))
+	log := filepath.Join(dir, "log")
+	s.add(partPrometheus, log, func(context.Context) (server, error) {
+		p, err := proc.Start(proc.Spec{
+			Name: partPrometheus, Path: path, Env: s.environ(), Dir: dir,
+			Args: []string{
+				"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address(port),
+				"--storage.tsdb.retention.time=1h", "--log.level=warn",
+			},
+			RecordFile: filepath.Join(dir, "process.json"), LogFile: log, DieWithParent: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return program{p, 25 * time.Second}, nil
+	})
+	s.parts[partPrometheus].up = s.prometheus + "/-/ready"
+}
+
+func (s *stack) targetsFile() string { return filepath.Join(s.dir, partPrometheus, "targets.json") }
+
+// serveFigures has Prometheus know every instance that runs, by the labels that analysis asks
+// for, and sends each a request now and then, until the test ends.
+func (s *stack) serveFigures(t *testing.T, apps ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	type target struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	go func() {
+		defer close(done)
+		var told string
+		for ctx.Err() == nil {
+			targets := []target{}
+			for _, app := range apps {
+				for _, p := range s.runningOf(app) {
+					at := "127.0.0.1:" + p.env["PORT"]
+					targets = append(targets, target{[]string{at}, map[string]string{
+						"windlass_deployment": p.deployment(), "windlass_region": p.region(),
+					}})
+					// It may be loading, or ending.
+					_ = ask(ctx, "http://"+at)
+				}
+			}
+			text, err := json.Marshal(targets)
+			if err == nil && string(text) != told {
+				told = string(text)
+				err = atomicfile.Write(s.targetsFile(), text, 0o600)
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+}
+
+func ask(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	cmd := `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`
+	return post(ctx, url+"/v1/chat/completions", strings.NewReader(cmd))
+}
