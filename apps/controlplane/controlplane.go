@@ -25,6 +25,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -54,6 +55,7 @@ type serveFlags struct {
 	PeerListen       string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Prometheus       metricsFlags  `embed:"" prefix:"prometheus-"`
+	WebhookAllow     []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
@@ -204,6 +206,10 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	allowHooks, err := webhook.ParseAllowed(f.WebhookAllow)
+	if err != nil {
+		return fmt.Errorf("--webhook-allow: %w", err)
+	}
 	box, err := seal.LoadOrCreate(f.KeyFile)
 	if err != nil {
 		return err
@@ -229,7 +235,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	var workflows *restate.Driver
 	c, err := newCore(parts{
-		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, metrics: metrics, box: box,
+		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, metrics: metrics, allowHooks: allowHooks, box: box,
 		newDriver: func(step rollout.Step) (driver, error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Ingress: f.RestateIngress, Admin: f.RestateAdmin,

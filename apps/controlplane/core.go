@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -50,6 +52,8 @@ type parts struct {
 	auditRetention time.Duration
 	// metrics of apps; nil: nobody reads any.
 	metrics rollout.Measurer
+	// allowHooks are networks in which web-hooks may be, beside public addresses.
+	allowHooks []netip.Prefix
 	// keep and forgetEvery; zero values: fleet's defaults.
 	keep        keepFlags
 	forgetEvery time.Duration
@@ -108,8 +112,15 @@ func newCore(p parts) (*core, error) {
 	c := &core{parts: p}
 	tracer := p.tracer.Tracer("windlass/controlplane")
 
+	hooks, err := webhook.New(webhook.Config{
+		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
 	stepper, err := rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: p.metrics, Domain: p.domain, IsNotFound: isNotFound,
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: p.metrics, Hooks: hooks,
+		Domain: p.domain, IsNotFound: isNotFound,
 		Log: p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
 	})
 	if err != nil {
@@ -182,7 +193,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
-		Limits: p.limits, ReadsMetrics: p.metrics != nil, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: hooks.Allows, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 	})
 	if err != nil {
 		return nil, err

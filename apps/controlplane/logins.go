@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -15,16 +14,12 @@ func (p parts) logins(ctx context.Context, app model.App, names []string) ([]str
 	err := p.store.View(ctx, func(tx store.Tx) error {
 		out = nil
 		for _, name := range names {
-			s, err := tx.GetSecret(app.WorkspaceID, app.EnvironmentID, name)
+			value, err := p.openSecret(tx, app.WorkspaceID, app.EnvironmentID, name)
 			if isNotFound(err) {
 				continue
 			}
 			if err != nil {
-				return fmt.Errorf("read secret %s: %w", name, err)
-			}
-			value, err := p.box.Open(s.Ciphertext, model.SecretContext(s.EnvironmentID, s.Name, s.Version))
-			if err != nil {
-				return fmt.Errorf("open secret %s version %d of environment %s: %w", name, s.Version, s.EnvironmentID, err)
+				return err
 			}
 			out = append(out, string(value))
 		}

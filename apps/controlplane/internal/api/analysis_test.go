@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -76,6 +77,90 @@ func TestAnAnalysisThatContradictsItselfIsToldByField(t *testing.T) {
 		_, err := w.deployBy("chat", policy)
 		require.NoError(t, err, name)
 	}
+}
+
+func hookAt(url string) *windlassv1.AnalysisCheck {
+	return &windlassv1.AnalysisCheck{Name: "smoke", Webhook: &windlassv1.WebHook{Url: url}}
+}
+
+func TestAWebHookThatContradictsItselfIsToldByField(t *testing.T) {
+	const url = "https://hook.test/smoke"
+	w := setup(t)
+	with := func(edit func(*windlassv1.AnalysisCheck)) *windlassv1.AnalysisCheck {
+		c := hookAt(url)
+		edit(c)
+		return c
+	}
+	for name, c := range map[string]struct {
+		check *windlassv1.AnalysisCheck
+		field string
+	}{
+		"no address":        {hookAt(""), "webhook.url"},
+		"no scheme":         {hookAt("hook.test/smoke"), "webhook.url"},
+		"another scheme":    {hookAt("gopher://hook.test"), "webhook.url"},
+		"a password":        {hookAt("https://ada:hunter2@hook.test"), "webhook.url"},
+		"a fragment":        {hookAt(url + "#hunter2"), "webhook.url"},
+		"no name":           {with(func(c *windlassv1.AnalysisCheck) { c.Name = "" }), "name"},
+		"a query":           {with(func(c *windlassv1.AnalysisCheck) { c.Query = "up" }), "query"},
+		"a template":        {with(func(c *windlassv1.AnalysisCheck) { c.Template = errorRate }), "template"},
+		"a bound":           {with(func(c *windlassv1.AnalysisCheck) { c.Max = new(0.1) }), "max"},
+		"another bound":     {with(func(c *windlassv1.AnalysisCheck) { c.VersusOld = &windlassv1.VersusOld{MaxRatio: new(1.0)} }), "versus_old"},
+		"samples":           {with(func(c *windlassv1.AnalysisCheck) { c.MinSamples = 3 }), "min_samples"},
+		"a window":          {with(func(c *windlassv1.AnalysisCheck) { c.Window = durationpb.New(time.Minute) }), "window"},
+		"no time":           {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.Timeout = durationpb.New(0) }), "webhook.timeout"},
+		"too much time":     {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.Timeout = durationpb.New(16 * time.Second) }), "webhook.timeout"},
+		"no secret's name":  {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.SigningSecret = "Hunter2!" }), "webhook.signing_secret"},
+		"a pause too short": {with(func(c *windlassv1.AnalysisCheck) { c.Interval = durationpb.New(6 * time.Minute) }), "interval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := canary(&windlassv1.CanaryStep{Weight: 10, Pause: "5m"})
+			p.Analysis = []*windlassv1.AnalysisCheck{c.check}
+			_, err := w.deployBy("chat", p)
+			refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[0]."+c.field)
+			require.NotContains(t, err.Error(), "hunter2")
+		})
+	}
+	p := &windlassv1.RolloutPolicy{Strategy: 1, Analysis: []*windlassv1.AnalysisCheck{hookAt(url)}}
+	_, err := w.deployBy("chat", p)
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[0]")
+	p.Waves = []*windlassv1.Wave{{BakeTime: durationpb.New(time.Hour)}}
+	_, err = w.deployBy("chat", p)
+	require.NoError(t, err, "a web-hook needs no metrics, and judges while waves bake")
+}
+
+func TestAWebHookThatCouldNeverBeCalledIsRefused(t *testing.T) {
+	w := setup(t, func(cfg *api.Config) {
+		cfg.AllowsHookAt = func(a netip.Addr) bool { return !a.IsLoopback() }
+	})
+	deploy := func(check *windlassv1.AnalysisCheck) error {
+		p := canary(&windlassv1.CanaryStep{Weight: 10, Pause: "5m"})
+		p.Analysis = []*windlassv1.AnalysisCheck{check}
+		_, err := w.deployBy("chat", p)
+		return err
+	}
+	for _, url := range []string{"http://127.0.0.1:80/x", "https://[::1]/x"} {
+		refused(t, deploy(hookAt(url)), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[0].webhook.url")
+	}
+	signed := hookAt("https://198.51.100.1/x")
+	signed.Webhook.SigningSecret = "checks"
+	refused(t, deploy(signed), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "rollout.analysis[0].webhook.signing_secret")
+	w.setSecret("checks", "hunter2")
+	require.NoError(t, deploy(signed))
+}
+
+func TestAWebHookIsShownWithItsDefaults(t *testing.T) {
+	w := setup(t)
+	p := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "1h"})
+	p.Analysis = []*windlassv1.AnalysisCheck{hookAt("https://hook.test/smoke")}
+	for _, arg := range []string{"a", "b"} {
+		_, err := w.deployBy("chat", p, args(arg))
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	_, progress := w.progress("chat")
+	c := progress.GetPolicy().GetAnalysis()[0]
+	require.Equal(t, []time.Duration{time.Minute, 5 * time.Second}, []time.Duration{c.GetInterval().AsDuration(), c.GetWebhook().GetTimeout().AsDuration()})
+	require.Nil(t, c.Window, "what a web-hook has no use for is not made up")
 }
 
 func nan() float64 {

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"connectrpc.com/connect"
@@ -69,6 +70,8 @@ type Config struct {
 	Limits model.Limits
 	// ReadsMetrics: workflows can measure what a policy's analysis asks for.
 	ReadsMetrics bool
+	// AllowsHookAt: workflows may call web-hooks at the address; nil: at any.
+	AllowsHookAt func(netip.Addr) bool
 	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
 	MaxWatchers int
 }

@@ -23,11 +23,8 @@ func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *w
 	if err := checkPolicy(req.GetRollout(), spec, "rollout"); err != nil {
 		return nil, err
 	}
-	if len(req.GetRollout().GetAnalysis()) > 0 && !a.cfg.ReadsMetrics {
-		return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "rollout.analysis",
-			Fix: "Leave analysis out, or have the operator start the control plane with --prometheus-url.",
-		}, "this control plane reads no metrics: the rollout would be held for good")
+	if err := a.canMeasure(req.GetRollout(), "rollout.analysis"); err != nil {
+		return nil, err
 	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
 		return c.deploy(req, proto.CloneOf(spec))
@@ -44,6 +41,9 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 		return nil, err
 	}
 	if err := c.checkSecretsExist(environment.ID, spec, "spec"); err != nil {
+		return nil, err
+	}
+	if err := c.checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
 	pin(spec, environment.Variables, spec.GetEnv())

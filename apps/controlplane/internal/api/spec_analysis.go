@@ -2,20 +2,79 @@ package api
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
 	for _, c := range checks {
 		analysis.WithDefaults(c)
-		c.Interval, c.Window = durationpb.New(analysis.Interval(c)), durationpb.New(analysis.Window(c))
+		c.Interval = durationpb.New(analysis.Interval(c))
+		if h := c.GetWebhook(); h != nil {
+			h.Timeout = durationpb.New(analysis.Timeout(h))
+		} else {
+			c.Window = durationpb.New(analysis.Window(c))
+		}
 	}
+}
+
+// canMeasure judges whether this control plane can have the policy's checks measured.
+func (a *API) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
+	for i, c := range p.GetAnalysis() {
+		h := c.GetWebhook()
+		if h == nil && !a.cfg.ReadsMetrics {
+			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field,
+				Fix: "Leave analysis out, use web-hooks, or have the operator start the control plane with --prometheus-url.",
+			}, "this control plane reads no metrics: the rollout would be held for good")
+		}
+		if h == nil || a.cfg.AllowsHookAt == nil {
+			continue
+		}
+		u, err := analysis.ParseHookURL(h.GetUrl())
+		if err != nil {
+			return fmt.Errorf("read the url of %s[%d].webhook: %w", field, i, err)
+		}
+		// What a name means is known when it is called. An address is one for good.
+		if at, err := netip.ParseAddr(u.Hostname()); err == nil && !a.cfg.AllowsHookAt(at) {
+			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d].webhook.url", field, i),
+				Fix: "Use a public address, or have the operator start the control plane with --webhook-allow and its network.",
+			}, "the address is not public, and this control plane does not call it: the rollout would be held for good")
+		}
+	}
+	return nil
+}
+
+// checkSigningSecrets fails on secrets that the environment does not have.
+func (c *change) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
+	var names []string
+	for _, check := range p.GetAnalysis() {
+		if name := check.GetWebhook().GetSigningSecret(); name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	versions, err := c.SecretVersions(environmentID, names)
+	if err != nil {
+		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
+	}
+	for i, check := range p.GetAnalysis() {
+		if name := check.GetWebhook().GetSigningSecret(); name != "" && versions[name] == 0 {
+			return unknownSecret(fmt.Sprintf("%s[%d].webhook.signing_secret", field, i), name)
+		}
+	}
+	return nil
 }
 
 // checkAnalysis judges the policy's checks, each by itself and against when it would run.
@@ -43,12 +102,15 @@ func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
 // checkQuery judges what is measured.
 func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	template := c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED
+	if c.GetWebhook() != nil {
+		return checkHook(c, at)
+	}
 	switch {
 	case template && c.GetQuery() != "":
 		return invalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
 	case !template && c.GetQuery() == "":
 		return invalidFix(at+".template", "the check says not what is measured",
-			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), or a query in PromQL.")
+			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
 	case !template && c.GetName() == "":
 		return invalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
 	case template && c.GetSamplesQuery() != "":
@@ -66,6 +128,34 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {
 		return invalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
 			"Name the version's series, by {{selector}}, {{deployment}} or {{version}}.")
+	}
+	return nil
+}
+
+// checkHook judges a check that a web-hook gives the verdict of.
+func checkHook(c *windlassv1.AnalysisCheck, at string) error {
+	for _, other := range []struct {
+		name string
+		set  bool
+	}{
+		{"template", c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED},
+		{"query", c.GetQuery() != ""},
+		{"samples_query", c.GetSamplesQuery() != ""},
+		{"min_samples", c.GetMinSamples() != 0},
+		{"window", c.GetWindow() != nil},
+		{"max", c.Max != nil},
+		{"min", c.Min != nil},
+		{"versus_old", c.GetVersusOld() != nil},
+	} {
+		if other.set {
+			return invalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
+		}
+	}
+	if c.GetName() == "" {
+		return invalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
+	}
+	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
+		return invalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signing_secret.")
 	}
 	return nil
 }

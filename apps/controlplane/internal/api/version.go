@@ -413,12 +413,15 @@ func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.Deploy
 	}
 	for i, name := range names {
 		if versions[name] == 0 {
-			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-				Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET,
-				Field:  fmt.Sprintf("%s.secrets[%d].secret", field, i),
-				Fix:    "Set it with `windlass secret set`, then deploy again.",
-			}, fmt.Sprintf("the environment has no secret %q", name))
+			return unknownSecret(fmt.Sprintf("%s.secrets[%d].secret", field, i), name)
 		}
 	}
 	return nil
+}
+
+func unknownSecret(field, name string) error {
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, Field: field,
+		Fix: "Set it with `windlass secret set`, then deploy again.",
+	}, fmt.Sprintf("the environment has no secret %q", name))
 }

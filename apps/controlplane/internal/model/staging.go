@@ -111,6 +111,8 @@ type CourseCheck struct {
 	State windlassv1.CheckProgress_State
 	// DueAt is when it is measured next, MeasuredAt when it was last; 0: never.
 	DueAt, MeasuredAt int64
+	// Taken counts the measurements.
+	Taken int32
 	// Figures of the last measurement, nil for those that there were not.
 	New, NewSamples, Old, OldSamples *float64
 	Failures                         int32

@@ -37,6 +37,8 @@ type Measure struct {
 	// Since when the new version serves so.
 	Since   int64
 	Queries analysis.Queries
+	// Hook is the web-hook to call instead, nil for none.
+	Hook *analysis.Hook
 }
 
 // Measurement is what came of a Measure.
@@ -88,7 +90,7 @@ func (p *planner) analyse(d *model.Deployment, w *model.CourseWave, st *model.Co
 		}
 		m := p.measured(st.RegionID, check)
 		if m == nil {
-			p.measure(d, st, c, check, compares)
+			p.measure(d, w, st, c, check, compares)
 			continue
 		}
 		if p.takeIn(d, w, st, c, check, m, compares) {
@@ -116,12 +118,21 @@ func (p *planner) measured(region string, check *model.CourseCheck) (found *Meas
 }
 
 // measure asks for a measurement.
-func (p *planner) measure(d *model.Deployment, st *model.CourseRegion, c *windlassv1.AnalysisCheck, check *model.CourseCheck, compares bool) {
+func (p *planner) measure(
+	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
+	check *model.CourseCheck, compares bool,
+) {
 	if slices.ContainsFunc(p.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
 		return
 	}
 	if len(p.measures) == MaxMeasure {
 		p.deferred = true
+		return
+	}
+	m := Measure{RegionID: st.RegionID, Check: check.Name, Since: check.Since}
+	if c.GetWebhook() != nil {
+		m.Hook = p.hook(d, w, st, c, check, compares)
+		p.measures = append(p.measures, m)
 		return
 	}
 	fresh := p.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(p.now-check.Since)*time.Millisecond))
@@ -131,8 +142,32 @@ func (p *planner) measure(d *model.Deployment, st *model.CourseRegion, c *windla
 		old = &s
 	}
 	// What the API has checked expands; what did not would come back as no figure.
-	q, _ := analysis.Ask(c, fresh, old)
-	p.measures = append(p.measures, Measure{RegionID: st.RegionID, Check: check.Name, Since: check.Since, Queries: q})
+	m.Queries, _ = analysis.Ask(c, fresh, old)
+	p.measures = append(p.measures, m)
+}
+
+// hook is the call that asks for the check's next measurement: the same until that is
+// noted.
+func (p *planner) hook(
+	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
+	check *model.CourseCheck, compares bool,
+) *analysis.Hook {
+	call := analysis.Call{
+		ID:      analysis.CallID(p.course.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
+		Attempt: check.Taken + 1, Check: check.Name,
+		Workspace: analysis.Named{ID: p.app.WorkspaceID}, Project: analysis.Named{ID: p.app.ProjectID},
+		Environment: analysis.Named{ID: p.app.EnvironmentID}, App: analysis.Named{ID: p.app.ID, Name: p.app.Name},
+		RolloutID: p.course.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
+		Region: p.regionName(st.RegionID), Wave: w.Name, Stage: analysis.StageBake, Since: check.Since,
+	}
+	if live := p.live(); live != nil && live.ID != d.ID {
+		call.OldDeployment = &analysis.Release{ID: live.ID, Version: live.Version}
+	}
+	if compares {
+		call.Stage, call.Step = analysis.StageStep, st.Step+1
+	}
+	h := c.GetWebhook()
+	return &analysis.Hook{URL: h.GetUrl(), Timeout: analysis.Timeout(h), SigningSecret: h.GetSigningSecret(), Call: call}
 }
 
 func (p *planner) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
@@ -148,6 +183,7 @@ func (p *planner) takeIn(
 ) (failed bool) {
 	verdict, text := analysis.Judge(c, m.Figures, compares)
 	text = clean(text)
+	check.Taken++
 	was, apart := check.State, p.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
 	// As of this step and not of each answer: what came together stays together, and is

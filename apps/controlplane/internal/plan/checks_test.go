@@ -54,6 +54,8 @@ func scriptAnalysis(t *testing.T, text string) (out []*windlassv1.AnalysisCheck)
 				c.Interval = durationpb.New(wait)
 			case "hold":
 				c.HoldLimit = durationpb.New(wait)
+			case "hook":
+				c.Query, c.Webhook = "", &windlassv1.WebHook{Url: "https://hook.test", Timeout: durationpb.New(wait)}
 			default:
 				t.Fatalf("unknown setting %q of a check", key)
 			}
@@ -77,6 +79,11 @@ func (w *world) figures(check string, opts map[string]string) {
 			require.NoError(w.t, err)
 			*to = &n
 		}
+	}
+	if verdict := opts["verdict"]; verdict != "" {
+		said, _, err := analysis.ParseAnswer(fmt.Appendf(nil, `{"verdict": %q, "message": %q}`, verdict, opts["says"]))
+		require.NoError(w.t, err)
+		f.Said = said
 	}
 	if len(opts) > 1 { // the check's name is one of them
 		w.answers[check] = f
@@ -246,13 +253,15 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 			Name: "c" + strconv.Itoa(i), Query: "q{{{selector}}}", FailureLimit: rapid.Int32Range(0, 2).Draw(t, "failures"),
 			Interval: durationpb.New(time.Duration(rapid.IntRange(1, 60).Draw(t, "interval")) * time.Second),
 		}
-		switch rapid.IntRange(0, 2).Draw(t, "bound") {
+		switch rapid.IntRange(0, 3).Draw(t, "bound") {
 		case 0:
 			c.Max = &limit
 		case 1:
 			c.VersusOld = &windlassv1.VersusOld{MaxDifference: &limit}
 		case 2:
 			c.Max, c.VersusOld = &limit, &windlassv1.VersusOld{MaxRatio: &limit}
+		case 3:
+			c.Query, c.Webhook = "", &windlassv1.WebHook{Url: "https://hook.test"}
 		}
 		if rapid.Bool().Draw(t, "limited") {
 			c.HoldLimit = durationpb.New(time.Minute)
@@ -267,9 +276,9 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 func (f *fleet) answer(how int) {
 	f.answers = map[string]analysis.Figures{}
 	good, poor, old := 0.1, 0.9, 0.3
-	figures := analysis.Figures{New: &good, Old: &old}
+	figures := analysis.Figures{New: &good, Old: &old, Said: &analysis.Said{Verdict: analysis.Passed}}
 	if f.poor["v"+strconv.Itoa(int(f.app.LatestVersion))] {
-		figures.New = &poor
+		figures.New, figures.Said = &poor, &analysis.Said{Verdict: analysis.Failed}
 	}
 	if how == 2 {
 		figures = analysis.Figures{Problem: "away"}
@@ -293,7 +302,11 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 			s.Pause = ""
 		}
 		limit := 0.5
-		policy.Analysis = []*windlassv1.AnalysisCheck{{Name: "c0", Query: "q", Max: &limit, Interval: durationpb.New(30 * time.Second)}}
+		check := &windlassv1.AnalysisCheck{Name: "c0", Query: "q", Max: &limit, Interval: durationpb.New(30 * time.Second)}
+		if rapid.Bool().Draw(t, "hook") {
+			check.Query, check.Max, check.Webhook = "", nil, &windlassv1.WebHook{Url: "https://hook.test"}
+		}
+		policy.Analysis = []*windlassv1.AnalysisCheck{check}
 		if len(policy.Waves) == 0 {
 			policy.Waves = []*windlassv1.Wave{{}}
 		}

@@ -33,9 +33,9 @@ import (
 //	speak us                     the region reports, with nothing new
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m]
-//	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5)]
+//	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
 //	                             next rollouts go by it
-//	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | none
+//	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
 //	                             what measuring the check comes to; without: nobody measures
 //	pause, resume, retry, skip, promote
 //	                             what people say of the rollout

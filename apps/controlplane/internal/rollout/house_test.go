@@ -40,6 +40,7 @@ type house struct {
 	agents   map[string]*agent
 	working  sync.WaitGroup // agents
 	gauge    *gauge
+	judge    *judge
 	step     atomic.Pointer[rollout.Step]
 	// policy of rollouts, nil for none.
 	policy *windlassv1.RolloutPolicy
@@ -79,7 +80,7 @@ func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
 func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *house {
 	h := &house{
 		t: t, store: memory.New(func() int64 { return time.Now().UnixMilli() }),
-		registry: prometheus.NewRegistry(), images: &images{}, gauge: &gauge{}, ws: ident.New("ws"),
+		registry: prometheus.NewRegistry(), images: &images{}, gauge: &gauge{}, judge: &judge{}, ws: ident.New("ws"),
 		regions: map[string]string{}, agents: map[string]*agent{},
 	}
 	provider := sdktrace.NewTracerProvider()
@@ -88,7 +89,7 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 	}
 	var err error
 	h.stepper, err = rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](h.store), Images: h.images, Metrics: h.gauge, IsNotFound: isNotFound,
+		Store: store.Bind[rollout.Tx](h.store), Images: h.images, Metrics: h.gauge, Hooks: h.judge, IsNotFound: isNotFound,
 		Logins: func(_ context.Context, app model.App, names []string) (out []string, _ error) {
 			for _, n := range names {
 				out = append(out, app.Name+"'s "+n)

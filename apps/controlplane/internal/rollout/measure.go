@@ -2,42 +2,66 @@ package rollout
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 )
 
-// Measurer takes measurements, all that are due in one call. What it cannot measure it
-// returns with a problem; it ends with ctx, or before.
+// Measurer takes measurements, all of one app that are due in one call. What it cannot
+// measure it returns with a problem, and what it had no time for not at all: that is due
+// still. It ends with ctx, or before.
 type Measurer interface {
 	Measure(ctx context.Context, due []plan.Measure) []plan.Measurement
 }
 
-// Unmeasured is the Measurer of a control plane that reads no metrics. A rollout whose
-// policy asks for some is held, and says so.
+// Unmeasured is the Measurer of a control plane that has none. A rollout whose policy asks
+// for one is held, and says so.
 type Unmeasured struct{}
 
 // Measure implements Measurer.
 func (Unmeasured) Measure(_ context.Context, due []plan.Measure) []plan.Measurement {
 	var out []plan.Measurement
 	for _, m := range due {
+		problem := "this control plane reads no metrics: its operator has to start it with --prometheus-url"
+		if m.Hook != nil {
+			problem = "this control plane calls no web-hooks"
+		}
 		out = append(out, plan.Measurement{
-			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: nowMillis(),
-			Figures: analysis.Figures{Problem: "this control plane reads no metrics: its operator has to start it with --prometheus-url"},
+			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: nowMillis(), Figures: analysis.Figures{Problem: problem},
 		})
 	}
 	return out
 }
 
-// measure has what is due measured. No row is locked meanwhile; what came of it counts
-// only if it is still asked for when it is written.
+// measure has what is due measured, figures and web-hooks beside each other. No row is
+// locked meanwhile; what came of it counts only if it is still asked for when it is written.
 func (s *Stepper) measure(ctx context.Context, d decision) []plan.Measurement {
 	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "rollout.measure")
 	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
-	return s.cfg.Metrics.Measure(ctx, d.out.Measure)
+	var figures, hooks []plan.Measure
+	for _, m := range d.out.Measure {
+		if m.Hook != nil {
+			hooks = append(hooks, m)
+		} else {
+			figures = append(figures, m)
+		}
+	}
+	switch {
+	case len(hooks) == 0:
+		return s.cfg.Metrics.Measure(ctx, figures)
+	case len(figures) == 0:
+		return s.cfg.Hooks.Measure(ctx, hooks)
+	}
+	var said []plan.Measurement
+	var calling sync.WaitGroup
+	calling.Go(func() { said = s.cfg.Hooks.Measure(ctx, hooks) })
+	out := s.cfg.Metrics.Measure(ctx, figures)
+	calling.Wait()
+	return append(out, said...)
 }
 
 // measureTimeout bounds a Measurer that has no bound of its own.

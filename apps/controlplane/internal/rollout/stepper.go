@@ -26,8 +26,9 @@ type Config struct {
 	// Logins returns the values of those of the app's secrets, by name, that there
 	// are: Docker configurations with which to pull its image. nil: there are none.
 	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
-	// Metrics measures what rollouts are held against; nil: Unmeasured.
-	Metrics Measurer
+	// Metrics measures what rollouts are held against, Hooks asks those who judge them;
+	// nil: Unmeasured.
+	Metrics, Hooks Measurer
 	// Domain under which apps get their host names; empty means "windlass.local".
 	Domain string
 	// IsNotFound tells the store's "no such row" from other errors.
@@ -56,6 +57,9 @@ func NewStepper(cfg Config) (*Stepper, error) {
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = Unmeasured{}
+	}
+	if cfg.Hooks == nil {
+		cfg.Hooks = Unmeasured{}
 	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64

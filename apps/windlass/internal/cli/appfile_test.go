@@ -95,6 +95,8 @@ rollout:
   - name: refusals
     query: sum(rate(refusals_total{{{selector}}}[{{window}}]))
     max: 0
+  - name: smoke
+    webhook: {url: "https://checks.example.com/smoke", timeout: 10s, signingSecret: checks}
 `))
 	require.NoError(t, err)
 	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{Analysis: []*windlassv1.AnalysisCheck{
@@ -103,6 +105,9 @@ rollout:
 			Interval: durationpb.New(90 * time.Second),
 		},
 		{Name: "refusals", Query: "sum(rate(refusals_total{{{selector}}}[{{window}}]))", Max: new(0.0)},
+		{Name: "smoke", Webhook: &windlassv1.WebHook{
+			Url: "https://checks.example.com/smoke", Timeout: durationpb.New(10 * time.Second), SigningSecret: "checks",
+		}},
 	}}, f.Rollout), f.Rollout)
 }
 

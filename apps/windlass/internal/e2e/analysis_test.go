@@ -111,6 +111,28 @@ func testAnalysisFails(t *testing.T, s *stack) {
 	require.NotRegexp(t, `RegionBegun.*`+us, history, "the next wave never saw it")
 }
 
+// waitHeld waits until a check of the rollout is held, and says so.
+func (s *stack) waitHeld(t *testing.T, rollout, says string) {
+	t.Helper()
+	s.eventually(t, "it is held: "+says, func(ctx context.Context) error {
+		resp, err := s.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: rollout})
+		if err != nil {
+			return err
+		}
+		for _, w := range resp.Rollout.GetProgress().GetWaves() {
+			for _, g := range w.Regions {
+				for _, c := range g.Checks {
+					if c.State == windlassv1.CheckProgress_STATE_HELD && c.HeldSince != 0 && strings.Contains(c.Message, says) {
+						return nil
+					}
+					err = fmt.Errorf("%s is %s: %s", c.Name, c.State, c.Message)
+				}
+			}
+		}
+		return fmt.Errorf("no check is: %w", err)
+	})
+}
+
 func testAnalysisHolds(t *testing.T, s *stack) {
 	const app = "watched-silently"
 	v1 := s.deployBy(t, app, spec(replicas(2), label("v1")), watched())
@@ -118,23 +140,7 @@ func testAnalysisHolds(t *testing.T, s *stack) {
 	v2 := s.deployBy(t, app, spec(replicas(2), label("v2")), watched())
 	held := func(says string) {
 		t.Helper()
-		s.eventually(t, "it is held: "+says, func(ctx context.Context) error {
-			resp, err := s.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: v2.RolloutId})
-			if err != nil {
-				return err
-			}
-			for _, w := range resp.Rollout.GetProgress().GetWaves() {
-				for _, g := range w.Regions {
-					for _, c := range g.Checks {
-						if c.State == windlassv1.CheckProgress_STATE_HELD && c.HeldSince != 0 && strings.Contains(c.Message, says) {
-							return nil
-						}
-						err = fmt.Errorf("%s is %s: %s", c.Name, c.State, c.Message)
-					}
-				}
-			}
-			return fmt.Errorf("no check is: %w", err)
-		})
+		s.waitHeld(t, v2.RolloutId, says)
 		s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 60, v2.DeploymentId: 40})
 		s.requireRouted(t, us, v1.AppId, map[string]int32{v1.DeploymentId: 100})
 	}

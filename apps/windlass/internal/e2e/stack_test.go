@@ -259,6 +259,7 @@ func (s *stack) addControlPlane(built, name string) {
 		"--restate-listen=" + address(workflows),
 		"--key-file=" + s.keyFile(),
 		"--prometheus-url=" + s.prometheus,
+		"--webhook-allow=127.0.0.0/8",
 	})
 }
 

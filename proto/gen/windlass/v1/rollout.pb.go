@@ -90,7 +90,7 @@ func (RolloutPolicy_Strategy) EnumDescriptor() ([]byte, []int) {
 type AnalysisCheck_Template int32
 
 const (
-	// query says what is measured.
+	// query or webhook says what is measured.
 	AnalysisCheck_TEMPLATE_UNSPECIFIED AnalysisCheck_Template = 0
 	// Share of the requests that were answered with 5xx, from 0 to 1.
 	AnalysisCheck_TEMPLATE_ERROR_RATE AnalysisCheck_Template = 1
@@ -206,7 +206,7 @@ func (x CheckProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckProgress_State.Descriptor instead.
 func (CheckProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type Wave_OnFailure int32
@@ -262,7 +262,7 @@ func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnFailure.Descriptor instead.
 func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Wave_OnUnreachable int32
@@ -314,7 +314,7 @@ func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnUnreachable.Descriptor instead.
 func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5, 1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6, 1}
 }
 
 type WaveProgress_State int32
@@ -370,7 +370,7 @@ func (x WaveProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaveProgress_State.Descriptor instead.
 func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type RegionProgress_State int32
@@ -434,7 +434,7 @@ func (x RegionProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RegionProgress_State.Descriptor instead.
 func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
@@ -570,10 +570,10 @@ func (x *RolloutPolicy) GetAnalysis() []*AnalysisCheck {
 	return nil
 }
 
-// AnalysisCheck is a figure of the new version in a region, and how far it may go. What
-// cannot be measured, or on too few samples, is inconclusive: it holds the region where it
-// is until a measurement passes, somebody promotes (skips the bake), or hold_limit ends.
-// Missing figures never pass.
+// AnalysisCheck is a figure of the new version in a region, and how far it may go, or the
+// verdict of a web-hook. What cannot be measured, or on too few samples, is inconclusive: it
+// holds the region where it is until a measurement passes, somebody promotes (skips the
+// bake), or hold_limit ends. Missing figures never pass.
 type AnalysisCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// For people; empty: the template's.
@@ -609,7 +609,10 @@ type AnalysisCheck struct {
 	FailureLimit int32 `protobuf:"varint,11,opt,name=failure_limit,json=failureLimit,proto3" json:"failure_limit,omitempty"`
 	// How long it may go on without a conclusive measurement before that is a failure. Empty:
 	// it stays held until somebody decides.
-	HoldLimit     *durationpb.Duration `protobuf:"bytes,12,opt,name=hold_limit,json=holdLimit,proto3" json:"hold_limit,omitempty"`
+	HoldLimit *durationpb.Duration `protobuf:"bytes,12,opt,name=hold_limit,json=holdLimit,proto3" json:"hold_limit,omitempty"`
+	// Or a web-hook that judges: of the above it goes with name, interval, failure_limit and
+	// hold_limit only.
+	Webhook       *WebHook `protobuf:"bytes,13,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -728,6 +731,104 @@ func (x *AnalysisCheck) GetHoldLimit() *durationpb.Duration {
 	return nil
 }
 
+func (x *AnalysisCheck) GetWebhook() *WebHook {
+	if x != nil {
+		return x.Webhook
+	}
+	return nil
+}
+
+// WebHook is asked for a verdict whenever its check is due, in each region, by a POST of
+//
+//	{
+//	  "id": "3f...", "attempt": 1, "check": "smoke",
+//	  "workspace": {"id": "ws_...", "name": "acme"}, "project": {"id": "prj_...", "name": "search"},
+//	  "environment": {"id": "env_...", "name": "production"}, "app": {"id": "app_...", "name": "chat"},
+//	  "rolloutId": "rol_...",
+//	  "deployment": {"id": "dep_...", "version": 2}, "oldDeployment": {"id": "dep_...", "version": 1},
+//	  "region": "eu-west-1", "wave": "canary", "stage": "step", "step": 1, "since": 1767225600000
+//	}
+//
+// stage is step, with its number from 1 (in blue-green the wait for promotion is step 1), or
+// bake, without. since is when the new version began to serve so, in unix ms; attempt counts
+// the verdicts asked for since then, from 1. id is also the header Idempotency-Key: a call
+// whose verdict the control plane did not live to note comes again with the same id.
+//
+// The answer that counts is a 2xx whose body, of at most 64 KiB, is
+//
+//	{"verdict": "pass", "message": "98 of 100 answers were right", "figure": 0.98}
+//
+// with verdict pass, fail or inconclusive; message, of which 500 bytes are kept, and figure
+// may be left out. Whatever else comes of a call is inconclusive: another status, redirects
+// included, which are not followed, another body, or no answer in time. So is what takes
+// longer than a call may: answer inconclusive until it is known.
+type WebHook struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// http or https, without user, password and fragment. Who may see the app may see it:
+	// signing_secret is what proves who calls. Addresses that are not public are refused
+	// when they are connected to, but for those that the control plane's operator allows.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// For the whole of a call. Default 5 s.
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Name of a secret of the app's environment. With it calls have the header
+	// Windlass-Signature: sha256= and the hex HMAC-SHA256 of the body, whose key is the
+	// secret's value, every byte of it.
+	SigningSecret string `protobuf:"bytes,3,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WebHook) Reset() {
+	*x = WebHook{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WebHook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WebHook) ProtoMessage() {}
+
+func (x *WebHook) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WebHook.ProtoReflect.Descriptor instead.
+func (*WebHook) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WebHook) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *WebHook) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *WebHook) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
 // VersusOld bounds a figure by the old version's. A ratio to 0 is not bounded by any
 // max_ratio, unless both are 0: use max_difference for what may be 0.
 type VersusOld struct {
@@ -743,7 +844,7 @@ type VersusOld struct {
 
 func (x *VersusOld) Reset() {
 	*x = VersusOld{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +856,7 @@ func (x *VersusOld) String() string {
 func (*VersusOld) ProtoMessage() {}
 
 func (x *VersusOld) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +869,7 @@ func (x *VersusOld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersusOld.ProtoReflect.Descriptor instead.
 func (*VersusOld) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *VersusOld) GetMaxRatio() float64 {
@@ -825,7 +926,7 @@ type CheckProgress struct {
 
 func (x *CheckProgress) Reset() {
 	*x = CheckProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +938,7 @@ func (x *CheckProgress) String() string {
 func (*CheckProgress) ProtoMessage() {}
 
 func (x *CheckProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +951,7 @@ func (x *CheckProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckProgress.ProtoReflect.Descriptor instead.
 func (*CheckProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckProgress) GetName() string {
@@ -953,7 +1054,7 @@ type CanaryStep struct {
 
 func (x *CanaryStep) Reset() {
 	*x = CanaryStep{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1066,7 @@ func (x *CanaryStep) String() string {
 func (*CanaryStep) ProtoMessage() {}
 
 func (x *CanaryStep) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1079,7 @@ func (x *CanaryStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanaryStep.ProtoReflect.Descriptor instead.
 func (*CanaryStep) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CanaryStep) GetWeight() int32 {
@@ -1025,7 +1126,7 @@ type Wave struct {
 
 func (x *Wave) Reset() {
 	*x = Wave{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1138,7 @@ func (x *Wave) String() string {
 func (*Wave) ProtoMessage() {}
 
 func (x *Wave) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1151,7 @@ func (x *Wave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wave.ProtoReflect.Descriptor instead.
 func (*Wave) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Wave) GetName() string {
@@ -1127,7 +1228,7 @@ type RolloutProgress struct {
 
 func (x *RolloutProgress) Reset() {
 	*x = RolloutProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1240,7 @@ func (x *RolloutProgress) String() string {
 func (*RolloutProgress) ProtoMessage() {}
 
 func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1253,7 @@ func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
 func (*RolloutProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
@@ -1230,7 +1331,7 @@ type WaveProgress struct {
 
 func (x *WaveProgress) Reset() {
 	*x = WaveProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1343,7 @@ func (x *WaveProgress) String() string {
 func (*WaveProgress) ProtoMessage() {}
 
 func (x *WaveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1356,7 @@ func (x *WaveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
 func (*WaveProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WaveProgress) GetName() string {
@@ -1315,7 +1416,7 @@ type RegionProgress struct {
 
 func (x *RegionProgress) Reset() {
 	*x = RegionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1428,7 @@ func (x *RegionProgress) String() string {
 func (*RegionProgress) ProtoMessage() {}
 
 func (x *RegionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1441,7 @@ func (x *RegionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
 func (*RegionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegionProgress) GetRegion() string {
@@ -1454,7 +1555,7 @@ type VersionProgress struct {
 
 func (x *VersionProgress) Reset() {
 	*x = VersionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1567,7 @@ func (x *VersionProgress) String() string {
 func (*VersionProgress) ProtoMessage() {}
 
 func (x *VersionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1580,7 @@ func (x *VersionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
 func (*VersionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *VersionProgress) GetVersion() int32 {
@@ -1534,7 +1635,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1647,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1660,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Rollout) GetId() string {
@@ -1662,7 +1763,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1775,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1788,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -1706,7 +1807,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1819,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1832,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -1752,7 +1853,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1865,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1878,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -1804,7 +1905,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1917,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1930,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -1859,7 +1960,7 @@ type PauseRolloutRequest struct {
 
 func (x *PauseRolloutRequest) Reset() {
 	*x = PauseRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +1972,7 @@ func (x *PauseRolloutRequest) String() string {
 func (*PauseRolloutRequest) ProtoMessage() {}
 
 func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +1985,7 @@ func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
 func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseRolloutRequest) GetMutation() *Mutation {
@@ -1917,7 +2018,7 @@ type PauseRolloutResponse struct {
 
 func (x *PauseRolloutResponse) Reset() {
 	*x = PauseRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1929,7 +2030,7 @@ func (x *PauseRolloutResponse) String() string {
 func (*PauseRolloutResponse) ProtoMessage() {}
 
 func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1942,7 +2043,7 @@ func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
 func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseRolloutResponse) GetRolloutId() string {
@@ -1965,7 +2066,7 @@ type ResumeRolloutRequest struct {
 
 func (x *ResumeRolloutRequest) Reset() {
 	*x = ResumeRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2078,7 @@ func (x *ResumeRolloutRequest) String() string {
 func (*ResumeRolloutRequest) ProtoMessage() {}
 
 func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2091,7 @@ func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeRolloutRequest) GetMutation() *Mutation {
@@ -2023,7 +2124,7 @@ type ResumeRolloutResponse struct {
 
 func (x *ResumeRolloutResponse) Reset() {
 	*x = ResumeRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2136,7 @@ func (x *ResumeRolloutResponse) String() string {
 func (*ResumeRolloutResponse) ProtoMessage() {}
 
 func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2149,7 @@ func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeRolloutResponse) GetRolloutId() string {
@@ -2071,7 +2172,7 @@ type RetryRolloutRequest struct {
 
 func (x *RetryRolloutRequest) Reset() {
 	*x = RetryRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2184,7 @@ func (x *RetryRolloutRequest) String() string {
 func (*RetryRolloutRequest) ProtoMessage() {}
 
 func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2197,7 @@ func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
 func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetryRolloutRequest) GetMutation() *Mutation {
@@ -2129,7 +2230,7 @@ type RetryRolloutResponse struct {
 
 func (x *RetryRolloutResponse) Reset() {
 	*x = RetryRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2242,7 @@ func (x *RetryRolloutResponse) String() string {
 func (*RetryRolloutResponse) ProtoMessage() {}
 
 func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2255,7 @@ func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
 func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RetryRolloutResponse) GetRolloutId() string {
@@ -2177,7 +2278,7 @@ type SkipBakeRequest struct {
 
 func (x *SkipBakeRequest) Reset() {
 	*x = SkipBakeRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2290,7 @@ func (x *SkipBakeRequest) String() string {
 func (*SkipBakeRequest) ProtoMessage() {}
 
 func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2303,7 @@ func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
 func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SkipBakeRequest) GetMutation() *Mutation {
@@ -2235,7 +2336,7 @@ type SkipBakeResponse struct {
 
 func (x *SkipBakeResponse) Reset() {
 	*x = SkipBakeResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2348,7 @@ func (x *SkipBakeResponse) String() string {
 func (*SkipBakeResponse) ProtoMessage() {}
 
 func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2361,7 @@ func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
 func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SkipBakeResponse) GetRolloutId() string {
@@ -2283,7 +2384,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2396,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2409,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PromoteRequest) GetMutation() *Mutation {
@@ -2341,7 +2442,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2454,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2467,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PromoteResponse) GetRolloutId() string {
@@ -2396,7 +2497,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
 	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
 	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
-	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\xd8\x06\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\x88\a\n" +
 	"\rAnalysisCheck\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12I\n" +
 	"\btemplate\x18\x02 \x01(\x0e2#.windlass.v1.AnalysisCheck.TemplateB\b\xbaH\x05\x82\x01\x02\x10\x01R\btemplate\x12\x1e\n" +
@@ -2417,7 +2518,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rfailure_limit\x18\v \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\ffailureLimit\x12J\n" +
 	"\n" +
 	"hold_limit\x18\f \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xf5$2\x02\b\x01R\tholdLimit\"\xaa\x01\n" +
+	"\"\x04\b\x80\xf5$2\x02\b\x01R\tholdLimit\x12.\n" +
+	"\awebhook\x18\r \x01(\v2\x14.windlass.v1.WebHookR\awebhook\"\xaa\x01\n" +
 	"\bTemplate\x12\x18\n" +
 	"\x14TEMPLATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13TEMPLATE_ERROR_RATE\x10\x01\x12\x18\n" +
@@ -2426,7 +2528,12 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x15TEMPLATE_QUEUE_LENGTH\x10\x04\x12\x14\n" +
 	"\x10TEMPLATE_GPU_USE\x10\x05B\x06\n" +
 	"\x04_maxB\x06\n" +
-	"\x04_min\"\x9f\x02\n" +
+	"\x04_min\"\xc0\x01\n" +
+	"\aWebHook\x12\x1c\n" +
+	"\x03url\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x10R\x03url\x12C\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x02\b\x0f2\x02\b\x01R\atimeout\x12R\n" +
+	"\x0esigning_secret\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\rsigningSecret\"\x9f\x02\n" +
 	"\tVersusOld\x122\n" +
 	"\tmax_ratio\x18\x01 \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\bmaxRatio\x88\x01\x01\x122\n" +
 	"\tmin_ratio\x18\x02 \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00H\x01R\bminRatio\x88\x01\x01\x123\n" +
@@ -2644,7 +2751,7 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
 	(AnalysisCheck_Template)(0),   // 1: windlass.v1.AnalysisCheck.Template
@@ -2655,90 +2762,93 @@ var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RegionProgress_State)(0),     // 6: windlass.v1.RegionProgress.State
 	(*RolloutPolicy)(nil),         // 7: windlass.v1.RolloutPolicy
 	(*AnalysisCheck)(nil),         // 8: windlass.v1.AnalysisCheck
-	(*VersusOld)(nil),             // 9: windlass.v1.VersusOld
-	(*CheckProgress)(nil),         // 10: windlass.v1.CheckProgress
-	(*CanaryStep)(nil),            // 11: windlass.v1.CanaryStep
-	(*Wave)(nil),                  // 12: windlass.v1.Wave
-	(*RolloutProgress)(nil),       // 13: windlass.v1.RolloutProgress
-	(*WaveProgress)(nil),          // 14: windlass.v1.WaveProgress
-	(*RegionProgress)(nil),        // 15: windlass.v1.RegionProgress
-	(*VersionProgress)(nil),       // 16: windlass.v1.VersionProgress
-	(*Rollout)(nil),               // 17: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),     // 18: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),    // 19: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),   // 20: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil),  // 21: windlass.v1.ListRolloutsResponse
-	(*PauseRolloutRequest)(nil),   // 22: windlass.v1.PauseRolloutRequest
-	(*PauseRolloutResponse)(nil),  // 23: windlass.v1.PauseRolloutResponse
-	(*ResumeRolloutRequest)(nil),  // 24: windlass.v1.ResumeRolloutRequest
-	(*ResumeRolloutResponse)(nil), // 25: windlass.v1.ResumeRolloutResponse
-	(*RetryRolloutRequest)(nil),   // 26: windlass.v1.RetryRolloutRequest
-	(*RetryRolloutResponse)(nil),  // 27: windlass.v1.RetryRolloutResponse
-	(*SkipBakeRequest)(nil),       // 28: windlass.v1.SkipBakeRequest
-	(*SkipBakeResponse)(nil),      // 29: windlass.v1.SkipBakeResponse
-	(*PromoteRequest)(nil),        // 30: windlass.v1.PromoteRequest
-	(*PromoteResponse)(nil),       // 31: windlass.v1.PromoteResponse
-	nil,                           // 32: windlass.v1.Wave.LabelsEntry
-	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
-	(RolloutStatus)(0),            // 34: windlass.v1.RolloutStatus
-	(*PageRequest)(nil),           // 35: windlass.v1.PageRequest
-	(*PageResponse)(nil),          // 36: windlass.v1.PageResponse
-	(*Mutation)(nil),              // 37: windlass.v1.Mutation
+	(*WebHook)(nil),               // 9: windlass.v1.WebHook
+	(*VersusOld)(nil),             // 10: windlass.v1.VersusOld
+	(*CheckProgress)(nil),         // 11: windlass.v1.CheckProgress
+	(*CanaryStep)(nil),            // 12: windlass.v1.CanaryStep
+	(*Wave)(nil),                  // 13: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 14: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 15: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 16: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 17: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 18: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 19: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 20: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 21: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 22: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 23: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 24: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 25: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 26: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 27: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 28: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 29: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 30: windlass.v1.SkipBakeResponse
+	(*PromoteRequest)(nil),        // 31: windlass.v1.PromoteRequest
+	(*PromoteResponse)(nil),       // 32: windlass.v1.PromoteResponse
+	nil,                           // 33: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
+	(RolloutStatus)(0),            // 35: windlass.v1.RolloutStatus
+	(*PageRequest)(nil),           // 36: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 37: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 38: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
-	12, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
-	11, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
-	33, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
+	13, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	12, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
+	34, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
 	8,  // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
 	1,  // 5: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	9,  // 6: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	33, // 7: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	33, // 8: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	33, // 9: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	2,  // 10: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	32, // 11: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	33, // 12: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	3,  // 13: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	4,  // 14: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	7,  // 15: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	14, // 16: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	5,  // 17: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	15, // 18: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	6,  // 19: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	16, // 20: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	16, // 21: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	10, // 22: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	34, // 23: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	13, // 24: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	17, // 25: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	35, // 26: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	17, // 27: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	36, // 28: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	37, // 29: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	37, // 30: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	37, // 31: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	37, // 32: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	37, // 33: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	18, // 34: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	20, // 35: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	22, // 36: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	24, // 37: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	26, // 38: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	28, // 39: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	30, // 40: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	19, // 41: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	21, // 42: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	23, // 43: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	25, // 44: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	27, // 45: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	29, // 46: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	31, // 47: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	41, // [41:48] is the sub-list for method output_type
-	34, // [34:41] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	10, // 6: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	34, // 7: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	34, // 8: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	34, // 9: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	9,  // 10: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	34, // 11: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	2,  // 12: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	33, // 13: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	34, // 14: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	3,  // 15: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	4,  // 16: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	7,  // 17: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	15, // 18: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	5,  // 19: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	16, // 20: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	6,  // 21: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	17, // 22: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	17, // 23: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	11, // 24: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	35, // 25: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	14, // 26: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	18, // 27: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	36, // 28: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	18, // 29: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	37, // 30: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	38, // 31: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 32: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 33: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 34: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 35: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	19, // 36: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	21, // 37: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	23, // 38: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	25, // 39: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	27, // 40: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	29, // 41: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	31, // 42: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	20, // 43: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	22, // 44: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	24, // 45: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	26, // 46: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	28, // 47: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	30, // 48: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	32, // 49: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	43, // [43:50] is the sub-list for method output_type
+	36, // [36:43] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -2748,15 +2858,15 @@ func file_windlass_v1_rollout_proto_init() {
 	}
 	file_windlass_v1_common_proto_init()
 	file_windlass_v1_rollout_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_v1_rollout_proto_msgTypes[2].OneofWrappers = []any{}
 	file_windlass_v1_rollout_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

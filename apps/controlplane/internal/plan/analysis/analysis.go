@@ -2,7 +2,8 @@
 // an answer means. Whoever asks is elsewhere: an answer comes in as an argument.
 //
 // A measurement passes, fails or is inconclusive, and nothing else. It passes only on
-// figures: whatever is missing, too little or no number is inconclusive.
+// figures, or on the word of a web-hook: whatever is missing, too little, no number or no
+// such word is inconclusive.
 package analysis
 
 import (
@@ -57,8 +58,10 @@ func Window(c *windlassv1.AnalysisCheck) time.Duration {
 	return c.GetWindow().AsDuration()
 }
 
-// Absolute tells whether the check bounds the figure by itself.
-func Absolute(c *windlassv1.AnalysisCheck) bool { return c.Max != nil || c.Min != nil }
+// Absolute tells whether the check says something of the new version by itself.
+func Absolute(c *windlassv1.AnalysisCheck) bool {
+	return c.Max != nil || c.Min != nil || c.GetWebhook() != nil
+}
 
 // Compares tells whether the check bounds it by the old version's.
 func Compares(c *windlassv1.AnalysisCheck) bool {
@@ -174,6 +177,8 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 // Figures are the answers; nil for what was not asked or is missing.
 type Figures struct {
 	New, NewSamples, Old, OldSamples *float64
+	// Said is the web-hook's word, nil for none. New is the figure that came with it.
+	Said *Said
 	// Problem is why there are no figures, empty for none.
 	Problem string
 }
@@ -194,6 +199,9 @@ func Judge(c *windlassv1.AnalysisCheck, f Figures, compares bool) (Verdict, stri
 	compares = compares && Compares(c)
 	if f.Problem != "" {
 		return Inconclusive, f.Problem
+	}
+	if c.GetWebhook() != nil {
+		return judgeSaid(f)
 	}
 	if text := unusable(c, "the new version", f.New, f.NewSamples); text != "" {
 		return Inconclusive, text

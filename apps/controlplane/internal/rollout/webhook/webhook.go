@@ -1,0 +1,294 @@
+// Package webhook asks web-hooks for the verdicts of rollouts' checks. It decides nothing:
+// what is no verdict is told as a problem, and package plan says what that means.
+//
+// Who deploys says which addresses are called, and the control plane is where secrets are:
+//
+//   - An address is judged when it is connected to. No name, redirect or proxy leads to one
+//     that is not public, unless the operator allows it.
+//   - Nothing of an answer is kept but its verdict, a figure and a line of text, and nothing
+//     is said of one that cannot be had but its kind: no address, header or body is repeated.
+//   - Time, size and number are bounded, of a call, of a step and of the process.
+//
+// Nothing is tried twice: the next interval is the next try. A call whose verdict could not
+// be noted, because the step did not live to do so, is made again with the same id.
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+)
+
+const (
+	// stepTimeout leaves the step that asks time to write what came of it, and is longer
+	// than the longest call may be.
+	stepTimeout = 20 * time.Second
+	// maxCalls at once, of this process: each is a connection and a few buffers.
+	maxCalls = 64
+	// maxCallsOfStep leaves calls to other apps when all of one app's are slow.
+	maxCallsOfStep = 8
+	// maxAnswer is far more than a verdict takes; maxHeader likewise.
+	maxAnswer = 64 << 10
+	maxHeader = 64 << 10
+)
+
+// Headers of a call.
+const (
+	headerID        = "Idempotency-Key"
+	headerSignature = "Windlass-Signature"
+)
+
+// Facts are what only a database knows of the app whose hooks are called.
+type Facts struct {
+	// Names that these have now.
+	Workspace, Project, Environment string
+	// Secrets by name, of those that were asked for and that there are.
+	Secrets map[string][]byte
+}
+
+// Config of a Client.
+type Config struct {
+	// Lookup reads the facts of the app that the call is about.
+	Lookup func(ctx context.Context, call analysis.Call, secrets []string) (Facts, error)
+	// Allow are networks that web-hooks may be in beside public addresses.
+	Allow      []netip.Prefix
+	UserAgent  string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Client measures. It is safe for concurrent use.
+type Client struct {
+	cfg   Config
+	http  *http.Client
+	slots chan struct{}
+	took  *prometheus.HistogramVec
+}
+
+// New checks cfg.
+func New(cfg Config) (*Client, error) {
+	if cfg.Lookup == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("webhook: Lookup, Log and Registerer are required")
+	}
+	c := &Client{
+		cfg: cfg, slots: make(chan struct{}, maxCalls),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "windlass_analysis_webhook_duration_seconds",
+			Help:    "Time that calls of rollouts' web-hooks took, by verdict, or error where there was none.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
+		}, []string{"outcome"}),
+	}
+	// A dial goes on when the call that asked for it is over: it has bounds of its own.
+	dialer := &net.Dialer{Control: c.control, Timeout: stepTimeout}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			// A proxy would connect for us, to wherever it is asked to: it is not used, whatever
+			// the environment says.
+			Proxy: nil, DialContext: dialer.DialContext, TLSHandshakeTimeout: stepTimeout,
+			// Connections that are kept would be a pool that anybody can fill.
+			DisableKeepAlives: true,
+			// What is small needs no compression, and what is compressed may be large.
+			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, cfg.Registerer.Register(c.took)
+}
+
+// Measure calls what is due, all of one app. What it does not come to in time it leaves
+// out, as it does when it is stopped: that says nothing of the web-hook.
+func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
+	if len(due) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	var secrets []string
+	for _, m := range due {
+		if m.Hook.SigningSecret != "" {
+			secrets = append(secrets, m.Hook.SigningSecret)
+		}
+	}
+	facts, err := c.cfg.Lookup(ctx, due[0].Hook.Call, secrets)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.cfg.Log.WarnContext(ctx, "cannot read what web-hooks are told", "app", due[0].Hook.Call.App.ID, "error", err)
+		for _, m := range due {
+			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read what the web-hook is to be told"}))
+		}
+		return out
+	}
+	var mu sync.Mutex
+	var calling sync.WaitGroup
+	mine := make(chan struct{}, maxCallsOfStep)
+	for _, m := range due {
+		calling.Go(func() {
+			if !take(ctx, mine) {
+				return
+			}
+			defer func() { <-mine }()
+			figures, ok := c.ask(ctx, *m.Hook, facts)
+			if !ok {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, measurement(m, figures))
+		})
+	}
+	calling.Wait()
+	return out
+}
+
+func measurement(m plan.Measure, f analysis.Figures) plan.Measurement {
+	return plan.Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: time.Now().UnixMilli(), Figures: f}
+}
+
+func take(ctx context.Context, slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ask makes one call, and tells whether there was time for it.
+func (c *Client) ask(ctx context.Context, h analysis.Hook, facts Facts) (f analysis.Figures, ok bool) {
+	if !take(ctx, c.slots) {
+		return f, false
+	}
+	defer func() { <-c.slots }()
+	if end, limited := ctx.Deadline(); limited && time.Until(end) < h.Timeout {
+		return f, false // it would be cut off, and blamed for it
+	}
+	outcome := "error"
+	begin := time.Now()
+	defer func() { c.took.WithLabelValues(outcome).Observe(time.Since(begin).Seconds()) }()
+	said, figure, err := c.call(ctx, h, facts)
+	switch {
+	case err == nil:
+		outcome = outcomes[said.Verdict]
+		return analysis.Figures{Said: said, New: figure}, true
+	case ctx.Err() != nil:
+		return f, false
+	}
+	return analysis.Figures{Problem: "the web-hook cannot be asked: " + analysis.Printable(err.Error())}, true
+}
+
+var outcomes = map[analysis.Verdict]string{analysis.Passed: "pass", analysis.Failed: "fail", analysis.Inconclusive: "inconclusive"}
+
+func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analysis.Said, *float64, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.Timeout, fmt.Errorf("it has not answered within %s", h.Timeout))
+	defer cancel()
+	req, err := c.request(ctx, h, facts)
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, kind(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch resp.StatusCode / 100 {
+	case 2:
+	case 3:
+		return nil, nil, fmt.Errorf("it answered %d, and redirects are not followed: use the address that it leads to", resp.StatusCode)
+	default:
+		return nil, nil, fmt.Errorf("it answered %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, nil, kind(ctx, err)
+	case len(body) > maxAnswer:
+		return nil, nil, fmt.Errorf("its answer is larger than %d bytes", maxAnswer)
+	}
+	return analysis.ParseAnswer(body)
+}
+
+// request is the call, signed if it is to be.
+func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*http.Request, error) {
+	// The API has checked it; a policy may be older than what the API checks.
+	u, err := analysis.ParseHookURL(h.URL)
+	if err != nil {
+		return nil, fmt.Errorf("its url cannot be used: %w", err)
+	}
+	h.Call.Workspace.Name, h.Call.Project.Name, h.Call.Environment.Name = facts.Workspace, facts.Project, facts.Environment
+	body, err := json.Marshal(h.Call)
+	if err != nil {
+		return nil, fmt.Errorf("encode the call: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("its url cannot be used")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.cfg.UserAgent)
+	req.Header.Set(headerID, h.Call.ID)
+	if h.SigningSecret == "" {
+		return req, nil
+	}
+	key, ok := facts.Secrets[h.SigningSecret]
+	if !ok {
+		return nil, fmt.Errorf("its call is to be signed with secret %s, which there is no more: set it, or deploy without", h.SigningSecret)
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write(body)
+	req.Header.Set(headerSignature, "sha256="+hex.EncodeToString(mac.Sum(nil)))
+	return req, nil
+}
+
+// kind says what went wrong without a word of where, or of what was answered.
+func kind(ctx context.Context, err error) error {
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, errNotPublic):
+		return errNotPublic
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &name) && name.IsNotFound:
+		return errors.New("its host name is not known")
+	case errors.As(err, &name):
+		return errors.New("its host name cannot be looked up")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New("the connection is refused")
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return errors.New("its address cannot be reached")
+	case errors.As(err, &certificate):
+		return errors.New("its certificate is not one that is trusted here for that name")
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &op) && op.Op == "remote error":
+		return errors.New("it does not speak TLS as it should")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errors.New("the connection ended before the answer did")
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errors.New("it did not answer in time")
+	}
+	return errors.New("it does not answer as HTTP wants it")
+}
