@@ -208,3 +208,28 @@ func TestARefusalOfEverythingIsNotAskedAgainAtOnce(t *testing.T) {
 		require.Equal(t, []windlassv1.InstanceStatus{running}, states(p.take(), "ins_1"))
 	})
 }
+
+func TestWhatSomebodyWaitsForIsAskedAgainInSecondsHoweverOftenItIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		var asked atomic.Int32
+		p.answer = func(*agentv1.ReportRequest) error {
+			asked.Add(1)
+			return busy(time.Minute)
+		}
+		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Greater(t, asked.Load(), int32(10))
+		p.mu.Lock()
+		p.answer = nil
+		p.mu.Unlock()
+		time.Sleep(longestSilence)
+		got := p.take()
+		require.NotEmpty(t, got)
+		require.EqualValues(t, 1, got[len(got)-1].Rollups[0].Failed)
+	})
+}

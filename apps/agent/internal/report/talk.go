@@ -12,6 +12,10 @@ import (
 // shortestRefusal is how long a report that was refused is held back at least.
 const shortestRefusal = 100 * time.Millisecond
 
+// longestSilence is how long a report without instances that was refused is held back at
+// most, however long it was refused for and how often: as long as after any other failure.
+const longestSilence = 4 * time.Second
+
 // holds say before when nothing is sent.
 type holds struct {
 	parts    time.Time // with instances
@@ -180,10 +184,11 @@ func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
 	after := r.about(no.after << min(r.holds.refusals, 3))
 	r.cfg.Log.InfoContext(ctx, "the control plane is behind; will report later", "error", no.cause, "retry_in", after)
 	r.holds.refusals++
-	until := time.Now().Add(after)
-	r.holds.parts = until
+	now := time.Now()
+	r.holds.parts = now.Add(after)
 	if !parts {
-		r.holds.all = until
+		// Somebody may wait for it.
+		r.holds.all = now.Add(min(after, longestSilence))
 	}
 }
 

@@ -75,7 +75,7 @@ func (q *queue) push(p *pending, now time.Time) verdict {
 	case all > maxQueuedRows, len(q.lanes[express])+len(q.lanes[bulk]) >= queueLength:
 		return verdict{full: true, retryAfter: min(max(retryAfter, time.Second), maxPause)}
 	case q.waiting[p.region] >= maxWaiting:
-		return verdict{crowded: true, retryAfter: max(load.delay, time.Second)}
+		return verdict{crowded: true, retryAfter: min(max(load.delay, time.Second), maxPause)}
 	case l == bulk && behind:
 		return verdict{retryAfter: retryAfter}
 	}
