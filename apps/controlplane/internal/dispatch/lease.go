@@ -4,7 +4,7 @@ import "time"
 
 const (
 	// signsPerSecond is how many signs of life this process wants from agents that have
-	// nothing else to say: 60 cost it 1 % of a core.
+	// nothing else to say: 60 cost it 2 % of a core.
 	signsPerSecond = 60
 	// agents give a sign of life this often in the time of their lease: three times, and
 	// a little earlier so that they do not come together.

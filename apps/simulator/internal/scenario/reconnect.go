@@ -16,7 +16,8 @@ import (
 // takes until every agent has a stream again, and what that costs.
 //
 // What limits it: the agents, which come back at random times of their first attempts;
-// a session costs a transaction on its region's row, and no read of its items.
+// a session costs a transaction on its region's row, and no read of its items before its
+// first bookmark.
 type Reconnect struct {
 	Agents int `help:"Agents, each with a region." default:"1000"`
 	Apps   int `help:"Apps, each in one region, so that there is something to send." default:"100"`
