@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -227,9 +228,33 @@ samples:
 	return 0
 }
 
-func (e *endpoint) awaitLoad(running, waiting float64) {
+// awaitLoad waits for a load that stays until the test changes it, and sees it
+// in the metrics too.
+func (e *endpoint) awaitLoad(running, waiting int) {
 	e.t.Helper()
 	e.eventually(func() bool {
-		return e.metric("vllm:num_requests_running") == running && e.metric("vllm:num_requests_waiting") == waiting
+		r, w := e.server.queue.load()
+		return r == running && w == waiting
 	}, "requests running and waiting")
+	require.EqualValues(e.t, running, e.metric("vllm:num_requests_running"))
+	require.EqualValues(e.t, waiting, e.metric("vllm:num_requests_waiting"))
+}
+
+// occupy takes n slots, so that requests wait until the test says go and not
+// for as long as a machine of some speed needs.
+func (e *endpoint) occupy(n int) (leave func()) {
+	e.t.Helper()
+	var held []func()
+	for range n {
+		release, err := e.server.queue.acquire(e.t.Context())
+		require.NoError(e.t, err)
+		held = append(held, release)
+	}
+	leave = sync.OnceFunc(func() {
+		for _, release := range held {
+			release()
+		}
+	})
+	e.t.Cleanup(leave)
+	return leave
 }

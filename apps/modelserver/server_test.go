@@ -40,12 +40,12 @@ func TestHealthIs503UntilTheModelIsLoaded(t *testing.T) {
 }
 
 func TestAFullQueueRefusesWith429AndLosesNobody(t *testing.T) {
-	e := startReady(t, Config{TokenRate: 50, Concurrency: 2, Queue: 3, KVCacheTokens: 100})
-	// Ten tokens at 50 a second: long enough that all five meet.
+	e := startReady(t, Config{Concurrency: 2, Queue: 3, KVCacheTokens: 100})
+	leave := e.occupy(2)
 	const body = `{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9"}`
 	var accepted sync.WaitGroup
-	replies := make([]reply, 5)
-	errs := make([]error, 5)
+	replies := make([]reply, 3)
+	errs := make([]error, 3)
 	for i := range replies {
 		accepted.Go(func() { replies[i], errs[i] = e.try("POST", "/v1/completions", body) })
 	}
@@ -55,23 +55,25 @@ func TestAFullQueueRefusesWith429AndLosesNobody(t *testing.T) {
 	require.Equal(t, "1", refused.header.Get("Retry-After"))
 	require.Equal(t, "queue_full", *parse[clientError](t, refused.body).Error.Code)
 
+	leave()
 	accepted.Wait()
 	for i := range replies {
 		require.NoError(t, errs[i])
 		require.Equal(t, 200, replies[i].status)
 	}
 	e.awaitLoad(0, 0)
-	require.EqualValues(t, 5, e.metric("vllm:request_success_total", "finished_reason", "stop"))
-	require.EqualValues(t, 5, e.metric("vllm:time_to_first_token_seconds"))
-	require.EqualValues(t, 5, e.metric("vllm:e2e_request_latency_seconds"))
-	require.EqualValues(t, 5, e.metric("vllm:request_queue_time_seconds"))
-	require.EqualValues(t, 50, e.metric("vllm:prompt_tokens_total"))
-	require.EqualValues(t, 50, e.metric("vllm:generation_tokens_total"))
+	require.EqualValues(t, 3, e.metric("vllm:request_success_total", "finished_reason", "stop"))
+	require.EqualValues(t, 3, e.metric("vllm:time_to_first_token_seconds"))
+	require.EqualValues(t, 3, e.metric("vllm:e2e_request_latency_seconds"))
+	require.EqualValues(t, 3, e.metric("vllm:request_queue_time_seconds"))
+	require.EqualValues(t, 30, e.metric("vllm:prompt_tokens_total"))
+	require.EqualValues(t, 30, e.metric("vllm:generation_tokens_total"))
 	require.EqualValues(t, 1, e.metric("modelserver_http_responses_total", "code", "429"))
 }
 
 func TestStoppingAnswersEveryAcceptedRequest(t *testing.T) {
 	e := startReady(t, Config{TokenRate: 100, Concurrency: 2, Queue: 8})
+	leave := e.occupy(2)
 	var running sync.WaitGroup
 	texts := make([]string, 6)
 	for i := range texts {
@@ -82,7 +84,7 @@ func TestStoppingAnswersEveryAcceptedRequest(t *testing.T) {
 			}
 		})
 	}
-	e.awaitLoad(2, 4)
+	e.awaitLoad(2, 6)
 	e.stop()
 	e.eventually(func() bool {
 		c, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
@@ -91,6 +93,7 @@ func TestStoppingAnswersEveryAcceptedRequest(t *testing.T) {
 		}
 		return err != nil
 	}, "the listener closes")
+	leave()
 	running.Wait()
 	for i, text := range texts {
 		require.Contains(t, text, `"finish_reason":"stop"`, "request %d", i)
