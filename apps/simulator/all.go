@@ -45,6 +45,7 @@ var table = []entry{
 	{"converge-slow-start", "--instances=500 --deployments=5 --start-p50=200ms --start-p99=2s --fail=0.02", "--instances=20000 --deployments=20 --start-p50=5s --start-p99=30s --fail=0.02"},
 	{"converge-2000000", "", "--instances=2000000 --deployments=2000"},
 	{"deploys", "--apps=50 --concurrency=1,16", ""},
+	{"rollouts", "--apps=10 --regions=4 --waves=3 --replicas=1,4", ""},
 	{"reconnect", "--agents=100 --apps=10 --cuts=1", ""},
 	{"restart", "--agents=60 --apps=20 --quiet=5s --pause=1s", ""},
 	{"slow", "--agents=20 --changes=60 --rounds=1", ""},

@@ -60,6 +60,7 @@ type cli struct {
 	Idle      scenario.Idle      `cmd:"" help:"What agents cost while nothing happens."`
 	Converge  scenario.Converge  `cmd:"" help:"Time from a call until all instances are ready."`
 	Deploys   scenario.Deploys   `cmd:"" help:"Whole deployments per second."`
+	Rollouts  scenario.Rollouts  `cmd:"" help:"What rollouts in waves cost, many at a time."`
 	Reconnect scenario.Reconnect `cmd:"" help:"Time until a fleet that was cut is back."`
 	Restart   scenario.Restart   `cmd:"" help:"What a rolling restart of the control plane costs agents and users."`
 	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`

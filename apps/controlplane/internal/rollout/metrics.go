@@ -13,6 +13,7 @@ type metrics struct {
 	status   *prometheus.CounterVec
 	build    prometheus.Histogram
 	attempts prometheus.Histogram
+	step     prometheus.Histogram
 	broken   prometheus.Counter
 }
 
@@ -39,11 +40,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500},
 		}),
 	}
+	m.step = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "deployment_workflow_step_duration_seconds",
+		Help:    "Time that steps of rollouts took, those included that failed and are tried again.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 3, 10),
+	})
 	m.broken = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deployment_plan_violations_total",
 		Help: "Rules of staged rollouts that plans broke when they were held against them. Anything but 0 is a bug.",
 	})
-	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.broken)
+	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.step, m.broken)
 	return m
 }
 

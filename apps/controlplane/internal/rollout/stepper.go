@@ -72,6 +72,8 @@ func NewStepper(cfg Config) (*Stepper, error) {
 // Nobody else is ever asked with a row locked. What was measured is written with what it
 // means: a step that dies in between has measured nothing, and its next try does.
 func (s *Stepper) Step(ctx context.Context, appID string) error {
+	begin := time.Now()
+	defer func() { s.metrics.step.Observe(time.Since(begin).Seconds()) }()
 	d, err := s.decide(ctx, appID, plan.Input{})
 	switch {
 	case err != nil:

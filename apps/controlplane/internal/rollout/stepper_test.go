@@ -257,7 +257,7 @@ deployment_topology_status{status="stopping"} 0
 		}
 		for _, name := range []string{
 			"deployment_workflow_duration_seconds", "deployment_workflow_status",
-			"deployment_build_duration_seconds", "deployment_polling_attempts",
+			"deployment_build_duration_seconds", "deployment_polling_attempts", "deployment_workflow_step_duration_seconds",
 		} {
 			n, err := testutil.GatherAndCount(h.registry, name)
 			require.NoError(t, err)

@@ -87,6 +87,8 @@ type App struct {
 	Replicas int
 	// Version names what runs: another one makes another version.
 	Version string
+	// Rollout is the app's policy; nil: it has none.
+	Rollout *windlassv1.RolloutPolicy
 }
 
 // AppName of number n.
@@ -107,7 +109,7 @@ func (a App) Spec() *windlassv1.DeploymentSpec {
 
 // Deploy calls the API once and returns the deployment's id.
 func (w *World) Deploy(ctx context.Context, app App) (string, error) {
-	resp, err := Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: Mutation(), App: Path(app.Name), Spec: app.Spec()})
+	resp, err := Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: Mutation(), App: Path(app.Name), Spec: app.Spec(), Rollout: app.Rollout})
 	if err != nil {
 		return "", fmt.Errorf("deploy %s: %w", app.Name, err)
 	}

@@ -96,7 +96,7 @@ func testMetrics(t *testing.T, s *stack) {
 	s.deployReady(t, app, spec())
 	for part, names := range map[string][]string{
 		partControlPlane: {
-			"deployment_workflow_duration_seconds", "deployment_workflow_status", "deployment_polling_attempts",
+			"deployment_workflow_duration_seconds", "deployment_workflow_status", "deployment_polling_attempts", "deployment_workflow_step_duration_seconds",
 			"deployment_topology_regions", "deployment_topology_status",
 			"deployment_instances_total", "deployment_instances_by_status",
 			"deployment_operations_total", "windlass_feed_lag_revisions", "windlass_watch_streams", "windlass_report_duration_seconds",

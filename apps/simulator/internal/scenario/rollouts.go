@@ -1,0 +1,243 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Rollouts moves many apps to a new version at the same time, each under a policy with
+// waves, and measures what a rollout costs the database and the workflow's runtime: the
+// same, however many replicas it moves in a step.
+//
+// A rollout ends when its last wave does; the figures of a run in which one failed, or
+// left an instance of the old version, do not count.
+type Rollouts struct {
+	Apps        int           `help:"Apps that move at once." default:"200"`
+	Regions     int           `help:"Regions of each app." default:"10"`
+	Waves       int           `help:"Waves; the first is one region." default:"4"`
+	Replicas    []int         `help:"Replicas in each region, one measurement each, ascending." default:"2,8,32"`
+	Surge       string        `help:"Replicas beyond those wanted, a number or percent." default:"100%"`
+	Bake        time.Duration `help:"How long each wave bakes." default:"0s"`
+	Concurrency int           `help:"Calls in flight." default:"16"`
+	Executors
+}
+
+// Deadline implements Scenario.
+func (s *Rollouts) Deadline() time.Duration {
+	return 10*time.Minute + time.Duration(len(s.Replicas)*s.Apps*s.Regions)*50*time.Millisecond + time.Duration(len(s.Replicas)*s.Waves)*s.Bake
+}
+
+// Run implements Scenario.
+func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
+	if err := s.check(); err != nil {
+		return err
+	}
+	env.sizes("apps", s.Apps, "regions", s.Regions, "waves", s.Waves, "replicas", s.Replicas, "surge", s.Surge, "bake", s.Bake.String(),
+		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Runtime: s.runtime})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	instances := 0
+	for i, replicas := range s.Replicas {
+		round, err := s.round(ctx, env, w, i, replicas, &instances)
+		if err != nil {
+			return fmt.Errorf("with %d replicas: %w", replicas, err)
+		}
+		env.Result.Rounds = append(env.Result.Rounds, round)
+	}
+	first, last := env.Result.Rounds[0], env.Result.Rounds[len(env.Result.Rounds)-1]
+	figure := func(name, of, unit string) { env.Result.Figure(name, last[of].(float64), unit) }
+	ratio := func(name, of, unit string) {
+		env.Result.Figure(name, last[of].(float64)/max(first[of].(float64), 1e-9), unit)
+	}
+	figure("seconds", "seconds", "s from the first call to the end of the last rollout, most replicas")
+	figure("rollouts_per_s", "rollouts_per_s", "that ended")
+	figure("statements_per_rollout", "statements_per_rollout", "of the database, all that went on included")
+	figure("steps_per_rollout", "steps_per_rollout", "of the workflow, each an invocation")
+	figure("cpu_ms_per_rollout", "cpu_ms_per_rollout", "ms of processor time, all parts")
+	ratio("statements_ratio", "statements_per_rollout", "most replicas to fewest")
+	ratio("steps_ratio", "steps_per_rollout", "most replicas to fewest")
+	return nil
+}
+
+func (s *Rollouts) check() error {
+	if err := positive("--apps", s.Apps, "--regions", s.Regions, "--waves", s.Waves, "--concurrency", s.Concurrency, "--replicas", len(s.Replicas)); err != nil {
+		return err
+	}
+	switch {
+	case s.Regions > 32:
+		return errors.New("--regions: an app has at most 32")
+	case s.Waves > s.Regions:
+		return fmt.Errorf("--waves: %d waves need as many regions, and there are %d", s.Waves, s.Regions)
+	case !slices.IsSorted(s.Replicas) || s.Replicas[0] < 1:
+		return errors.New("--replicas: ascending numbers from 1 on")
+	case s.Bake < 0:
+		return errors.New("--bake: has to be 0 or more")
+	}
+	return s.Executors.check()
+}
+
+// policy has one region in its first wave, and the others in equal parts.
+func (s *Rollouts) policy(regions []string) *windlassv1.RolloutPolicy {
+	p := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: s.Surge}
+	for i := range s.Waves {
+		of := regions[:1]
+		if rest := regions[1:]; i > 0 {
+			of = rest[(i-1)*len(rest)/(s.Waves-1) : i*len(rest)/(s.Waves-1)]
+		} else if s.Waves == 1 {
+			of = regions
+		}
+		p.Waves = append(p.Waves, &windlassv1.Wave{Regions: of, MaxParallel: int32(len(of)), BakeTime: durationpb.New(s.Bake)})
+	}
+	return p
+}
+
+// round deploys apps of so many replicas, moves all of them, and sees where they are.
+func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n, replicas int, instances *int) (map[string]any, error) {
+	apps := make([]world.App, s.Apps)
+	for i := range apps {
+		apps[i] = world.App{
+			Name: world.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: replicas, Version: "v1", Rollout: s.policy(w.Regions),
+		}
+	}
+	w.Progressf("deploying %d apps of %d replicas in %d regions", s.Apps, replicas, s.Regions)
+	first, err := w.DeployAll(ctx, apps, setupConcurrency)
+	if err != nil {
+		return nil, err
+	}
+	if err := rolledOut(ctx, w, first); err != nil {
+		return nil, err
+	}
+	*instances += s.Apps * s.Regions * replicas
+	if err := settled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
+		return nil, err
+	}
+	for i := range apps {
+		apps[i].Version = "v2"
+	}
+	before, err := counts(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	w.Progressf("moving all of them, in %d waves", s.Waves)
+	var ids []string
+	took, parts, err := measured(ctx, w, func() error {
+		if ids, err = w.DeployAll(ctx, apps, s.Concurrency); err != nil {
+			return err
+		}
+		return rolledOut(ctx, w, ids)
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := counts(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if err := settled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
+		return nil, err
+	}
+	times, err := s.times(ctx, w, ids)
+	if err != nil {
+		return nil, err
+	}
+	env.Result.Parts = parts
+	each := float64(s.Apps)
+	round := map[string]any{
+		"replicas": replicas, "seconds": took.Seconds(), "rollouts_per_s": each / took.Seconds(),
+		"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
+		"statements_per_rollout": (after.statements - before.statements) / each,
+		"steps_per_rollout":      (after.steps - before.steps) / each,
+		"cpu_ms_per_rollout":     1000 * cpuSeconds(parts) / each,
+	}
+	for name := range parts {
+		round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / each
+	}
+	return round, nil
+}
+
+// cost is what was ever asked of the database and of the workflow.
+type cost struct{ statements, steps float64 }
+
+func counts(ctx context.Context, w *world.World) (cost, error) {
+	statements, err := w.DB.Questions(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	metrics, err := w.Metrics(ctx)
+	return cost{float64(statements), metrics.Sum("deployment_workflow_step_duration_seconds_count", "")}, err
+}
+
+// rolledOut waits until the rollouts of deployments have ended, and none but well.
+func rolledOut(ctx context.Context, w *world.World, deployments []string) error {
+	args := make([]any, len(deployments))
+	for i, id := range deployments {
+		args[i] = id
+	}
+	query := "SELECT CONCAT(status, ' ', COUNT(*)) FROM rollouts WHERE deployment_id IN (?" + strings.Repeat(", ?", len(args)-1) + ") GROUP BY status"
+	byStatus := map[windlassv1.RolloutStatus]int{}
+	return world.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+		lines, err := w.DB.Strings(ctx, query, args...)
+		if err != nil {
+			return false, err
+		}
+		clear(byStatus)
+		for _, line := range lines {
+			var status int32
+			var count int
+			if _, err := fmt.Sscan(line, &status, &count); err != nil {
+				return false, err
+			}
+			byStatus[windlassv1.RolloutStatus(status)] = count
+		}
+		for status, count := range byStatus {
+			if status > windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED {
+				return false, fmt.Errorf("%d ended as %s", count, status)
+			}
+		}
+		return byStatus[windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED] == len(deployments), nil
+	}, func() string {
+		var out []string
+		for _, status := range slices.Sorted(maps.Keys(byStatus)) {
+			out = append(out, fmt.Sprintf("%d %s", byStatus[status], status))
+		}
+		return fmt.Sprintf("of %d rollouts: %s", len(deployments), strings.Join(out, ", "))
+	})
+}
+
+// times of rollouts from their creation to their end, as the database has them.
+func (s *Rollouts) times(ctx context.Context, w *world.World, deployments []string) (*measure.Durations, error) {
+	var out measure.Durations
+	for chunk := range slices.Chunk(deployments, 500) {
+		args := make([]any, len(chunk))
+		for i, id := range chunk {
+			args[i] = id
+		}
+		took, err := w.DB.Strings(ctx, "SELECT finished_at - created_at FROM rollouts WHERE deployment_id IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, ms := range took {
+			n, err := strconv.ParseInt(ms, 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			out.Add(time.Duration(n) * time.Millisecond)
+		}
+	}
+	return &out, nil
+}
