@@ -100,6 +100,7 @@ type Plane struct {
 
 const (
 	rootPrefix = "windlass-sim-"
+	keptPrefix = "windlass-kept-"
 	// startDeadline holds the installation of a server on a new machine.
 	startDeadline = 10 * time.Minute
 	stopDeadline  = time.Minute
@@ -356,7 +357,13 @@ func (s *Stack) Stop() error {
 		return err
 	}
 	if s.cfg.Keep {
-		s.cfg.Progress("kept " + s.dir)
+		// Under another name, or the next run takes it for what a dead one left.
+		kept := filepath.Join(filepath.Dir(s.dir), keptPrefix+strings.TrimPrefix(filepath.Base(s.dir), rootPrefix))
+		if moved := os.Rename(s.dir, kept); moved != nil {
+			err = errors.Join(err, moved)
+		} else {
+			s.cfg.Progress("kept " + kept)
+		}
 	} else {
 		err = errors.Join(err, os.RemoveAll(s.dir))
 	}
