@@ -236,9 +236,9 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	var workflows *restate.Driver
 	c, err := newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, metrics: metrics, allowHooks: allowHooks, box: box,
-		newDriver: func(step rollout.Step) (driver, error) {
+		newDriver: func(step rollout.Step, lost func(context.Context) error) (driver, error) {
 			workflows, err = restate.New(restate.Config{
-				Step: step, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
+				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
 				Listen: f.RestateListen, Advertise: f.RestateAdvertise,
 				Log: log,
 			})

@@ -39,7 +39,7 @@ type parts struct {
 	store store.Store
 	// unavailable tells that the store is out of reach; nil: it never is.
 	unavailable func(error) bool
-	newDriver   func(rollout.Step) (driver, error)
+	newDriver   func(step rollout.Step, lost func(context.Context) error) (driver, error)
 	images      rollout.ImageResolver
 	box         *seal.Box
 	log         *slog.Logger
@@ -127,16 +127,17 @@ func newCore(p parts) (*core, error) {
 		return nil, err
 	}
 	var waker *rollout.Waker
+	var sweeper *rollout.Sweeper
 	drv, err := p.newDriver(func(ctx context.Context, appID string) error {
 		begin := time.Now()
 		defer func() { waker.Took(time.Since(begin)) }()
 		return stepper.Step(ctx, appID)
-	})
+	}, func(ctx context.Context) error { return sweeper.Lost(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	waker = rollout.NewWaker(drv, p.log)
-	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
+	sweeper, err = rollout.NewSweeper(rollout.SweeperConfig{
 		Store: store.Bind[rollout.SweepTx](p.store), Driver: drv, Log: p.log, Registerer: p.registerer,
 	})
 	if err != nil {

@@ -165,8 +165,10 @@ func NewInMemory(cfg InMemoryConfig) (*InMemory, error) {
 	c, err := newCore(parts{
 		store: &linked{Store: cfg.Memory.store, link: cfg.Link}, box: box, images: rollout.Registry{},
 		unavailable: func(err error) bool { return errors.Is(err, errLink) },
-		newDriver:   func(step rollout.Step) (driver, error) { return rollout.NewMemory(step, cfg.Log), nil },
-		log:         cfg.Log, registerer: cfg.Registerer, tracer: cfg.Tracer, rand: cfg.Rand,
+		newDriver: func(step rollout.Step, _ func(context.Context) error) (driver, error) {
+			return rollout.NewMemory(step, cfg.Log), nil
+		},
+		log: cfg.Log, registerer: cfg.Registerer, tracer: cfg.Tracer, rand: cfg.Rand,
 		domain: "windlass.local", leaseTTL: cfg.LeaseTTL,
 		peerID: id, peerAddress: cfg.Peer, peerHTTP: cfg.PeerHTTP,
 	})

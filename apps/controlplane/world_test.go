@@ -91,8 +91,10 @@ func (w *world) start(cfg planeConfig) *plane {
 	peerHTTP := rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout})
 	p.core, err = newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
-		newDriver: func(step rollout.Step) (driver, error) { return rollout.NewMemory(step, log), nil },
-		log:       log, registerer: p.registry, tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())),
+		newDriver: func(step rollout.Step, _ func(context.Context) error) (driver, error) {
+			return rollout.NewMemory(step, log), nil
+		},
+		log: log, registerer: p.registry, tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())),
 		rand: rand.Float64, domain: "windlass.local", leaseTTL: 15 * time.Second, beat: cfg.beat,
 		peerID: ident.New("cp"), peerAddress: p.address, peerHTTP: peerHTTP,
 	})

@@ -126,3 +126,15 @@ func (q *Queries) MarkWakesSent(ctx context.Context, appIds []string) error {
 	_, err := q.db.ExecContext(ctx, query, queryParams...)
 	return err
 }
+
+const unsendWakes = `-- name: UnsendWakes :execrows
+UPDATE app_wake SET sent_at = 0 WHERE sent_at > 0
+`
+
+func (q *Queries) UnsendWakes(ctx context.Context) (int64, error) {
+	result, err := q.db.ExecContext(ctx, unsendWakes)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}

@@ -20,3 +20,6 @@ ORDER BY due, app_id LIMIT ?;
 -- name: MarkWakesSent :exec
 UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
 WHERE app_id IN (sqlc.slice(app_ids)) AND due <= UNIX_TIMESTAMP(NOW(3)) * 1000;
+
+-- name: UnsendWakes :execrows
+UPDATE app_wake SET sent_at = 0 WHERE sent_at > 0;

@@ -21,7 +21,7 @@ type SweeperConfig struct {
 	Registerer prometheus.Registerer
 
 	// Interval between sweeps, jittered by half of it, and so how late a look may
-	// come. 0: 1 s, less than a person notices in what waits for seconds and more.
+	// come. 0: 3 s, little for what waits for seconds and more.
 	Interval time.Duration
 	// Grace that a wake-up has before it counts as lost. 0: 5 s, many times what a
 	// step takes on its way.
@@ -39,6 +39,8 @@ type SweepTx interface {
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that the steps of those that are due were sent.
 	MarkWakesSent(appIDs []string) error
+	// UnsendWakes makes every row that was sent one that never was.
+	UnsendWakes() (int64, error)
 }
 
 // SweepStore runs transactions.
@@ -112,6 +114,25 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// Lost says that whoever the wake-ups were sent to has forgotten them. The next sweep
+// sends them again, not only the one after Resend.
+func (s *Sweeper) Lost(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
+	defer cancel()
+	var lost int64
+	err := s.cfg.Store.Update(ctx, func(tx SweepTx) (err error) {
+		lost, err = tx.UnsendWakes()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note that wake-ups are lost: %w", err)
+	}
+	if lost > 0 {
+		s.cfg.Log.Warn("wake-ups were lost, will be sent again", "apps", lost)
+	}
+	return nil
 }
 
 func (s *Sweeper) due(ctx context.Context) (ids []string, err error) {

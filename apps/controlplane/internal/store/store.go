@@ -208,6 +208,9 @@ type AppTx interface {
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that steps were sent, for rows that are due.
 	MarkWakesSent(appIDs []string) error
+	// UnsendWakes makes every row that was sent one that never was, and returns how many
+	// there were.
+	UnsendWakes() (int64, error)
 }
 
 // TopologyTx is desired state.

@@ -12,8 +12,8 @@
 //   - a step fails: its invocation is tried again, for ever, at most four seconds
 //     apart. Restate's default would pause the key after a while, which is why an
 //     outage of the database must not be left to it.
-//   - Restate loses its data: reconcile registers us again, and the Sweeper brings
-//     every app back.
+//   - Restate loses its data: reconcile finds that it does not know us, voids what was
+//     sent to it, and registers us again. The Sweeper brings every app back.
 //   - our address changes: invocations are pinned to the deployment that they
 //     began on. Reconcile gives a deployment of ours whose address is dead the
 //     address that is alive; what only code that is gone could finish it ends, and
@@ -42,6 +42,9 @@ import (
 type Config struct {
 	// Step that the workflow consists of.
 	Step rollout.Step
+	// Lost is called when Restate has forgotten wake-ups that it had taken, before it can
+	// take others.
+	Lost func(context.Context) error
 	// Ingress and Admin are Restate's URLs.
 	Ingress, Admin string
 	// Listen is the address of the endpoint that Restate calls.
@@ -84,8 +87,8 @@ const handlersVersion = "v2"
 func New(cfg Config) (*Driver, error) { return newVersion(cfg, handlersVersion) }
 
 func newVersion(cfg Config, version string) (*Driver, error) {
-	if cfg.Step == nil || cfg.Log == nil {
-		return nil, errors.New("restate: Step and Log are required")
+	if cfg.Step == nil || cfg.Lost == nil || cfg.Log == nil {
+		return nil, errors.New("restate: Step, Lost and Log are required")
 	}
 	if cfg.Service == "" {
 		cfg.Service = "WindlassApp"

@@ -69,6 +69,7 @@ func (d *Driver) hurry(ctx context.Context) {
 
 // reconcile brings Restate's knowledge in line with what is alive:
 //
+//	nothing is registered                      what was sent is lost; and as below
 //	nothing of this version is registered      register our address
 //	it is, at an address that is dead          move it to ours: what is pinned to
 //	                                           it goes on here, with the same code
@@ -130,6 +131,13 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 	if served == "" && settled {
 		// Not while a deployment may yet turn out to be dead: moving it is better
 		// than a second one beside it.
+		if len(seen) == 0 {
+			// It is new, or was wiped. Before it takes anything, so that nothing which it
+			// takes counts as lost.
+			if err := d.cfg.Lost(ctx); err != nil {
+				return false, err
+			}
+		}
 		return true, d.admin.register(ctx, d.Endpoint(), false)
 	}
 	return settled, d.lead(ctx, served, seen)
@@ -160,6 +168,12 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 		ids, err := d.admin.pinned(ctx, dep.ID, killBatch)
 		if err != nil {
 			return err
+		}
+		if ended == 0 && len(ids) > 0 {
+			// Before they are: whoever comes after us could not tell that they were.
+			if err := d.cfg.Lost(ctx); err != nil {
+				return err
+			}
 		}
 		for _, id := range ids {
 			if err := d.admin.kill(ctx, id); err != nil {

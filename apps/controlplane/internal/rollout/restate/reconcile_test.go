@@ -152,6 +152,7 @@ func TestARestateThatLostItsDataIsToldAgain(t *testing.T) {
 	c, app := newCounter(), ident.New("app")
 	p := r.start(c.step)
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
+	require.EqualValues(t, 1, p.lost.Load(), "it may be one that was wiped while nobody looked")
 
 	stop(t, server)
 	require.NoError(t, os.RemoveAll(cfg.Dir))
@@ -162,6 +163,7 @@ func TestARestateThatLostItsDataIsToldAgain(t *testing.T) {
 	t.Cleanup(func() { stop(t, server) })
 
 	await(t, "it is registered again", func() bool { return p.Check(context.Background()) == nil })
+	require.EqualValues(t, 2, p.lost.Load())
 	require.NoError(t, p.Wake(context.Background(), []string{app}))
 	await(t, "the step is run", func() bool { return c.count(app) == 1 })
 }
@@ -192,14 +194,15 @@ func TestAnOutageNeverPausesAnApp(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	good := Config{
-		Step:    func(context.Context, string) error { return nil },
+		Step: func(context.Context, string) error { return nil }, Lost: func(context.Context) error { return nil },
 		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t),
 	}
 	for _, c := range []struct {
 		change func(*Config)
 		says   string
 	}{
-		{func(c *Config) { c.Step = nil }, "Step and Log are required"},
+		{func(c *Config) { c.Step = nil }, "Step, Lost and Log are required"},
+		{func(c *Config) { c.Lost = nil }, "Step, Lost and Log are required"},
 		{func(c *Config) { c.Ingress = "8080" }, "ingress"},
 		{func(c *Config) { c.Admin = "" }, "admin"},
 		{func(c *Config) { c.Listen = "nowhere:x" }, "listen"},

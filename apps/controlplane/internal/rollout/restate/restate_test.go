@@ -44,6 +44,7 @@ func testLog(t testing.TB) *slog.Logger {
 type process struct {
 	*Driver
 	dead  *atomic.Bool
+	lost  *atomic.Int64
 	crash func()
 }
 
@@ -51,7 +52,9 @@ func (r *rig) start(step rollout.Step) process { return r.startVersion(step, han
 
 func (r *rig) startVersion(step rollout.Step, version string) process {
 	ctx, cancel := context.WithCancel(context.Background())
+	var lost atomic.Int64
 	d, err := newVersion(Config{
+		Lost: func(context.Context) error { lost.Add(1); return nil },
 		// A dead process runs nothing: its steps end with it.
 		Step: func(run context.Context, id string) error {
 			run, stop := context.WithCancel(run)
@@ -76,7 +79,7 @@ func (r *rig) startVersion(step rollout.Step, version string) process {
 		<-done
 	}
 	r.t.Cleanup(crash)
-	return process{Driver: d, dead: &dead, crash: crash}
+	return process{Driver: d, dead: &dead, lost: &lost, crash: crash}
 }
 
 func (r *rig) Start(step rollout.Step) rollouttest.Process {

@@ -173,6 +173,19 @@ func (w *world) MarkWakesSent(ids []string) error {
 	return nil
 }
 
+// UnsendWakes implements rollout.SweepTx.
+func (w *world) UnsendWakes() (n int64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.apps {
+		if a.sent != 0 {
+			a.sent = 0
+			n++
+		}
+	}
+	return n, nil
+}
+
 // Update implements rollout.SweepStore.
 func (w *world) Update(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
 

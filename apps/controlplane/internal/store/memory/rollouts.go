@@ -109,6 +109,24 @@ func (t *tx) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, err
 	return first(rows, limit), nil
 }
 
+func (t *tx) UnsendWakes() (n int64, err error) {
+	for _, w := range t.wakes.list(func(w model.Wake) bool { return w.SentAt > 0 }) {
+		w, ok, err := t.wakes.lock(w.AppID)
+		if err != nil {
+			return 0, err
+		}
+		if !ok || w.SentAt == 0 {
+			continue
+		}
+		w.SentAt = 0
+		if err := t.wakes.put(w); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, nil
+}
+
 func (t *tx) MarkWakesSent(appIDs []string) error {
 	at := time.Now().UnixMilli()
 	for _, id := range distinct(appIDs) {

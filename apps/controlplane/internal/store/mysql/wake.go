@@ -78,3 +78,8 @@ func (t *tx) MarkWakesSent(appIDs []string) error {
 	}
 	return t.err(t.q.MarkWakesSent(t.ctx, distinct(appIDs)), "mark wake as sent", appIDs[0])
 }
+
+func (t *tx) UnsendWakes() (int64, error) {
+	n, err := t.q.UnsendWakes(t.ctx)
+	return n, t.err(err, "mark wakes as not sent", "")
+}

@@ -357,6 +357,13 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_3"}, due(w, 0, hour))
 		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, 0, 0), "they were sent long ago")
 		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil) })
+
+		w.update(func(tx store.Tx) error {
+			n, err := tx.UnsendWakes()
+			require.EqualValues(t, 3, n, "not the one that waits")
+			return err
+		})
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, hour, hour), "whoever they were sent to has forgotten them")
 	})
 
 	t.Run("a row that was to wait is due when its time has come, and was not sent before", func(t *testing.T) {
