@@ -100,7 +100,7 @@ func TestConvergeEndsWithEveryInstanceReadyThoughStartsFail(t *testing.T) {
 func TestRolloutsInWavesEndAndCostTheSameForMoreReplicas(t *testing.T) {
 	t.Parallel()
 	result := run(t, "rollouts", "--apps=4", "--regions=3", "--waves=2", "--replicas=1,6", "--bake=200ms")
-	positive(t, result, "rollouts_per_s", "statements_per_rollout", "steps_per_rollout", "cpu_ms_per_rollout", "statements_ratio")
+	positive(t, result, "rollouts_per_s", "statements_per_rollout", "steps_per_rollout", "cpu_ms_per_rollout", "statements_ratio", "back_s")
 	require.Len(t, result["rounds"], 2)
 }
 

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/world"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -19,7 +22,9 @@ import (
 
 // Rollouts moves many apps to a new version at the same time, each under a policy with
 // waves, and measures what a rollout costs the database and the workflow's runtime: the
-// same, however many replicas it moves in a step.
+// same, however many replicas it moves in a step. At the end all of the apps get a
+// version that crashes in one wave: those before it, and it, go back, and no region
+// after it ever sees that version.
 //
 // A rollout ends when its last wave does; the figures of a run in which one failed, or
 // left an instance of the old version, do not count.
@@ -30,6 +35,7 @@ type Rollouts struct {
 	Replicas    []int         `help:"Replicas in each region, one measurement each, ascending." default:"2,8,32"`
 	Surge       string        `help:"Replicas beyond those wanted, a number or percent." default:"100%"`
 	Bake        time.Duration `help:"How long each wave bakes." default:"0s"`
+	BadWave     int           `help:"Wave in which the last version crashes; 0: there is no such version." default:"2"`
 	Concurrency int           `help:"Calls in flight." default:"16"`
 	Executors
 }
@@ -46,18 +52,28 @@ func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("apps", s.Apps, "regions", s.Regions, "waves", s.Waves, "replicas", s.Replicas, "surge", s.Surge, "bake", s.Bake.String(),
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Runtime: s.runtime})
+	seen := &sightings{}
+	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied, Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
+		cfg := s.runtime(n, rnd)
+		cfg.Crashes = func(label string) bool { return label == badVersion && s.waveOf(n) == s.BadWave }
+		return cfg
+	}})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	instances := 0
 	for i, replicas := range s.Replicas {
-		round, err := s.round(ctx, env, w, i, replicas, &instances)
+		round, err := s.round(ctx, env, w, i, &instances)
 		if err != nil {
 			return fmt.Errorf("with %d replicas: %w", replicas, err)
 		}
 		env.Result.Rounds = append(env.Result.Rounds, round)
+	}
+	if s.BadWave > 0 {
+		if err := s.goBack(ctx, env, w, seen, instances); err != nil {
+			return fmt.Errorf("with a version that crashes in wave %d: %w", s.BadWave, err)
+		}
 	}
 	first, last := env.Result.Rounds[0], env.Result.Rounds[len(env.Result.Rounds)-1]
 	figure := func(name, of, unit string) { env.Result.Figure(name, last[of].(float64), unit) }
@@ -83,6 +99,8 @@ func (s *Rollouts) check() error {
 		return errors.New("--regions: an app has at most 32")
 	case s.Waves > s.Regions:
 		return fmt.Errorf("--waves: %d waves need as many regions, and there are %d", s.Waves, s.Regions)
+	case s.BadWave < 0 || s.BadWave > s.Waves:
+		return fmt.Errorf("--bad-wave: 0 to the %d of --waves", s.Waves)
 	case !slices.IsSorted(s.Replicas) || s.Replicas[0] < 1:
 		return errors.New("--replicas: ascending numbers from 1 on")
 	case s.Bake < 0:
@@ -91,35 +109,117 @@ func (s *Rollouts) check() error {
 	return s.Executors.check()
 }
 
-// policy has one region in its first wave, and the others in equal parts.
+// waveOf region n: one region is the first wave, and the others are in equal parts.
+func (s *Rollouts) waveOf(n int) int {
+	if n == 0 || s.Waves == 1 {
+		return 1
+	}
+	return 2 + (n-1)*(s.Waves-1)/(s.Regions-1)
+}
+
 func (s *Rollouts) policy(regions []string) *windlassv1.RolloutPolicy {
 	p := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: s.Surge}
-	for i := range s.Waves {
-		of := regions[:1]
-		if rest := regions[1:]; i > 0 {
-			of = rest[(i-1)*len(rest)/(s.Waves-1) : i*len(rest)/(s.Waves-1)]
-		} else if s.Waves == 1 {
-			of = regions
-		}
-		p.Waves = append(p.Waves, &windlassv1.Wave{Regions: of, MaxParallel: int32(len(of)), BakeTime: durationpb.New(s.Bake)})
+	for range s.Waves {
+		p.Waves = append(p.Waves, &windlassv1.Wave{BakeTime: durationpb.New(s.Bake)})
+	}
+	for n, region := range regions {
+		wave := p.Waves[s.waveOf(n)-1]
+		wave.Regions = append(wave.Regions, region)
+		wave.MaxParallel++
 	}
 	return p
 }
 
-// round deploys apps of so many replicas, moves all of them, and sees where they are.
-func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n, replicas int, instances *int) (map[string]any, error) {
+// badVersion is the label of the one that crashes.
+const badVersion = "bad"
+
+// sightings are the deployments that each region was ever handed.
+type sightings struct {
+	mu sync.Mutex
+	at map[string]map[string]bool
+}
+
+func (s *sightings) applied(region, deployment string, _ int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil {
+		s.at = map[string]map[string]bool{}
+	}
+	if s.at[region] == nil {
+		s.at[region] = map[string]bool{}
+	}
+	s.at[region][deployment] = true
+}
+
+func (s *sightings) of(region, deployment string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at[region][deployment]
+}
+
+// goBack gives the apps of the last round a version that crashes in one wave, and waits
+// until all that ran before runs again.
+func (s *Rollouts) goBack(ctx context.Context, env Env, w *world.World, seen *sightings, instances int) error {
+	n := len(s.Replicas) - 1
+	apps := s.apps(w, n, badVersion)
+	w.Progressf("moving all of them to a version that crashes in wave %d", s.BadWave)
+	begin := time.Now()
+	ids, err := w.DeployAll(ctx, apps, s.Concurrency)
+	if err != nil {
+		return err
+	}
+	if err := s.ended(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED); err != nil {
+		return err
+	}
+	if err := settled(ctx, w, len(s.Replicas)*s.Apps*s.Regions, instances); err != nil {
+		return err
+	}
+	took := time.Since(begin)
+	times, err := s.times(ctx, w, ids)
+	if err != nil {
+		return err
+	}
+	for i, region := range w.Regions {
+		for _, id := range ids {
+			if saw := seen.of(region, id); saw != (s.waveOf(i) <= s.BadWave) {
+				return fmt.Errorf("%s of wave %d was handed %s: %t", region, s.waveOf(i), id, saw)
+			}
+		}
+	}
+	stays, err := w.DB.Count(ctx, "SELECT COUNT(*) FROM apps a JOIN deployments d ON d.id = a.live_deployment_id WHERE d.version = 2")
+	if err != nil {
+		return err
+	}
+	if want := int64(len(s.Replicas) * s.Apps); stays != want {
+		return fmt.Errorf("%d of %d apps are at the version before", stays, want)
+	}
+	env.Result.Figure("back_s", took.Seconds(), "s from the first call of a bad version until all is as before")
+	env.Result.Figure("back_p50_ms", measure.Millis(times.Quantile(0.5)), "ms from a bad version's rollout to its end")
+	env.Result.Figure("back_p99_ms", measure.Millis(times.Quantile(0.99)), "ms")
+	return nil
+}
+
+// apps of round n.
+func (s *Rollouts) apps(w *world.World, n int, version string) []world.App {
 	apps := make([]world.App, s.Apps)
 	for i := range apps {
 		apps[i] = world.App{
-			Name: world.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: replicas, Version: "v1", Rollout: s.policy(w.Regions),
+			Name: world.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: s.Replicas[n], Version: version, Rollout: s.policy(w.Regions),
 		}
 	}
+	return apps
+}
+
+// round deploys apps of so many replicas, moves all of them, and sees where they are.
+func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n int, instances *int) (map[string]any, error) {
+	replicas := s.Replicas[n]
+	apps := s.apps(w, n, "v1")
 	w.Progressf("deploying %d apps of %d replicas in %d regions", s.Apps, replicas, s.Regions)
 	first, err := w.DeployAll(ctx, apps, setupConcurrency)
 	if err != nil {
 		return nil, err
 	}
-	if err := rolledOut(ctx, w, first); err != nil {
+	if err := s.ended(ctx, w, first, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED); err != nil {
 		return nil, err
 	}
 	*instances += s.Apps * s.Regions * replicas
@@ -139,7 +239,7 @@ func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n, replic
 		if ids, err = w.DeployAll(ctx, apps, s.Concurrency); err != nil {
 			return err
 		}
-		return rolledOut(ctx, w, ids)
+		return s.ended(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED)
 	})
 	if err != nil {
 		return nil, err
@@ -182,8 +282,8 @@ func counts(ctx context.Context, w *world.World) (cost, error) {
 	return cost{float64(statements), metrics.Sum("deployment_workflow_step_duration_seconds_count", "")}, err
 }
 
-// rolledOut waits until the rollouts of deployments have ended, and none but well.
-func rolledOut(ctx context.Context, w *world.World, deployments []string) error {
+// ended waits until the rollouts of deployments have ended, and all in the same way.
+func (s *Rollouts) ended(ctx context.Context, w *world.World, deployments []string, as windlassv1.RolloutStatus) error {
 	args := make([]any, len(deployments))
 	for i, id := range deployments {
 		args[i] = id
@@ -205,11 +305,11 @@ func rolledOut(ctx context.Context, w *world.World, deployments []string) error 
 			byStatus[windlassv1.RolloutStatus(status)] = count
 		}
 		for status, count := range byStatus {
-			if status > windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED {
+			if status > windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && status != as {
 				return false, fmt.Errorf("%d ended as %s", count, status)
 			}
 		}
-		return byStatus[windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED] == len(deployments), nil
+		return byStatus[as] == len(deployments), nil
 	}, func() string {
 		var out []string
 		for _, status := range slices.Sorted(maps.Keys(byStatus)) {
