@@ -293,6 +293,7 @@ func (f *fleet) answer(how int) {
 // TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: nobody promotes or skips anything here.
 // Whatever else happens, a version whose figures are bad goes back.
 func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)
 		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN && policy.Promotion == Manual {

@@ -89,6 +89,7 @@ func drawDeploy(t *rapid.T, w *world) {
 // routed to, nor the live deployment before its successor serves everywhere.
 // Healed, the world ends with the live deployment alone, or with nothing.
 func TestAnyHistoryKeepsTheRules(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, places...)
 		w.deploy(spec(2, "eu", "us"))
@@ -142,6 +143,7 @@ func requireAtRest(t *rapid.T, w *world) {
 
 // TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent: whoever waits is told.
 func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, places...)
 		drawDeploy(t, w)

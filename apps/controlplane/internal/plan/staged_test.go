@@ -376,6 +376,7 @@ func (f *fleet) waits(c *model.Course) bool {
 // starts in a region that is full, and nothing stops that traffic goes to. Healed, the
 // world ends with one version that serves alone, at the size that was asked for.
 func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t, drawPolicy(t))
 		for range rapid.IntRange(1, 120).Draw(t, "length") {

@@ -302,6 +302,7 @@ func TestAnAbandonedVersionGoesFirst(t *testing.T) {
 // like, the region answers late, people scale and pause; still no step of ours breaks a
 // rule. In the end the world heals, and the version has the region to itself.
 func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		l := Lane{Size: rapid.Int32Range(0, 6).Draw(t, "size"), Recreate: rapid.IntRange(0, 5).Draw(t, "recreate") == 0}
 		texts := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "50%", "100%"})
