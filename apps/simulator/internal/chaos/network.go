@@ -24,11 +24,12 @@ type network struct {
 
 // link is one way, such as an agent's to the control plane.
 type link struct {
-	name  string
-	proxy *toxiproxy.Proxy
+	name   string
+	server *toxiproxy.ApiServer
 
-	mu     sync.Mutex
-	toxics []string
+	mu       sync.Mutex
+	proxy    *toxiproxy.Proxy
+	poisoned bool
 }
 
 func newNetwork() *network {
@@ -48,7 +49,7 @@ func (n *network) add(name, upstream string) (string, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.links[name] = &link{name: name, proxy: proxy}
+	n.links[name] = &link{name: name, server: n.server, proxy: proxy}
 	return proxy.Listen, nil
 }
 
@@ -62,7 +63,7 @@ func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.links {
-		l.proxy.Stop()
+		l.down()
 	}
 }
 
@@ -113,24 +114,21 @@ func (l *link) poison(kind, attributes string, streams ...string) error {
 		if _, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
 			return fmt.Errorf("link %s: %s: %w", l.name, kind, err)
 		}
-		l.toxics = append(l.toxics, name)
+		l.poisoned = true
 	}
 	return nil
 }
 
 // up undoes everything. Connections that were poisoned are broken: bytes that went
 // missing in them cannot come back.
-func (l *link) up(ctx context.Context) error {
+func (l *link) up(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.toxics) > 0 {
+	if l.poisoned {
 		l.proxy.Stop()
+		// Another one: what takes a poison out of a proxy waits, now and then for ever,
+		// for connections that have ended.
+		l.proxy, l.poisoned = toxiproxy.NewProxy(l.server, l.name, l.proxy.Listen, l.proxy.Upstream), false
 	}
-	for _, name := range l.toxics {
-		if err := l.proxy.Toxics.RemoveToxic(ctx, name); err != nil {
-			return fmt.Errorf("link %s: remove %s: %w", l.name, name, err)
-		}
-	}
-	l.toxics = nil
 	return l.start()
 }
