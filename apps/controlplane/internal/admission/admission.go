@@ -133,12 +133,12 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if !placed {
 		replicas = int64(d.Spec.GetReplicas()) * int64(len(d.Spec.GetRegions()))
 	}
-	each, gpusEach := perReplica(d.Spec)
+	each, gpusEach := PerReplica(d.Spec)
 	return replicas * each, replicas * gpusEach
 }
 
-// perReplica is how many instances make a replica, and how many GPUs they have.
-func perReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
+// PerReplica is how many instances make a replica, and how many GPUs they have.
+func PerReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
 		return 1, int64(spec.GetResources().GetGpu().GetCount())
 	}

@@ -32,6 +32,7 @@ var access = map[string]need{
 	w.AppServiceUpdateAppProcedure:      deployer,
 	w.AppServiceDeleteAppProcedure:      owner,
 	w.AppServiceDeployProcedure:         deployer,
+	w.AppServicePlanDeployProcedure:     viewer,
 	w.AppServiceScaleProcedure:          deployer,
 	w.AppServiceSetEnvironmentProcedure: deployer,
 	w.AppServiceRollbackProcedure:       deployer,

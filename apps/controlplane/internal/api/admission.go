@@ -78,7 +78,7 @@ func (c *change) admit() error {
 	}
 	limits := admission.InForce(c.api.cfg.Limits, have.Own)
 	if c.starts {
-		if err := c.start(have, admission.RateOf(limits)); err != nil {
+		if err := c.hold(c.start(have, admission.RateOf(limits))); err != nil {
 			return err
 		}
 	}
@@ -94,12 +94,18 @@ func (c *change) admit() error {
 		}
 	}
 	if c.asked.grows() && admission.Counted(limits) {
-		others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, c.PutClaims)
+		store := c.PutClaims
+		if c.dry != nil {
+			store = nil // what is not stored would never settle
+		}
+		others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
 		if err != nil {
 			return err
 		}
 		if r := admission.Check(limits, others, c.asked.was(), c.asked.after.Usage()); r != nil {
-			return c.api.beyond(c.workspaceID, r)
+			if err := c.hold(c.refused(beyond(c.workspaceID, r))); err != nil {
+				return err
+			}
 		}
 	}
 	if c.asked.after.Usage().Deployments == 0 {
@@ -116,7 +122,7 @@ func (c *change) start(have model.Admission, rate admission.Rate) error {
 	fullAt, wait := rate.Take(have.FullAt, have.Now)
 	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
 	if wait > 0 {
-		return c.api.tooFast(c.workspaceID, rate, wait)
+		return c.refused(tooFast(c.workspaceID, rate, wait))
 	}
 	if !rate.Limited() {
 		return nil
@@ -130,7 +136,7 @@ func (c *change) start(have model.Admission, rate admission.Rate) error {
 // turnAway refuses a start of a workspace that is known to start too much.
 func (a *API) turnAway(workspaceID string) error {
 	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
-		return a.tooFast(workspaceID, rate, wait)
+		return a.refused(tooFast(workspaceID, rate, wait))
 	}
 	return nil
 }
@@ -240,9 +246,22 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	return claims, nil
 }
 
+// refused counts a call that is refused because of a limit.
+func (a *API) refused(err error) error {
+	a.refusals.WithLabelValues(rpc.DetailOf(err).GetLimit().GetName()).Inc()
+	return err
+}
+
+// refused counts it, unless nobody wanted anything.
+func (c *change) refused(err error) error {
+	if c.dry != nil {
+		return err
+	}
+	return c.api.refused(err)
+}
+
 // beyond is the refusal of a call that a quota does not allow.
-func (a *API) beyond(workspaceID string, r *admission.Refusal) error {
-	a.refusals.WithLabelValues(r.Limit).Inc()
+func beyond(workspaceID string, r *admission.Refusal) error {
 	fix := "Scale down or delete what is not needed"
 	if r.Limit == "rollouts" {
 		fix = "Wait until some have ended"
@@ -256,9 +275,8 @@ func (a *API) beyond(workspaceID string, r *admission.Refusal) error {
 }
 
 // tooFast is the refusal of a call that comes before there is a token for it.
-func (a *API) tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
+func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
 	const limit = "starts_per_minute"
-	a.refusals.WithLabelValues(limit).Inc()
 	perMinute := time.Minute.Microseconds() / rate.Interval
 	// Up, so that nobody comes back a moment too early.
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)

@@ -38,6 +38,8 @@ type change struct {
 	starts  bool
 	asked   *asked
 	learned learned
+	// dry is its transaction if it is to write nothing, else nil.
+	dry *dryTx
 }
 
 // mutate runs fn in one transaction with the record of the request's idempotency

@@ -16,6 +16,19 @@ import (
 // Deploy makes the app's next version. It answers once that is durable.
 func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
 	defer func() { a.counted("deploy", err) }()
+	spec, err := a.checkDeploy(req)
+	if err != nil {
+		return nil, err
+	}
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
+		return c.deploy(req, proto.CloneOf(spec))
+	})
+	return res, err
+}
+
+// checkDeploy judges what can be without the database, and returns the spec with its
+// defaults.
+func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
 	spec := withDefaults(req.GetSpec())
 	if err := checkSpec(spec, "spec"); err != nil {
 		return nil, err
@@ -26,10 +39,7 @@ func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *w
 	if err := a.canMeasure(req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
-		return c.deploy(req, proto.CloneOf(spec))
-	})
-	return res, err
+	return spec, nil
 }
 
 func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
@@ -50,7 +60,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := checkEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
 	}
-	if err := c.checkWaves(req.GetRollout(), spec); err != nil {
+	if err := c.hold(c.checkWaves(req.GetRollout(), spec)); err != nil {
 		return nil, err
 	}
 	v := version{

@@ -70,8 +70,12 @@ func (c *change) checkSigningSecrets(environmentID string, p *windlassv1.Rollout
 		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
 	}
 	for i, check := range p.GetAnalysis() {
-		if name := check.GetWebhook().GetSigningSecret(); name != "" && versions[name] == 0 {
-			return unknownSecret(fmt.Sprintf("%s[%d].webhook.signing_secret", field, i), name)
+		name := check.GetWebhook().GetSigningSecret()
+		if name == "" || versions[name] != 0 {
+			continue
+		}
+		if err := c.hold(unknownSecret(fmt.Sprintf("%s[%d].webhook.signing_secret", field, i), name)); err != nil {
+			return err
 		}
 	}
 	return nil

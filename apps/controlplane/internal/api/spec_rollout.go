@@ -195,6 +195,9 @@ func (c *change) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.Deploy
 	left := map[string]model.Region{}
 	for _, n := range spec.GetRegions() {
 		r, err := c.GetRegionByName(c.workspaceID, n)
+		if c.api.cfg.IsNotFound(err) {
+			r, err = model.Region{Name: n}, nil // it was told of already
+		}
 		if err != nil {
 			return fmt.Errorf("read region %s: %w", n, err)
 		}

@@ -79,7 +79,7 @@ func counted(s model.Staging, app model.App, live, next *model.Deployment, rows 
 	return out
 }
 
-func keysOf(m map[string]int32) []string {
+func keysOf[V any](m map[string]V) []string {
 	set := map[string]bool{}
 	for id := range m {
 		set[id] = true

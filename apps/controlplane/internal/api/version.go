@@ -375,7 +375,9 @@ func (c *change) checkRegions(spec *windlassv1.DeploymentSpec, field string) err
 				return fmt.Errorf("read region %s: %w", name, err)
 			}
 		}
-		return unknownRegion(fmt.Sprintf("%s.regions[%d]", field, i), name, known)
+		if err := c.hold(unknownRegion(fmt.Sprintf("%s.regions[%d]", field, i), name, known)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -412,8 +414,11 @@ func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.Deploy
 		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
 	}
 	for i, name := range names {
-		if versions[name] == 0 {
-			return unknownSecret(fmt.Sprintf("%s.secrets[%d].secret", field, i), name)
+		if versions[name] != 0 {
+			continue
+		}
+		if err := c.hold(unknownSecret(fmt.Sprintf("%s.secrets[%d].secret", field, i), name)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -294,6 +294,9 @@ func active(t *model.Topology) bool {
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
+// Active tells whether the row is one of those.
+func Active(t model.Topology) bool { return active(&t) }
+
 // activeRows of the deployment.
 func (p *planner) activeRows(deployment string) []*model.Topology {
 	var rows []*model.Topology

@@ -126,7 +126,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 			root.AddCommand(c)
 		}
 	}
-	add("apps", a.deployCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand())
+	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
 	explainArgs(root)

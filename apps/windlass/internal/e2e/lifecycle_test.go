@@ -42,6 +42,7 @@ func TestProduct(t *testing.T) {
 		"a version that crashes in the second wave is taken back everywhere":      testStagedRollback,
 		"a rollout that is aborted while it bakes is taken back":                  testStagedAbort,
 		"a canary waits for promotion in each region":                             testCanary,
+		"a deploy takes the steps that its plan told":                             testPlan,
 		"a canary that crashes at its second step goes back":                      testCanaryCrash,
 		"a green version waits for promotion, and the blue one is a way back":     testBlueGreen,
 		"an agent's credential opens its own region only":                         testAgentCredential,

@@ -1579,7 +1579,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x19windlass/v1/history.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x19windlass/v1/history.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1711,7 +1711,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\vdeployments\x18\x02 \x03(\v2\x17.windlass.v1.DeploymentR\vdeployments\x12.\n" +
 	"\arollout\x18\x03 \x01(\v2\x14.windlass.v1.RolloutR\arollout\x123\n" +
 	"\ahistory\x18\x04 \x03(\v2\x19.windlass.v1.HistoryEntryR\ahistory\x12\x18\n" +
-	"\adeleted\x18\x05 \x01(\bR\adeleted2\xc0\x06\n" +
+	"\adeleted\x18\x05 \x01(\bR\adeleted2\x94\a\n" +
 	"\n" +
 	"AppService\x12J\n" +
 	"\tCreateApp\x12\x1d.windlass.v1.CreateAppRequest\x1a\x1e.windlass.v1.CreateAppResponse\x12F\n" +
@@ -1719,7 +1719,9 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\bListApps\x12\x1c.windlass.v1.ListAppsRequest\x1a\x1d.windlass.v1.ListAppsResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\tUpdateApp\x12\x1d.windlass.v1.UpdateAppRequest\x1a\x1e.windlass.v1.UpdateAppResponse\x12J\n" +
 	"\tDeleteApp\x12\x1d.windlass.v1.DeleteAppRequest\x1a\x1e.windlass.v1.DeleteAppResponse\x12A\n" +
-	"\x06Deploy\x12\x1a.windlass.v1.DeployRequest\x1a\x1b.windlass.v1.DeployResponse\x12>\n" +
+	"\x06Deploy\x12\x1a.windlass.v1.DeployRequest\x1a\x1b.windlass.v1.DeployResponse\x12R\n" +
+	"\n" +
+	"PlanDeploy\x12\x1e.windlass.v1.PlanDeployRequest\x1a\x1f.windlass.v1.PlanDeployResponse\"\x03\x90\x02\x01\x12>\n" +
 	"\x05Scale\x12\x19.windlass.v1.ScaleRequest\x1a\x1a.windlass.v1.ScaleResponse\x12Y\n" +
 	"\x0eSetEnvironment\x12\".windlass.v1.SetEnvironmentRequest\x1a#.windlass.v1.SetEnvironmentResponse\x12G\n" +
 	"\bRollback\x12\x1c.windlass.v1.RollbackRequest\x1a\x1d.windlass.v1.RollbackResponse\x12A\n" +
@@ -1774,6 +1776,8 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	(*Deployment)(nil),             // 30: windlass.v1.Deployment
 	(*Rollout)(nil),                // 31: windlass.v1.Rollout
 	(*HistoryEntry)(nil),           // 32: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 33: windlass.v1.PlanDeployRequest
+	(*PlanDeployResponse)(nil),     // 34: windlass.v1.PlanDeployResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
@@ -1807,24 +1811,26 @@ var file_windlass_v1_app_proto_depIdxs = []int32{
 	7,  // 28: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
 	9,  // 29: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
 	11, // 30: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	13, // 31: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 32: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 33: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 34: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	21, // 35: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 36: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 37: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 38: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 39: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 40: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 41: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	14, // 42: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 43: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 44: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 45: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	22, // 46: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
+	33, // 31: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	13, // 32: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	15, // 33: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	17, // 34: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	19, // 35: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	21, // 36: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	2,  // 37: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	4,  // 38: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	6,  // 39: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	8,  // 40: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	10, // 41: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	12, // 42: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	34, // 43: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	14, // 44: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	16, // 45: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	18, // 46: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	20, // 47: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	22, // 48: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	37, // [37:49] is the sub-list for method output_type
+	25, // [25:37] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name
@@ -1838,6 +1844,7 @@ func file_windlass_v1_app_proto_init() {
 	file_windlass_v1_common_proto_init()
 	file_windlass_v1_deployment_proto_init()
 	file_windlass_v1_history_proto_init()
+	file_windlass_v1_plan_proto_init()
 	file_windlass_v1_rollout_proto_init()
 	file_windlass_v1_spec_proto_init()
 	type x struct{}

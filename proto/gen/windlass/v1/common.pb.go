@@ -74,6 +74,8 @@ const (
 	// The workspace starts work faster than it may; ErrorDetail.limit says how long
 	// to wait, and so do google.rpc.RetryInfo and the header Retry-After.
 	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 20
+	// A region has not what a deployment asks for, or not enough of it free.
+	ErrorReason_ERROR_REASON_NO_CAPACITY ErrorReason = 21
 )
 
 // Enum value maps for ErrorReason.
@@ -100,6 +102,7 @@ var (
 		18: "ERROR_REASON_REGION_UNREACHABLE",
 		19: "ERROR_REASON_QUOTA_EXCEEDED",
 		20: "ERROR_REASON_RATE_LIMITED",
+		21: "ERROR_REASON_NO_CAPACITY",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -123,6 +126,7 @@ var (
 		"ERROR_REASON_REGION_UNREACHABLE":   18,
 		"ERROR_REASON_QUOTA_EXCEEDED":       19,
 		"ERROR_REASON_RATE_LIMITED":         20,
+		"ERROR_REASON_NO_CAPACITY":          21,
 	}
 )
 
@@ -919,7 +923,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xab\x05\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xc9\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -942,7 +946,8 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1bERROR_REASON_UNKNOWN_SECRET\x10\x11\x12#\n" +
 	"\x1fERROR_REASON_REGION_UNREACHABLE\x10\x12\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x13\x12\x1d\n" +
-	"\x19ERROR_REASON_RATE_LIMITED\x10\x14*\xb7\x01\n" +
+	"\x19ERROR_REASON_RATE_LIMITED\x10\x14\x12\x1c\n" +
+	"\x18ERROR_REASON_NO_CAPACITY\x10\x15*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

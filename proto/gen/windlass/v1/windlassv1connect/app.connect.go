@@ -45,6 +45,8 @@ const (
 	AppServiceDeleteAppProcedure = "/windlass.v1.AppService/DeleteApp"
 	// AppServiceDeployProcedure is the fully-qualified name of the AppService's Deploy RPC.
 	AppServiceDeployProcedure = "/windlass.v1.AppService/Deploy"
+	// AppServicePlanDeployProcedure is the fully-qualified name of the AppService's PlanDeploy RPC.
+	AppServicePlanDeployProcedure = "/windlass.v1.AppService/PlanDeploy"
 	// AppServiceScaleProcedure is the fully-qualified name of the AppService's Scale RPC.
 	AppServiceScaleProcedure = "/windlass.v1.AppService/Scale"
 	// AppServiceSetEnvironmentProcedure is the fully-qualified name of the AppService's SetEnvironment
@@ -74,6 +76,9 @@ type AppServiceClient interface {
 	// there is none. A rollout in flight is superseded. A spec equal to the live
 	// one makes no version; if only replicas differ, it scales.
 	Deploy(context.Context, *v1.DeployRequest) (*v1.DeployResponse, error)
+	// What Deploy of the same would do now, step by step, and what stands against it. It
+	// writes nothing, and uses nothing of any quota.
+	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
 	// A new deployment with the live one's spec and other variables. It takes the
@@ -138,6 +143,13 @@ func NewAppServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(appServiceMethods.ByName("Deploy")),
 			connect.WithClientOptions(opts...),
 		),
+		planDeploy: connect.NewClient[v1.PlanDeployRequest, v1.PlanDeployResponse](
+			httpClient,
+			baseURL+AppServicePlanDeployProcedure,
+			connect.WithSchema(appServiceMethods.ByName("PlanDeploy")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		scale: connect.NewClient[v1.ScaleRequest, v1.ScaleResponse](
 			httpClient,
 			baseURL+AppServiceScaleProcedure,
@@ -180,6 +192,7 @@ type appServiceClient struct {
 	updateApp      *connect.Client[v1.UpdateAppRequest, v1.UpdateAppResponse]
 	deleteApp      *connect.Client[v1.DeleteAppRequest, v1.DeleteAppResponse]
 	deploy         *connect.Client[v1.DeployRequest, v1.DeployResponse]
+	planDeploy     *connect.Client[v1.PlanDeployRequest, v1.PlanDeployResponse]
 	scale          *connect.Client[v1.ScaleRequest, v1.ScaleResponse]
 	setEnvironment *connect.Client[v1.SetEnvironmentRequest, v1.SetEnvironmentResponse]
 	rollback       *connect.Client[v1.RollbackRequest, v1.RollbackResponse]
@@ -235,6 +248,15 @@ func (c *appServiceClient) DeleteApp(ctx context.Context, req *v1.DeleteAppReque
 // Deploy calls windlass.v1.AppService.Deploy.
 func (c *appServiceClient) Deploy(ctx context.Context, req *v1.DeployRequest) (*v1.DeployResponse, error) {
 	response, err := c.deploy.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PlanDeploy calls windlass.v1.AppService.PlanDeploy.
+func (c *appServiceClient) PlanDeploy(ctx context.Context, req *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error) {
+	response, err := c.planDeploy.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -298,6 +320,9 @@ type AppServiceHandler interface {
 	// there is none. A rollout in flight is superseded. A spec equal to the live
 	// one makes no version; if only replicas differ, it scales.
 	Deploy(context.Context, *v1.DeployRequest) (*v1.DeployResponse, error)
+	// What Deploy of the same would do now, step by step, and what stands against it. It
+	// writes nothing, and uses nothing of any quota.
+	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
 	// A new deployment with the live one's spec and other variables. It takes the
@@ -358,6 +383,13 @@ func NewAppServiceHandler(svc AppServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(appServiceMethods.ByName("Deploy")),
 		connect.WithHandlerOptions(opts...),
 	)
+	appServicePlanDeployHandler := connect.NewUnaryHandlerSimple(
+		AppServicePlanDeployProcedure,
+		svc.PlanDeploy,
+		connect.WithSchema(appServiceMethods.ByName("PlanDeploy")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	appServiceScaleHandler := connect.NewUnaryHandlerSimple(
 		AppServiceScaleProcedure,
 		svc.Scale,
@@ -403,6 +435,8 @@ func NewAppServiceHandler(svc AppServiceHandler, opts ...connect.HandlerOption) 
 			appServiceDeleteAppHandler.ServeHTTP(w, r)
 		case AppServiceDeployProcedure:
 			appServiceDeployHandler.ServeHTTP(w, r)
+		case AppServicePlanDeployProcedure:
+			appServicePlanDeployHandler.ServeHTTP(w, r)
 		case AppServiceScaleProcedure:
 			appServiceScaleHandler.ServeHTTP(w, r)
 		case AppServiceSetEnvironmentProcedure:
@@ -444,6 +478,10 @@ func (UnimplementedAppServiceHandler) DeleteApp(context.Context, *v1.DeleteAppRe
 
 func (UnimplementedAppServiceHandler) Deploy(context.Context, *v1.DeployRequest) (*v1.DeployResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.AppService.Deploy is not implemented"))
+}
+
+func (UnimplementedAppServiceHandler) PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.AppService.PlanDeploy is not implemented"))
 }
 
 func (UnimplementedAppServiceHandler) Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error) {

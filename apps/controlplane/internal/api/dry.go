@@ -1,0 +1,160 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+)
+
+// A dry run is a change whose transaction writes nothing: the same functions run, on a Tx
+// that keeps what they would write, and takes no lock. The transaction below it is one for
+// reading, so that a write which is not kept here fails instead of happening.
+
+// dryTx keeps what an app's mutation writes. It is for one app.
+type dryTx struct {
+	Tx
+	// app as it is after the mutation, and was before: nil for one that did not exist.
+	app, was *model.App
+	// deployments and rollouts that were written, by id.
+	deployments map[string]model.Deployment
+	rollouts    map[string]model.Rollout
+	// staging as it is after and was before.
+	staging, wasStaging model.Staging
+	// rows that were there, and that were written.
+	wasRows, rows []model.Topology
+	// woken: the workflow has something to do.
+	woken bool
+	// against is what stands against it, in the order in which it was found.
+	against []error
+}
+
+func newDryTx(tx Tx) *dryTx {
+	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}}
+}
+
+// hold stops a change with what stands against it. A dry run notes that and goes on, to
+// find what else does.
+func (c *change) hold(err error) error {
+	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {
+		return err
+	}
+	c.dry.against = append(c.dry.against, err)
+	return nil
+}
+
+func (t *dryTx) LockEnvironment(workspaceID, id string) (model.Environment, error) {
+	return t.GetEnvironment(workspaceID, id)
+}
+
+func (t *dryTx) InsertApp(a model.App) error {
+	t.app = &a
+	return nil
+}
+
+func (t *dryTx) GetApp(workspaceID, id string) (model.App, error) {
+	if t.app != nil && t.app.ID == id {
+		return *t.app, nil
+	}
+	return t.Tx.GetApp(workspaceID, id)
+}
+
+func (t *dryTx) LockApp(workspaceID, id string) (model.App, error) {
+	app, err := t.GetApp(workspaceID, id)
+	if err == nil && t.app == nil {
+		now := app
+		t.app, t.was = &now, &app
+	}
+	return app, err
+}
+
+func (t *dryTx) UpdateApp(a model.App) error {
+	a.ResourceVersion++
+	t.app = &a
+	return nil
+}
+
+func (t *dryTx) InsertDeployment(d model.Deployment) error { return t.UpdateDeployment(d) }
+
+func (t *dryTx) UpdateDeployment(d model.Deployment) error {
+	t.deployments[d.ID] = d
+	return nil
+}
+
+func (t *dryTx) InsertRollout(r model.Rollout) error { return t.UpdateRollout(r) }
+
+func (t *dryTx) UpdateRollout(r model.Rollout) error {
+	t.rollouts[r.ID] = r
+	return nil
+}
+
+func (t *dryTx) GetStagings(appIDs []string) ([]model.Staging, error) {
+	rows, err := t.Tx.GetStagings(appIDs)
+	if len(rows) > 0 {
+		t.wasStaging, t.staging = rows[0].Clone(), rows[0].Clone()
+	}
+	return rows, err
+}
+
+func (t *dryTx) PutStaging(s model.Staging) error {
+	t.staging = s.Clone()
+	return nil
+}
+
+func (t *dryTx) LockTopology(appID string) ([]model.Topology, error) {
+	rows, err := t.ListTopology([]string{appID})
+	t.wasRows = slices.Clone(rows)
+	return rows, err
+}
+
+func (t *dryTx) PutTopology(rows []model.Topology) error {
+	t.rows = append(t.rows, rows...)
+	return nil
+}
+
+func (t *dryTx) Change(string, model.ChangeKind, string, int64) {}
+
+func (t *dryTx) Wake([]string, int64, int64) error {
+	t.woken = true
+	return nil
+}
+
+func (t *dryTx) InsertHistory([]model.History) error { return nil }
+
+func (t *dryTx) InsertAudit(model.Audit) error { return nil }
+
+func (t *dryTx) LockAdmission(workspaceID string) (model.Admission, error) {
+	return t.GetAdmission(workspaceID)
+}
+
+func (t *dryTx) PutStarts(string, int64) error { return nil }
+
+func (t *dryTx) PutClaims([]model.Claim) error { return nil }
+
+// topology is what the app's rows are after it.
+func (t *dryTx) topology() []model.Topology {
+	rows := replaced(t.wasRows, t.rows)
+	slices.SortFunc(rows, func(a, b model.Topology) int {
+		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	return rows
+}
+
+// readDeployments returns those of the ids that there are, as they are after it.
+func (t *dryTx) readDeployments(ids map[string]bool) ([]model.Deployment, error) {
+	delete(ids, "")
+	var out []model.Deployment
+	for _, id := range keys(ids) {
+		if d, ok := t.deployments[id]; ok {
+			out = append(out, d)
+			delete(ids, id)
+		}
+	}
+	found, err := t.GetDeployments(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read deployments: %w", err)
+	}
+	return append(out, found...), nil
+}

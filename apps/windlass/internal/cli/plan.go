@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// notRunning is the exit code of a plan that would not run.
+const notRunning = 2
+
+func (a *app) planCommand() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Show what deploying the file would do, and whether it would run",
+		Long: `Plan reads an app's file as deploy does and changes nothing. It shows what differs
+from the version that is live, the steps of the rollout as the planner would take
+them when all goes well, what they need of each region's GPUs at their peak, and what
+would be left of the workspace's quotas.
+
+Times are those that the file has the rollout wait: pauses, checks, bakes. How long
+replicas take to come up is not among them. Values of variables are never shown.
+
+Exit code: 0 it would run, 2 it would not, 1 an error. With -o json the answer is a
+PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
+"findings" says with a "reason" each what stands against it or is to be known.`,
+		Example: "  windlass plan -f app.yaml\n  windlass plan -f app.yaml -o json | jq -r '.findings[].reason'",
+		Args:    cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			f, err := readAppFile(file, a.Stdin)
+			if err != nil {
+				return err
+			}
+			return a.plan(ctx, f)
+		}),
+	}
+	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
+	must(c.MarkFlagRequired("file"))
+	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
+	return c
+}
+
+func (a *app) plan(ctx context.Context, f *appFile) error {
+	path := a.pathOf(f)
+	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout})
+	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
+		// The schema's rules are asked before the call is: it is a refusal like others.
+		detail := rpc.DetailOf(err)
+		resp, err = &windlassv1.PlanDeployResponse{Findings: []*windlassv1.PlanFinding{{
+			Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Fix: detail.GetFix(), Message: coded.Message(),
+		}}}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.showPlan(path, resp); err != nil {
+		return err
+	}
+	if !resp.GetWouldRun() {
+		return &ExitError{Code: notRunning}
+	}
+	return nil
+}
+
+func (a *app) showPlan(path string, p *windlassv1.PlanDeployResponse) error {
+	if a.output == "table" {
+		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, p) })
+	}
+	// With what is false, 0 or empty, so that programs find every field.
+	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode output: %w", err)
+	}
+	return a.raw(data)
+}
+
+func planTable(w *tabwriter.Writer, path string, p *windlassv1.PlanDeployResponse) {
+	row(w, "App:", path)
+	row(w, "Outcome:", outcomeText(p))
+	verdict := "it would run"
+	if !p.GetWouldRun() {
+		verdict = "it would not run"
+	}
+	row(w, "Verdict:", verdict)
+	if len(p.GetSteps()) > 0 {
+		row(w, "Waits:", waitsText(p))
+	}
+	findingsTable(w, p)
+	changesTable(w, p)
+	stepsTable(w, p)
+	regionsTable(w, p)
+	planQuotaTable(w, p)
+}
+
+func outcomeText(p *windlassv1.PlanDeployResponse) string {
+	var text string
+	switch p.GetOutcome() {
+	case windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
+		text = "a rollout of " + version(p.Version)
+		switch {
+		case p.NewApp:
+			text += ", the first version of a new app"
+		case p.LiveVersion != 0:
+			text += " in place of " + version(p.LiveVersion)
+		}
+	case windlassv1.PlanDeployResponse_OUTCOME_SCALED:
+		text = version(p.Version) + " is scaled: no new version"
+	case windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED:
+		text = "nothing: " + version(p.Version) + " is that already"
+	case windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK:
+		text = version(p.Version) + " stays live: it is that already"
+	case windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED:
+		return "deploy would refuse it"
+	}
+	if p.SupersedesVersion != 0 {
+		text += "; the rollout of " + version(p.SupersedesVersion) + ", which is in flight, ends"
+	}
+	return text
+}
+
+func findingsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+	for i, f := range p.GetFindings() {
+		switch {
+		case i == 0 && f.Blocks:
+			section(w, "Against it:")
+		case !f.Blocks && (i == 0 || p.Findings[i-1].Blocks):
+			section(w, "To be known:")
+		}
+		text := strings.TrimPrefix(f.Reason.String(), "ERROR_REASON_") + ": "
+		if f.Field != "" && !strings.Contains(f.Message, f.Field) {
+			text += f.Field + ": "
+		}
+		fmt.Fprintln(w, "  "+text+f.Message) //nolint:errcheck // the writer's Flush tells
+		if f.Fix != "" {
+			fmt.Fprintln(w, "    "+f.Fix) //nolint:errcheck // the writer's Flush tells
+		}
+	}
+}
+
+// waitsText is how long the rollout takes beside the time that replicas take.
+func waitsText(p *windlassv1.PlanDeployResponse) string {
+	gates := 0
+	for _, s := range p.GetSteps() {
+		if s.GetKind() == windlassv1.PlanStep_KIND_GATE {
+			gates++
+		}
+	}
+	text := short(p.GetLasts().AsDuration()) + " in all, besides the time that replicas take"
+	switch gates {
+	case 0:
+	case 1:
+		text += ", and at 1 step until somebody promotes"
+	default:
+		text += fmt.Sprintf(", and at %d steps until somebody promotes", gates)
+	}
+	return text
+}
+
+// section begins one: what is above it has no part in the widths of its columns.
+func section(w *tabwriter.Writer, title string) { fmt.Fprintf(w, "\n%s\n", title) } //nolint:errcheck // the writer's Flush tells
+
+func changesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+	if len(p.GetChanges()) == 0 {
+		return
+	}
+	title := "Changes against " + version(p.LiveVersion) + ":"
+	if p.LiveVersion == 0 {
+		title = "Changes, as nothing is live yet:"
+	}
+	section(w, title)
+	for _, c := range p.Changes {
+		var sign, text string
+		switch c.Kind {
+		case windlassv1.FieldChange_KIND_ADDED:
+			sign, text = "+", c.New
+		case windlassv1.FieldChange_KIND_REMOVED:
+			sign, text = "-", c.Old
+		default:
+			sign, text = "~", c.Old+" -> "+c.New
+		}
+		if c.Hidden {
+			text = "(values are not shown)"
+		}
+		fmt.Fprintf(w, "  %s %s: %s\n", sign, c.Path, firstLine(text)) //nolint:errcheck // the writer's Flush tells
+	}
+}
+
+func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+	if len(p.GetSteps()) == 0 {
+		return
+	}
+	section(w, "Steps, when all goes well (replicas, and their share of the traffic):")
+	row(w, "AT", "WAVE", "REGION", "WHAT")
+	show := func(steps []*windlassv1.PlanStep) {
+		for _, s := range steps {
+			row(w, short(s.At.AsDuration()), dash(s.Wave), dash(s.Region), stepText(s))
+		}
+	}
+	for rest := p.Steps; len(rest) > 0; {
+		n := max(1, moves(rest))
+		if n > 2*shownMoves+1 {
+			show(rest[:shownMoves])
+			row(w, "", "", "", fmt.Sprintf("... %d moves more, one by one", n-2*shownMoves))
+			show(rest[n-shownMoves : n])
+		} else {
+			show(rest[:n])
+		}
+		rest = rest[n:]
+	}
+	if p.StepsLeftOut > 0 {
+		row(w, "", "", "", fmt.Sprintf("and %d steps more", p.StepsLeftOut))
+	}
+}
+
+// shownMoves are shown of those that follow each other, at either end: with many replicas
+// they are hundreds, and all alike. -o json has them all.
+const shownMoves = 8
+
+// moves is how many steps follow each other from the first one on that are moves.
+func moves(steps []*windlassv1.PlanStep) (n int) {
+	for n < len(steps) && steps[n].GetKind() == windlassv1.PlanStep_KIND_MOVE {
+		n++
+	}
+	return n
+}
+
+func stepText(s *windlassv1.PlanStep) string {
+	wait := short(s.GetWait().AsDuration())
+	if len(s.Checks) > 0 {
+		wait += ", until " + strings.Join(s.Checks, ", ") + " pass"
+	}
+	switch s.Kind {
+	case windlassv1.PlanStep_KIND_WAVE:
+		return "the wave begins"
+	case windlassv1.PlanStep_KIND_PAUSE:
+		return fmt.Sprintf("step %d of %d: waits %s", s.Step, s.Steps, wait)
+	case windlassv1.PlanStep_KIND_GATE:
+		return fmt.Sprintf("step %d of %d: waits for `windlass rollout promote`", s.Step, s.Steps)
+	case windlassv1.PlanStep_KIND_BAKE:
+		return "the wave bakes " + wait
+	case windlassv1.PlanStep_KIND_LIVE:
+		return version(s.Versions[0].GetVersion()) + " is live"
+	case windlassv1.PlanStep_KIND_RETAIN:
+		return version(s.Versions[0].GetVersion()) + " is kept for " + wait
+	case windlassv1.PlanStep_KIND_MOVE, windlassv1.PlanStep_KIND_UNSPECIFIED:
+	}
+	var parts []string
+	for _, v := range s.Versions {
+		parts = append(parts, fmt.Sprintf("%d of %s (%d%%)", v.Replicas, version(v.Version), v.Weight))
+	}
+	if len(parts) == 0 {
+		return "nothing runs"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+	if len(p.GetRegions()) == 0 {
+		return
+	}
+	section(w, "Regions (now, at the peak, after):")
+	row(w, "REGION", "STATUS", "WAVE", "REPLICAS", "GPUS", "NEEDED", "FREE", "KIND")
+	for _, r := range p.Regions {
+		gpus, needed, free, kind := "-", "-", "-", "-"
+		if r.GpusPeak > 0 {
+			gpus = fmt.Sprintf("%d, %d, %d", r.GpusNow, r.GpusPeak, r.GpusAfter)
+		}
+		if r.Gpu != nil {
+			needed, free = fmt.Sprint(r.GpusNeeded), fmt.Sprint(r.GpusFree)
+			kind = strings.TrimSpace(r.Gpu.Product + " " + r.Gpu.Pool)
+			if kind == "" {
+				kind = "any"
+			}
+		}
+		row(w, r.Region, word(r.Status, "REGION_STATUS_"), dash(r.Wave),
+			fmt.Sprintf("%d, %d, %d", r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
+	}
+}
+
+func planQuotaTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+	q, after := p.GetQuota(), p.GetUsageAfter()
+	if q == nil {
+		return
+	}
+	section(w, "Quota of workspace "+q.GetWorkspaceName()+":")
+	row(w, "LIMIT", "NOW", "AFTER", "OF")
+	for _, l := range limits {
+		if l.used == nil {
+			continue
+		}
+		of := unlimited
+		if v := *l.of(q.GetLimits()); v != nil && *v > 0 {
+			of = strconv.FormatInt(*v, 10)
+		}
+		row(w, l.name, strconv.FormatInt(l.used(q.GetUsage()), 10), strconv.FormatInt(l.used(after), 10), of)
+	}
+	if perMinute := q.GetLimits().GetStartsPerMinute(); perMinute > 0 {
+		row(w, "starts-left", q.GetUsage().GetStartsLeft(), after.GetStartsLeft(), fmt.Sprintf("%d a minute", perMinute))
+	}
+}
