@@ -1,0 +1,563 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// mover is an app that moves by one strategy, through everything that may befall it.
+type mover struct {
+	app, id string
+	policy  func() *windlassv1.RolloutPolicy
+	// most instances may exist in a region, those that are being stopped included, and
+	// least replicas are ready in all.
+	most, least int
+	live        int32
+	versions    int
+}
+
+// wanted is how many replicas each of the two regions has.
+const wanted = 2
+
+func movers() []*mover {
+	waves := func(change func(*windlassv1.RolloutPolicy)) func() *windlassv1.RolloutPolicy {
+		return func() *windlassv1.RolloutPolicy {
+			p := euThenUs()
+			p.MaxSurge = ""
+			change(p)
+			return p
+		}
+	}
+	return []*mover{
+		{app: "rolling", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_ROLLING, "1"
+		})},
+		// A region at a time has nothing at all, but for what the other one has.
+		{app: "recreate", most: wanted, least: wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
+		})},
+		{app: "canary", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_CANARY, "1"
+			p.Steps = []*windlassv1.CanaryStep{{Weight: 10, Pause: "500ms"}, {Replicas: 1, Pause: "500ms"}}
+		})},
+		{app: "blue-green", most: 2 * wanted, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.InitialWeight, p.Retain = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, 5, seconds(1)
+		})},
+	}
+}
+
+// fleet is a stack on which every strategy goes through the same, side by side: what
+// befalls one of them befalls all, at whatever step each is.
+type fleet struct {
+	*stack
+	movers []*mover
+	// spec of a version; load is how long its model loads.
+	spec func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec
+	// exist lists the app's instances by region and deployment, those that are being
+	// stopped included.
+	exist func(ctx context.Context, app string) (map[string]map[string]int, error)
+
+	mu     sync.Mutex
+	broken []error
+	looks  int
+}
+
+func newFleet(s *stack) *fleet {
+	f := &fleet{stack: s, movers: movers(), spec: spec, exist: s.processesByPlace}
+	if s.cfg.runtime == "kubernetes" {
+		f.spec, f.exist = podSpec, s.podsByPlace
+	}
+	return f
+}
+
+func (s *stack) processesByPlace(_ context.Context, app string) (map[string]map[string]int, error) {
+	out := map[string]map[string]int{}
+	for _, p := range s.runningOf(app) {
+		count(out, p.region(), p.deployment())
+	}
+	return out, nil
+}
+
+func (s *stack) podsByPlace(ctx context.Context, app string) (map[string]map[string]int, error) {
+	out := map[string]map[string]int{}
+	for _, region := range s.cfg.regions {
+		pods, err := s.cluster(s.t, region).list(ctx, "api/v1/pods", "app.kubernetes.io/name="+app)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pods {
+			if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
+				count(out, region, p.Metadata.Labels["windlass.run/deployment"])
+			}
+		}
+	}
+	return out, nil
+}
+
+func count(places map[string]map[string]int, region, deployment string) {
+	if places[region] == nil {
+		places[region] = map[string]int{}
+	}
+	places[region][deployment]++
+}
+
+// watch looks, until it is stopped, at what exists, what is routed and what is said to be
+// ready, as often as it can.
+func (f *fleet) watch(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	for _, m := range f.movers {
+		done.Go(func() {
+			suspect := map[string]bool{}
+			for ctx.Err() == nil {
+				err := f.look(ctx, m, suspect)
+				f.mu.Lock()
+				if f.looks++; err != nil && ctx.Err() == nil && len(f.broken) < 10 {
+					f.broken = append(f.broken, fmt.Errorf("%s at %s: %w", m.app, time.Now().Format("15:04:05.000"), err))
+				}
+				f.mu.Unlock()
+				select {
+				case <-ctx.Done():
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() {
+		t.Helper()
+		cancel()
+		done.Wait()
+		f.requireUnbroken(t)
+	}
+}
+
+func (f *fleet) requireUnbroken(t *testing.T) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.NoError(t, errors.Join(f.broken...), "of %d looks", f.looks)
+	require.Positive(t, f.looks, "nobody looked")
+}
+
+// look once. What is routed and does not exist counts when two looks in a row find it:
+// the two are not read at the same moment.
+func (f *fleet) look(ctx context.Context, m *mover, suspect map[string]bool) error {
+	tables := map[string]map[string]int32{}
+	for _, region := range f.cfg.regions {
+		table, err := f.routed(region, m.id)
+		if err != nil {
+			return err
+		}
+		tables[region] = table
+	}
+	exist, err := f.exist(ctx, m.app)
+	if err != nil {
+		return err
+	}
+	found := map[string]bool{}
+	for region, table := range tables {
+		all, sum := 0, int32(0)
+		for _, n := range exist[region] {
+			all += n
+		}
+		for deployment, weight := range table {
+			sum += weight
+			if exist[region][deployment] == 0 {
+				found[fmt.Sprintf("%s routes %d%% to %s, of which nothing runs", region, weight, deployment)] = true
+			}
+		}
+		switch {
+		case all > m.most:
+			return fmt.Errorf("%d instances exist in %s: %v", all, region, exist[region])
+		case sum != 100 && (sum != 0 || m.least == 2*wanted):
+			return fmt.Errorf("%s routes %v", region, table)
+		}
+	}
+	for what := range found {
+		if suspect[what] && m.least == 2*wanted {
+			return errors.New(what)
+		}
+	}
+	clear(suspect)
+	maps.Copy(suspect, found)
+	got, err := f.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(m.app)})
+	if err == nil && int(got.App.ReadyReplicas) < m.least {
+		return fmt.Errorf("%d of at least %d replicas are ready", got.App.ReadyReplicas, m.least)
+	}
+	return nil // nobody says anything while the control plane is away
+}
+
+// routed is the app's table in a region, by deployment.
+func (s *stack) routed(region, appID string) (map[string]int32, error) {
+	data, err := os.ReadFile(filepath.Join(s.agentDir(region), "data", "routes.json"))
+	if err != nil {
+		return nil, err
+	}
+	var table map[string]struct {
+		Targets []struct {
+			Deployment string `json:"deployment_id"`
+			Weight     int32  `json:"weight"`
+		} `json:"targets"`
+	}
+	if err := json.Unmarshal(data, &table); err != nil {
+		return nil, err
+	}
+	got := map[string]int32{}
+	for _, target := range table[appID].Targets {
+		if target.Weight > 0 {
+			got[target.Deployment] = target.Weight
+		}
+	}
+	return got, nil
+}
+
+// deployed is a deployment of each mover, by app.
+type deployed map[string]*windlassv1.DeployResponse
+
+// move deploys a version of every app.
+func (f *fleet) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), change ...func(*windlassv1.DeploymentSpec)) deployed {
+	t.Helper()
+	out := deployed{}
+	for _, m := range f.movers {
+		m.versions++
+		p := m.policy()
+		if policy != nil {
+			policy(p)
+		}
+		out[m.app] = f.deployBy(t, m.app, f.spec(slices.Concat([]func(*windlassv1.DeploymentSpec){replicas(wanted), label(fmt.Sprint("v", m.versions))}, change)...), p)
+	}
+	return out
+}
+
+// arrive waits until what was deployed is live everywhere and nothing else is left.
+// Where a version waits because an earlier one went back, somebody promotes it.
+func (f *fleet) arrive(t *testing.T, to deployed) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" is where it was to be", func(ctx context.Context) error {
+			r, err := f.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: to[m.app].RolloutId})
+			if err != nil {
+				return err
+			}
+			switch status := r.Rollout.Status; {
+			case status > windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
+				return fatal{fmt.Errorf("%s: %s", status, r.Rollout.Message)}
+			case status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
+				for _, w := range r.Rollout.GetProgress().GetWaves() {
+					if slices.ContainsFunc(w.Regions, func(g *windlassv1.RegionProgress) bool { return g.WaitsForPromotion }) {
+						_, err = f.owner.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(m.app)})
+					}
+				}
+				return errors.Join(errors.New("it is under way"), err)
+			}
+			return nil
+		})
+		m.live = f.waitLive(t, m.app, to[m.app].Version).LiveVersion
+		f.settle(t, m, to[m.app].DeploymentId)
+	}
+}
+
+// settle waits until one deployment runs alone, in its size, and has all the traffic.
+func (f *fleet) settle(t *testing.T, m *mover, deployment string) {
+	t.Helper()
+	f.eventually(t, m.app+" runs and routes one version alone", func(ctx context.Context) error {
+		exist, err := f.exist(ctx, m.app)
+		if err != nil {
+			return err
+		}
+		for _, region := range f.cfg.regions {
+			table, err := f.routed(region, m.id)
+			if err != nil {
+				return err
+			}
+			if !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(exist[region], map[string]int{deployment: wanted}) {
+				return fmt.Errorf("%s runs %v and routes %v, not %s", region, exist[region], table, deployment)
+			}
+		}
+		return nil
+	})
+}
+
+// goneBack waits until what was deployed has ended so, for one of the reasons, and what
+// was live before runs alone again.
+func (f *fleet) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" has gone back", func(context.Context) error {
+			r := f.rolloutOf(t, from[m.app].RolloutId)
+			switch {
+			case r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
+				return fmt.Errorf("it is at %v", r.GetProgress())
+			case r.Status != as || len(reasons) > 0 && !slices.Contains(reasons, r.Reason):
+				return fatal{fmt.Errorf("%s, %s: %s", r.Status, r.Reason, r.Message)}
+			}
+			return nil
+		})
+		f.waitLive(t, m.app, m.live)
+		f.settle(t, m, before[m.app])
+	}
+}
+
+// lives are the deployments that are live, by app.
+func (f *fleet) lives(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, m := range f.movers {
+		out[m.app] = must(t, f.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named(m.app)}).App.LiveDeploymentId
+	}
+	return out
+}
+
+// decisions counts what was decided about the apps.
+func (f *fleet) decisions(t *testing.T) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	for _, m := range f.movers {
+		n, err := f.count(t.Context(), "SELECT COUNT(*) FROM history WHERE app_id = ?", m.id)
+		require.NoError(t, err)
+		out[m.app] = n
+	}
+	return out
+}
+
+// beginsIn waits until an instance of every deployment exists in the region.
+func (f *fleet) beginsIn(t *testing.T, region string, of deployed) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" starts in "+region, func(ctx context.Context) error {
+			exist, err := f.exist(ctx, m.app)
+			if err == nil && exist[region][of[m.app].DeploymentId] == 0 {
+				err = fmt.Errorf("%v", exist)
+			}
+			return err
+		})
+	}
+}
+
+// loads for a while before it is ready, so that there is a middle.
+func loads(d time.Duration) func(*windlassv1.DeploymentSpec) {
+	return args("--load-time", d.String())
+}
+
+func variable(value string) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"GREETING": value} }
+}
+
+// TestStrategiesOnProcesses and TestStrategiesOnKubernetes lead every strategy through
+// everything that may befall it, on a real stack.
+func TestStrategiesOnProcesses(t *testing.T) {
+	t.Parallel()
+	testStrategies(t, newStack(t, stackConfig{}))
+}
+
+func TestStrategiesOnKubernetes(t *testing.T) {
+	t.Parallel()
+	testStrategies(t, newStack(t, stackConfig{runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}}))
+}
+
+func testStrategies(t *testing.T, s *stack) {
+	t.Helper()
+	f := newFleet(s)
+	first := f.move(t, nil)
+	for _, m := range f.movers {
+		m.id = first[m.app].AppId
+	}
+	f.arrive(t, first)
+	stop := f.watch(t)
+	for _, way := range []struct {
+		name string
+		test func(*testing.T, *fleet)
+	}{
+		{"only variables change", strategyVariables},
+		{"the new version crashes", strategyCrash},
+		{"the new version is never ready", strategyNeverReady},
+		{"the new version is ready, and judged to be bad", strategyJudged},
+		{"a newer version comes", strategyNewer},
+		{"a region is lost", strategyLost},
+		{"the control plane dies at every step", strategyKilled},
+		{"it is aborted at every step", strategyAborted},
+	} {
+		// Each begins where the one before has ended.
+		require.True(t, t.Run(way.name, func(t *testing.T) {
+			way.test(t, f)
+			f.requireUnbroken(t)
+		}))
+	}
+	stop()
+}
+
+func strategyVariables(t *testing.T, f *fleet) {
+	f.arrive(t, f.move(t, nil, variable("hello"), func(s *windlassv1.DeploymentSpec) { s.VersionLabel = "" }))
+}
+
+func strategyCrash(t *testing.T, f *fleet) {
+	before := f.lives(t)
+	bad := f.move(t, nil, args("--load-time", "1m", "--fault-crash-after", "300ms", "--fault-exit-code", "3"))
+	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "CrashLoop")
+}
+
+func strategyNeverReady(t *testing.T, f *fleet) {
+	before := f.lives(t)
+	bad := f.move(t, nil, args("--fault-never-ready"), func(s *windlassv1.DeploymentSpec) { s.HealthCheck.StartupBudget = seconds(4) })
+	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "StartupTimeout", "CrashLoop")
+}
+
+func strategyJudged(t *testing.T, f *fleet) {
+	v := newVerdicts(t)
+	v.say(`{"verdict": "fail", "message": "its answers are wrong"}`)
+	v.serve(t)
+	before := f.lives(t)
+	bad := f.move(t, func(p *windlassv1.RolloutPolicy) {
+		p.Waves[0].BakeTime = seconds(3)
+		for _, step := range p.Steps {
+			step.Pause = "3s"
+		}
+		p.Analysis = []*windlassv1.AnalysisCheck{{Name: "smoke", Webhook: &windlassv1.WebHook{Url: "http://" + address(v.port)}, Interval: seconds(1)}}
+	})
+	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "AnalysisFailed")
+}
+
+func strategyNewer(t *testing.T, f *fleet) {
+	middle := f.move(t, nil, loads(2*time.Second))
+	f.beginsIn(t, eu, middle)
+	f.arrive(t, f.move(t, nil))
+	for _, m := range f.movers {
+		require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, f.rolloutOf(t, middle[m.app].RolloutId).Status, m.app)
+	}
+}
+
+func strategyLost(t *testing.T, f *fleet) {
+	to := f.move(t, nil, loads(2*time.Second))
+	f.beginsIn(t, eu, to)
+	f.kill9(partAgent(eu))
+	f.eventually(t, eu+" is unreachable", func(ctx context.Context) error {
+		resp, err := f.owner.regions.GetRegion(ctx, &windlassv1.GetRegionRequest{Region: eu})
+		if err == nil && resp.Region.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
+			err = fmt.Errorf("it is %s", resp.Region.Status)
+		}
+		return err
+	})
+	for _, m := range f.movers {
+		exist, err := f.exist(t.Context(), m.app)
+		require.NoError(t, err)
+		require.Zero(t, exist[us][to[m.app].DeploymentId], "%s went on to the next wave", m.app)
+	}
+	f.start(partAgent(eu))
+	f.arrive(t, to)
+}
+
+// strategyKilled kills the control plane whenever anything was decided.
+func strategyKilled(t *testing.T, f *fleet) {
+	at := f.decisions(t)
+	to := f.move(t, nil, loads(time.Second))
+	kills := map[string]int{}
+	f.eventually(t, "all have ended", func(ctx context.Context) error {
+		now := f.decisions(t)
+		if !maps.Equal(at, now) {
+			f.kill9(partControlPlane)
+			for _, m := range f.movers {
+				if now[m.app] > at[m.app] {
+					kills[m.app]++
+				}
+			}
+			at = f.decisions(t)
+			f.start(partControlPlane)
+		}
+		for _, m := range f.movers {
+			r, err := f.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: to[m.app].RolloutId})
+			if err != nil {
+				return err
+			}
+			if r.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+				return fmt.Errorf("%s is under way: %v", m.app, r.Rollout.GetProgress())
+			}
+		}
+		return nil
+	})
+	f.arrive(t, to)
+	t.Logf("kills between two decisions: %v", kills)
+	for _, m := range f.movers {
+		require.GreaterOrEqual(t, kills[m.app], 4, "%s was hardly disturbed", m.app)
+	}
+}
+
+// strategyAborted aborts after the first decision, and later the next time, until there
+// is nothing left to abort. WINDLASS_ABORT_EVERY=1 leaves out none.
+func strategyAborted(t *testing.T, f *fleet) {
+	every := int64(4)
+	if text := os.Getenv("WINDLASS_ABORT_EVERY"); text != "" {
+		var err error
+		every, err = strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		require.Positive(t, every)
+	}
+	before := f.lives(t)
+	for after := int64(1); ; after += every {
+		require.Less(t, after, int64(100), "it never ends")
+		at := f.decisions(t)
+		to := f.move(t, nil, loads(200*time.Millisecond))
+		ended := map[string]bool{}
+		cancelled := map[string]bool{}
+		f.eventually(t, "all were aborted, or have ended", func(context.Context) error {
+			now := f.decisions(t)
+			for _, m := range f.movers {
+				switch {
+				case ended[m.app]:
+				case now[m.app]-at[m.app] >= after && !cancelled[m.app]:
+					cancelled[m.app] = true
+					_, err := f.owner.apps.Cancel(t.Context(), &windlassv1.CancelRequest{Mutation: mutation(), App: named(m.app), Why: "second thoughts"})
+					if err != nil && !strings.Contains(err.Error(), "no rollout in flight") {
+						return fatal{err}
+					}
+				}
+				r := f.rolloutOf(t, to[m.app].RolloutId)
+				for _, w := range r.GetProgress().GetWaves() {
+					if slices.ContainsFunc(w.Regions, func(g *windlassv1.RegionProgress) bool { return g.WaitsForPromotion }) && !cancelled[m.app] {
+						must(t, f.owner.rollouts.Promote, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(m.app)})
+					}
+				}
+				ended[m.app] = r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
+			}
+			for _, m := range f.movers {
+				if !ended[m.app] {
+					return fmt.Errorf("%s is under way", m.app)
+				}
+			}
+			return nil
+		})
+		arrived := 0
+		for _, m := range f.movers {
+			r := f.rolloutOf(t, to[m.app].RolloutId)
+			switch r.Status {
+			case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
+				arrived++
+				before[m.app], m.live = to[m.app].DeploymentId, to[m.app].Version
+			case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
+			default:
+				require.Fail(t, "neither aborted nor arrived", "%s is %s: %s", m.app, r.Status, r.Message)
+			}
+			f.waitLive(t, m.app, m.live)
+			f.settle(t, m, before[m.app])
+		}
+		if arrived == len(f.movers) {
+			t.Logf("aborted after up to %d decisions", after-every)
+			return
+		}
+	}
+}
