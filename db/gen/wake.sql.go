@@ -109,20 +109,27 @@ func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]LockWakesRo
 
 const markWakesSent = `-- name: MarkWakesSent :exec
 UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
-WHERE app_id IN (/*SLICE:app_ids*/?) AND due <= UNIX_TIMESTAMP(NOW(3)) * 1000
+WHERE app_id IN (/*SLICE:app_ids*/?) AND due <= LEAST(CAST(? AS SIGNED), UNIX_TIMESTAMP(NOW(3)) * 1000)
 `
 
-func (q *Queries) MarkWakesSent(ctx context.Context, appIds []string) error {
+type MarkWakesSentParams struct {
+	AppIds []string
+	DueBy  int64
+}
+
+// A row that was cleared and set again since it was read is due later.
+func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) error {
 	query := markWakesSent
 	var queryParams []interface{}
-	if len(appIds) > 0 {
-		for _, v := range appIds {
+	if len(arg.AppIds) > 0 {
+		for _, v := range arg.AppIds {
 			queryParams = append(queryParams, v)
 		}
-		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
 	} else {
 		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
 	}
+	queryParams = append(queryParams, arg.DueBy)
 	_, err := q.db.ExecContext(ctx, query, queryParams...)
 	return err
 }

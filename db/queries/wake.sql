@@ -18,8 +18,9 @@ WHERE due <= UNIX_TIMESTAMP(NOW(3)) * 1000
 ORDER BY due, app_id LIMIT ?;
 
 -- name: MarkWakesSent :exec
+-- A row that was cleared and set again since it was read is due later.
 UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
-WHERE app_id IN (sqlc.slice(app_ids)) AND due <= UNIX_TIMESTAMP(NOW(3)) * 1000;
+WHERE app_id IN (sqlc.slice(app_ids)) AND due <= LEAST(CAST(sqlc.arg(due_by) AS SIGNED), UNIX_TIMESTAMP(NOW(3)) * 1000);
 
 -- name: UnsendWakes :execrows
 UPDATE app_wake SET sent_at = 0 WHERE sent_at > 0;

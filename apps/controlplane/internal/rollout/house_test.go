@@ -117,13 +117,13 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 // setStep has the driver call another one from now on.
 func (h *house) setStep(step rollout.Step) { h.step.Store(&step) }
 
-// run starts the driver and its helpers.
-func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) {
+// run starts the driver and its helpers; stop ends them as a process that dies does.
+func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop func()) {
 	h.setStep(h.stepper.Step)
 	d := driver(func(ctx context.Context, id string) error { return (*h.step.Load())(ctx, id) })
 	waker := rollout.NewWaker(d, discard())
 	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
-		Store: store.Bind[rollout.SweepTx](h.store), Driver: d, Log: discard(), Registerer: h.registry,
+		Store: store.Bind[rollout.SweepTx](h.store), Driver: d, Log: discard(), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(h.t, err)
 	h.store.OnCommit(func(c store.Commit) {
@@ -139,22 +139,31 @@ func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) {
 	for _, run := range []func(context.Context) error{waker.Run, sweeper.Run} {
 		wg.Go(func() { _ = run(ctx) }) // ends with ctx, always nil
 	}
-	h.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()
+	})
+	h.t.Cleanup(func() {
+		stop()
 		for _, a := range h.agents {
 			a.setAway(true)
 		}
 		h.working.Wait()
 	})
+	return stop
 }
 
-func (h *house) runInMemory() {
-	h.run(func(step rollout.Step) rollout.Driver {
-		m := rollout.NewMemory(step, discard())
-		h.t.Cleanup(m.Close)
-		return m
+func (h *house) runInMemory() (stop func()) {
+	var memory *rollout.Memory
+	end := h.run(func(step rollout.Step) rollout.Driver {
+		memory = rollout.NewMemory(step, discard())
+		h.t.Cleanup(memory.Close)
+		return memory
 	}, true)
+	return func() {
+		end()
+		memory.Close()
+	}
 }
 
 func (h *house) update(fn func(store.Tx) error) {

@@ -37,8 +37,8 @@ type SweepTx interface {
 	// was never sent, or was when they were written and is lost by now, or was sent too
 	// long ago. In ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that the steps of those that are due were sent.
-	MarkWakesSent(appIDs []string) error
+	// MarkWakesSent notes that the steps of those that were due by then were sent.
+	MarkWakesSent(appIDs []string, dueBy int64) error
 	// UnsendWakes makes every row that was sent one that never was.
 	UnsendWakes() (int64, error)
 }
@@ -98,7 +98,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	for {
-		ids, err := s.due(ctx)
+		ids, dueBy, err := s.due(ctx)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
@@ -106,7 +106,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			return fmt.Errorf("send %d wake-ups: %w", len(ids), err)
 		}
 		s.swept.Add(float64(len(ids)))
-		err = s.cfg.Store.Update(ctx, func(tx SweepTx) error { return tx.MarkWakesSent(ids) })
+		err = s.cfg.Store.Update(ctx, func(tx SweepTx) error { return tx.MarkWakesSent(ids, dueBy) })
 		if err != nil {
 			return fmt.Errorf("mark wake-ups sent: %w", err)
 		}
@@ -135,17 +135,21 @@ func (s *Sweeper) Lost(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sweeper) due(ctx context.Context) (ids []string, err error) {
+// due returns the apps, and when the last of them was due. A process that is held up
+// between this and the note that they were sent must not write that to rows which others
+// set meanwhile.
+func (s *Sweeper) due(ctx context.Context) (ids []string, dueBy int64, err error) {
 	err = s.cfg.Store.View(ctx, func(tx SweepTx) error {
 		rows, err := tx.DueWakes(s.cfg.Grace.Milliseconds(), s.cfg.Resend.Milliseconds(), sendBatch)
 		if err != nil {
 			return fmt.Errorf("list wake-ups that are due: %w", err)
 		}
-		ids = ids[:0]
+		ids, dueBy = ids[:0], 0
 		for _, r := range rows {
 			ids = append(ids, r.AppID)
+			dueBy = max(dueBy, r.Due)
 		}
 		return nil
 	})
-	return ids, err
+	return ids, dueBy, err
 }

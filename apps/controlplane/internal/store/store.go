@@ -206,8 +206,9 @@ type AppTx interface {
 	// those that were sent with their commit, so long ago that they are lost; and those
 	// that were sent since, so long ago that they are to be sent again. In ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that steps were sent, for rows that are due.
-	MarkWakesSent(appIDs []string) error
+	// MarkWakesSent notes that steps were sent, for rows that were due by then,
+	// and are. Of those that are due since nothing is known: the step may have been another one's.
+	MarkWakesSent(appIDs []string, dueBy int64) error
 	// UnsendWakes makes every row that was sent one that never was, and returns how many
 	// there were.
 	UnsendWakes() (int64, error)

@@ -47,8 +47,8 @@ func movers() []*mover {
 		{app: "rolling", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_ROLLING, "1"
 		})},
-		// A region at a time has nothing at all, but for what the other one has.
-		{app: "recreate", most: wanted, least: wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+		// One region after the other has nothing; and, when it goes back, all at once.
+		{app: "recreate", most: wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
 		})},
 		{app: "canary", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
@@ -93,6 +93,7 @@ func (s *stack) processesByPlace(_ context.Context, app string) (map[string]map[
 	return out, nil
 }
 
+// podsByPlace has pods under the deployment that has their workload.
 func (s *stack) podsByPlace(ctx context.Context, app string) (map[string]map[string]int, error) {
 	out := map[string]map[string]int{}
 	for _, region := range s.cfg.regions {
@@ -100,9 +101,17 @@ func (s *stack) podsByPlace(ctx context.Context, app string) (map[string]map[str
 		if err != nil {
 			return nil, err
 		}
+		workloads, err := s.cluster(s.t, region).list(ctx, "apis/apps/v1/deployments", "app.kubernetes.io/name="+app)
+		if err != nil {
+			return nil, err
+		}
+		of := map[string]string{}
+		for _, w := range workloads {
+			of[w.Metadata.Labels["windlass.run/workload"]] = w.Metadata.Labels["windlass.run/deployment"]
+		}
 		for _, p := range pods {
 			if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
-				count(out, region, p.Metadata.Labels["windlass.run/deployment"])
+				count(out, region, of[p.Metadata.Labels["windlass.run/workload"]])
 			}
 		}
 	}

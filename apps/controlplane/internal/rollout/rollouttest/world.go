@@ -162,12 +162,12 @@ func (w *world) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, 
 }
 
 // MarkWakesSent implements rollout.SweepTx.
-func (w *world) MarkWakesSent(ids []string) error {
+func (w *world) MarkWakesSent(ids []string, dueBy int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		if a, now := w.app(id), time.Now().UnixMilli(); a.due != 0 && a.due <= now {
-			a.sent = now
+		if a := w.app(id); a.due != 0 && a.due <= dueBy {
+			a.sent = time.Now().UnixMilli()
 		}
 	}
 	return nil

@@ -127,14 +127,14 @@ func (t *tx) UnsendWakes() (n int64, err error) {
 	return n, nil
 }
 
-func (t *tx) MarkWakesSent(appIDs []string) error {
+func (t *tx) MarkWakesSent(appIDs []string, dueBy int64) error {
 	at := time.Now().UnixMilli()
 	for _, id := range distinct(appIDs) {
 		w, ok, err := t.wakes.lock(id)
 		if err != nil {
 			return err
 		}
-		if !ok || w.Due > at {
+		if !ok || w.Due > min(dueBy, at) {
 			continue
 		}
 		w.SentAt = at

@@ -72,11 +72,11 @@ func (t *tx) DueWakes(lostAfter, againAfter int64, n int) ([]model.Wake, error) 
 	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{LostAfter: lostAfter, AgainAfter: againAfter, Limit: limit(n)}))
 }
 
-func (t *tx) MarkWakesSent(appIDs []string) error {
+func (t *tx) MarkWakesSent(appIDs []string, dueBy int64) error {
 	if len(appIDs) == 0 {
 		return nil
 	}
-	return t.err(t.q.MarkWakesSent(t.ctx, distinct(appIDs)), "mark wake as sent", appIDs[0])
+	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{AppIds: distinct(appIDs), DueBy: dueBy}), "mark wake as sent", appIDs[0])
 }
 
 func (t *tx) UnsendWakes() (int64, error) {

@@ -294,6 +294,13 @@ func testWakes(t *testing.T, setup setup) {
 		w.t.Helper()
 		return appsOf(read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(lostAfter, againAfter, 100) }))
 	}
+	last := func(w *world) (at int64) {
+		w.t.Helper()
+		for _, r := range read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, 100) }) {
+			at = max(at, r.Due)
+		}
+		return at
+	}
 
 	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
@@ -353,10 +360,12 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, 0, hour))
 		require.Equal(t, []string{"app_1", "app_3"}, due(w, 1500, hour), "the others may be on their way")
 		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, hour, 2) }), 2)
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1", "app_0", "app_2", "app_x"}) })
+		w.update(func(tx store.Tx) error {
+			return tx.MarkWakesSent([]string{"app_1", "app_0", "app_2", "app_x"}, last(w))
+		})
 		require.Equal(t, []string{"app_3"}, due(w, 0, hour))
 		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, 0, 0), "they were sent long ago")
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil) })
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent(nil, now) })
 
 		w.update(func(tx store.Tx) error {
 			n, err := tx.UnsendWakes()
@@ -366,10 +375,20 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, hour, hour), "whoever they were sent to has forgotten them")
 	})
 
+	t.Run("who was told late that a step was sent says nothing of a row that came since", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now-1000, now) })
+		read := last(w)
+		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}, read) })
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
+	})
+
 	t.Run("a row that was to wait is due when its time has come, and was not sent before", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+3000, now) })
-		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}) })
+		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}, now) })
 		require.Eventually(t, func() bool { return len(due(w, hour, hour)) == 1 }, time.Minute, 5*time.Millisecond)
 	})
 
