@@ -16,8 +16,8 @@ import (
 // dryTx keeps what an app's mutation writes. It is for one app.
 type dryTx struct {
 	Tx
-	// app as it is after the mutation, and was before: nil for one that did not exist.
-	app, was *model.App
+	// app as it is after the mutation, and as it was before: nil for one that did not exist.
+	app, wasApp *model.App
 	// deployments and rollouts that were written, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
@@ -65,7 +65,7 @@ func (t *dryTx) LockApp(workspaceID, id string) (model.App, error) {
 	app, err := t.GetApp(workspaceID, id)
 	if err == nil && t.app == nil {
 		now := app
-		t.app, t.was = &now, &app
+		t.app, t.wasApp = &now, &app
 	}
 	return app, err
 }

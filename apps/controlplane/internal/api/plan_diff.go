@@ -17,7 +17,7 @@ func (r *dryRun) changes() ([]*windlassv1.FieldChange, error) {
 	var before *windlassv1.DeploymentSpec
 	if r.live != nil {
 		before = proto.CloneOf(r.live.Spec)
-		before.Replicas = new(r.was.Replicas)
+		before.Replicas = new(r.wasApp.Replicas)
 	}
 	after := proto.CloneOf(r.target.Spec)
 	after.Replicas = new(r.app.Replicas)

@@ -6,11 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -25,37 +29,177 @@ func (r *dryRun) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 			ids[t.RegionID] = true
 		}
 	}
-	all := keys(ids)
-	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(r.regions[a].Name, r.regions[b].Name) })
-	for _, id := range all {
-		region := r.regions[id]
-		view, err := regionProto(region)
+	for _, id := range r.byName(ids) {
+		v, reported, err := r.regionView(f, id)
 		if err != nil {
 			return err
 		}
 		wave, waits := r.waveOf(f, id)
-		v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Wave: wave}
-		e := r.extent(f, region, view.GetGpus())
-		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
-		v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
-		if gpu := gpuOf(r.target.Spec); gpu != nil && e.comes {
-			v.Gpu, v.GpusNeeded, v.Pools = gpu, e.needed, fitting(gpu, view.GetGpus())
-			for _, p := range v.GetPools() {
-				v.GpusFree += usable(p)
-			}
-		}
+		v.Wave = wave
 		out.Regions = append(out.Regions, v)
 		if r.woken {
 			out.Findings = append(out.Findings, r.reach(v, id, waits, out.GetOutcome())...)
-			out.Findings = append(out.Findings, room(v, region, view.GetGpus())...)
+			if found := r.room(v, reported); found != nil {
+				out.Findings = append(out.Findings, r.awaited(found))
+			}
 		}
 	}
 	return nil
 }
 
+// awaited is the finding for a rollout that waits for room, if its policy says so.
+func (r *foresight) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
+	limit := r.waitsForRoom()
+	if limit == 0 || !f.GetBlocks() {
+		return f
+	}
+	f.Blocks, f.Fix = false, ""
+	f.Message += fmt.Sprintf(": it would wait for that, for %s at most", limit)
+	return f
+}
+
+// waitsForRoom is for how long the rollout does.
+func (r *foresight) waitsForRoom() time.Duration {
+	if r.in.Staging == nil {
+		return 0
+	}
+	if c := r.course(); c != nil {
+		return c.Policy.GetWaitForCapacity().AsDuration()
+	}
+	return r.in.Staging.Policy.GetWaitForCapacity().AsDuration()
+}
+
+// course of the rollout, nil for one that is not staged.
+func (r *foresight) course() *model.Course {
+	if r.in.Staging == nil || !r.in.Staging.Course.Active(r.in.App.RolloutID) {
+		return nil
+	}
+	return r.in.Staging.Course
+}
+
+// byName sorts regions.
+func (r *foresight) byName(ids map[string]bool) []string {
+	all := keys(ids)
+	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(r.regions[a].Name, r.regions[b].Name) })
+	return all
+}
+
+// capacity is what a region said that it has.
+type capacity struct {
+	// known: it has said something.
+	known bool
+	gpus  []*windlassv1.GpuCapacity
+}
+
+// regionView tells what the forecast takes of a region, and what that has.
+func (r *foresight) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, capacity, error) {
+	region := r.regions[id]
+	view, err := regionProto(region)
+	if err != nil {
+		return nil, capacity{}, err
+	}
+	has := capacity{len(region.Capacity) > 0, view.GetGpus()}
+	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
+	e := r.extent(f, region, view.GetGpus())
+	v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
+	v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
+	if gpu := gpuOf(r.target.Spec); gpu != nil && e.comes {
+		v.Gpu, v.GpusNeeded, v.GpusKept, v.Pools = gpu, e.needed, e.kept, fitting(gpu, view.GetGpus())
+		for _, p := range v.GetPools() {
+			v.GpusFree += usable(p)
+		}
+	}
+	return v, has, nil
+}
+
+// roomToBegin refuses a rollout that a call made if what it begins with does not fit in a
+// region that tells what it has, unless its policy has it wait for room.
+func (c *change) roomToBegin(app model.App, made outcome) error {
+	if c.dry != nil || made.Unchanged || made.Scaled || gpuOf(made.Deployment.Spec) == nil {
+		return nil // a dry run tells of more than the beginning
+	}
+	r, err := c.foresee(app.ID, made)
+	if err != nil {
+		return err
+	}
+	if r.waitsForRoom() > 0 {
+		return nil
+	}
+	f := forecast.Begin(r.was, r.in, c.at, made.Deployment.ID)
+	ids := map[string]bool{}
+	for _, s := range f.Steps {
+		if s.Kind == windlassv1.PlanStep_KIND_MOVE {
+			ids[s.RegionID] = true
+		}
+	}
+	var first *windlassv1.PlanFinding
+	var short []string
+	for _, id := range r.byName(ids) {
+		v, has, err := r.regionView(f, id)
+		if err != nil {
+			return err
+		}
+		if found := r.room(v, has); found != nil && found.GetBlocks() {
+			first = cmp.Or(first, found)
+			short = append(short, found.GetMessage())
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	const shown = 5
+	text := strings.Join(short[:min(shown, len(short))], "; ")
+	if more := len(short) - shown; more > 0 {
+		text += fmt.Sprintf("; and so it is in %d regions more", more)
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: first.GetReason(), Field: first.GetField(),
+		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.wait_for_capacity, such as 6h, it waits for room.",
+	}, "there is no room to begin: "+text)
+}
+
+// foresee reads what the planner goes by in the rollout that was made.
+func (c *change) foresee(appID string, made outcome) (*foresight, error) {
+	r := &foresight{target: &made.Deployment}
+	var err error
+	if r.in.App, err = c.GetApp(c.workspaceID, appID); err != nil {
+		return nil, fmt.Errorf("read app %s: %w", appID, err)
+	}
+	rollout, err := c.GetRollout(c.workspaceID, made.RolloutID)
+	if err != nil {
+		return nil, fmt.Errorf("read rollout %s: %w", made.RolloutID, err)
+	}
+	r.in.Rollout = &rollout
+	if r.in.Topology, err = c.ListTopology([]string{appID}); err != nil {
+		return nil, fmt.Errorf("read topology of app %s: %w", appID, err)
+	}
+	r.was = r.in.Topology // a rollout's making moves nothing
+	stagings, err := c.GetStagings([]string{appID})
+	if err != nil {
+		return nil, fmt.Errorf("read staging of app %s: %w", appID, err)
+	}
+	if len(stagings) > 0 {
+		r.in.Staging = &stagings[0]
+	}
+	want, regions := map[string]bool{made.Deployment.ID: true}, map[string]bool{}
+	if id := r.in.App.LiveDeploymentID; id != "" {
+		want[id] = true
+	}
+	for _, t := range r.in.Topology {
+		regions[t.RegionID] = true
+		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+			want[t.DeploymentID] = true
+		}
+	}
+	if r.in.Deployments, err = c.GetDeployments(keys(want)); err != nil {
+		return nil, fmt.Errorf("read deployments of app %s: %w", appID, err)
+	}
+	return r, r.readRegions(c, regions)
+}
+
 // waveOf is the region's wave in the forecast, and whether that waits for a region that is
 // out of reach.
-func (r *dryRun) waveOf(f forecast.Forecast, region string) (name string, waits bool) {
+func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, waits bool) {
 	if f.Course == nil || r.in.Rollout == nil || f.Course.RolloutID != r.in.Rollout.ID {
 		return "", false
 	}
@@ -102,13 +246,18 @@ func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits bool, outcome 
 	return []*windlassv1.PlanFinding{f}
 }
 
-// room tells of a region that has too few GPUs free.
-func room(v *windlassv1.PlanRegion, region model.Region, all []*windlassv1.GpuCapacity) []*windlassv1.PlanFinding {
+// room tells of a region that has too few GPUs free, or that may have; nil for none.
+func (r *foresight) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanFinding {
 	if v.GetGpu() == nil || v.GetStatus() != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil
 	}
 	f := &windlassv1.PlanFinding{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: "spec.resources.gpu", Region: v.GetRegion(),
+	}
+	// Hosts that take nobody else may take it, and others may have to leave for it: what is
+	// free for all says less then.
+	if k := r.target.Spec.GetKubernetes(); len(k.GetTolerations()) > 0 || k.GetPriorityClass() != "" {
+		f.Blocks = false
 	}
 	each := v.GetGpu().GetCount()
 	var largest int32
@@ -116,15 +265,19 @@ func room(v *windlassv1.PlanRegion, region model.Region, all []*windlassv1.GpuCa
 		largest = max(largest, p.GetLargestFree())
 	}
 	switch {
-	case len(region.Capacity) == 0:
+	case !has.known:
 		f.Blocks = false
 		f.Message = fmt.Sprintf("region %s has not told yet what it has: whether %s are free there is not known", v.GetRegion(), gpuText(v.GetGpu()))
 	case len(v.GetPools()) == 0:
-		f.Message = fmt.Sprintf("region %s has no %s: it has %s", v.GetRegion(), gpuText(v.GetGpu()), poolsText(all))
+		f.Blocks = true
+		f.Message = fmt.Sprintf("region %s has no %s: it has %s", v.GetRegion(), gpuText(v.GetGpu()), poolsText(has.gpus))
 		f.Fix = "Ask for what it has, or take the region out."
 	case v.GetGpusNeeded() > v.GetGpusFree():
-		f.Message = fmt.Sprintf("region %s needs %d more %s at its peak and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), v.GetGpusFree())
-		f.Fix = "Ask for fewer replicas; or move within the room that there is: max_surge 0 and max_unavailable 1, or strategy recreate."
+		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), r.when, v.GetGpusFree())
+		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
+		if v.GetGpusKept() <= v.GetGpusFree() {
+			f.Fix = "Move within the room that there is: rollout.max_surge 0 and max_unavailable 1, or strategy recreate. Or make room."
+		}
 	case v.GetGpusNeeded() > 0 && each > largest:
 		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",
 			v.GetRegion(), v.GetGpusFree(), gpuText(v.GetGpu()), each, largest)
@@ -132,7 +285,7 @@ func room(v *windlassv1.PlanRegion, region model.Region, all []*windlassv1.GpuCa
 	default:
 		return nil
 	}
-	return []*windlassv1.PlanFinding{f}
+	return f
 }
 
 // gpuText is what is asked for, in words.
@@ -181,13 +334,13 @@ func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
 }
 
 // fitting are the pools whose GPUs are what is asked for, as agents choose them: memory
-// that nobody knows is not enough.
+// that nobody knows is not enough, and a pool that is named says which kind its GPUs are of.
 func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
 	const nvidia = "nvidia.com/gpu"
 	for _, p := range pools {
 		if (g.GetProduct() == "" || g.GetProduct() == p.GetProduct()) &&
 			(g.GetPool() == "" || g.GetPool() == p.GetPool()) &&
-			cmp.Or(g.GetResourceName(), nvidia) == cmp.Or(p.GetResourceName(), nvidia) &&
+			(g.GetPool() != "" && g.GetResourceName() == "" || cmp.Or(g.GetResourceName(), nvidia) == cmp.Or(p.GetResourceName(), nvidia)) &&
 			p.GetMemoryMib() >= int64(g.GetMinMemoryMib()) {
 			out = append(out, p)
 		}
@@ -212,13 +365,15 @@ type extent struct {
 	now, peak, after amount
 	// needed GPUs of the kind that the target asks for, beyond those given back.
 	needed int32
+	// kept of those that are needed are so in the end, too.
+	kept int32
 	// comes tells whether replicas of the target are there at any time.
 	comes bool
 }
 
 // extent follows the region's steps. Between two of them there is of each version what
 // either says, at most.
-func (r *dryRun) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
+func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
 	each, gives := map[string]int32{}, map[string]bool{}
 	mine := gpuOf(r.target.Spec)
 	for _, d := range r.in.Deployments {
@@ -229,7 +384,7 @@ func (r *dryRun) extent(f forecast.Forecast, region model.Region, pools []*windl
 		gives[d.ID] = mine != nil && theirs != nil && subset(fitting(theirs, pools), fitting(mine, pools))
 	}
 	at := map[string]int32{}
-	for _, t := range r.wasRows {
+	for _, t := range r.was {
 		if t.RegionID == region.ID && topology.Active(t) {
 			at[t.DeploymentID] += t.Replicas
 		}
@@ -262,10 +417,23 @@ func (r *dryRun) extent(f forecast.Forecast, region model.Region, pools []*windl
 			next[side.DeploymentID] = side.Replicas
 			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
 		}
-		a, needed := sum(most)
+		a, _ := sum(most)
+		for id := range most {
+			if id == r.target.ID || id == r.in.App.LiveDeploymentID {
+				continue
+			}
+			// Nobody wants it any more. It leaves as soon as nothing is routed to it; where a
+			// rollout is staged, as far as this step says.
+			most[id] = 0
+			if r.course() != nil {
+				most[id] = next[id]
+			}
+		}
+		_, needed := sum(most)
 		e.peak = amount{max(e.peak.replicas, a.replicas), max(e.peak.gpus, a.gpus)}
 		e.needed = max(e.needed, needed)
-		e.after, _ = sum(next)
+		e.after, e.kept = sum(next)
+		e.kept = max(0, e.kept)
 		at = next
 	}
 	return e

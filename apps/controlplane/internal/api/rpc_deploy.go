@@ -77,6 +77,9 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err != nil {
 		return nil, err
 	}
+	if err := c.roomToBegin(app, out); err != nil {
+		return nil, err
+	}
 	if !out.Unchanged {
 		if err := c.audit("deployment", out.Deployment.ID, nil, deploymentProto(facts{}, app, out.Deployment)); err != nil {
 			return nil, err

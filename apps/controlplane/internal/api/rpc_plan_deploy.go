@@ -44,21 +44,18 @@ type dryRun struct {
 	at  int64
 	// done is what Deploy would answer, nil if it would be refused before it decides.
 	done *windlassv1.DeployResponse
-	// live before, nil for none, and the deployment that done names.
-	live, target *model.Deployment
-	quota        *windlassv1.Quota
-	usage        *windlassv1.Usage
-	in           plan.Input
-	// regions by id; unknown: the spec names some that there are not.
-	regions map[string]model.Region
-	unknown bool
+	// live before, nil for none.
+	live  *model.Deployment
+	quota *windlassv1.Quota
+	usage *windlassv1.Usage
+	foresight
 }
 
 func (a *API) dryRun(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest) (*dryRun, error) {
 	c := a.newChange(ctx, tx, by, true)
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
-	r := &dryRun{dryTx: c.dry, req: req, at: c.at, regions: map[string]model.Region{}}
+	r := &dryRun{dryTx: c.dry, req: req, at: c.at, foresight: foresight{when: " at its peak"}}
 	spec, err := a.checkDeploy(req)
 	if err == nil {
 		r.done, err = c.deploy(req, spec)
@@ -107,7 +104,7 @@ func (r *dryRun) readQuota(c *change) error {
 
 // read gathers what the planner decides by once the deploy is done.
 func (r *dryRun) read(c *change) error {
-	r.in = plan.Input{App: *r.app, Topology: r.topology(), RegionIDs: map[string]string{}}
+	r.in, r.was = plan.Input{App: *r.app, Topology: r.topology()}, r.wasRows
 	if r.staging.AppID != "" {
 		s := r.staging.Clone()
 		r.in.Staging = &s
@@ -139,10 +136,10 @@ func (r *dryRun) read(c *change) error {
 		switch d := &r.in.Deployments[i]; {
 		case d.ID == r.done.GetDeploymentId():
 			r.target = d
-			if r.was != nil && r.was.LiveDeploymentID == d.ID {
+			if r.wasApp != nil && r.wasApp.LiveDeploymentID == d.ID {
 				r.live = d
 			}
-		case r.was != nil && r.was.LiveDeploymentID == d.ID:
+		case r.wasApp != nil && r.wasApp.LiveDeploymentID == d.ID:
 			r.live = d
 		}
 	}
@@ -152,20 +149,37 @@ func (r *dryRun) read(c *change) error {
 	return r.readRegions(c, regions)
 }
 
-func (r *dryRun) readRegions(c *change, ids map[string]bool) error {
-	if course := r.staging.Course; course.Active(r.app.RolloutID) {
+// foresight is what a forecast goes by, and what it is read by.
+type foresight struct {
+	in plan.Input
+	// was are the app's rows before the call.
+	was []model.Topology
+	// when regions need what a forecast says, in words, or empty.
+	when string
+	// target is the deployment that it is about.
+	target *model.Deployment
+	// regions by id; unknown: the spec names some that there are not.
+	regions map[string]model.Region
+	unknown bool
+}
+
+// readRegions reads those, and the ones that the target's spec names and its course goes
+// through.
+func (r *foresight) readRegions(c *change, ids map[string]bool) error {
+	r.regions, r.in.RegionIDs = map[string]model.Region{}, map[string]string{}
+	if course := r.course(); course != nil {
 		for _, w := range course.Waves {
 			for _, st := range w.Regions {
 				ids[st.RegionID] = true
 			}
 		}
 	}
-	rows, err := r.GetRegions(keys(ids))
+	rows, err := c.GetRegions(keys(ids))
 	if err != nil {
 		return fmt.Errorf("read regions: %w", err)
 	}
 	for _, name := range r.target.Spec.GetRegions() {
-		region, err := r.GetRegionByName(c.workspaceID, name)
+		region, err := c.GetRegionByName(c.workspaceID, name)
 		switch {
 		case c.api.cfg.IsNotFound(err):
 			r.unknown = true
@@ -203,7 +217,7 @@ func (r *dryRun) outcome() windlassv1.PlanDeployResponse_Outcome {
 const maxPlanSteps = 500
 
 func (r *dryRun) response() (*windlassv1.PlanDeployResponse, error) {
-	out := &windlassv1.PlanDeployResponse{Outcome: r.outcome(), NewApp: r.app != nil && r.was == nil}
+	out := &windlassv1.PlanDeployResponse{Outcome: r.outcome(), NewApp: r.app != nil && r.wasApp == nil}
 	for _, err := range r.against {
 		out.Findings = append(out.Findings, findingOf(err))
 	}
@@ -241,8 +255,8 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 	if r.live != nil {
 		out.LiveVersion = r.live.Version
 	}
-	if r.was != nil {
-		if rollout, ok := r.rollouts[r.was.RolloutID]; ok {
+	if r.wasApp != nil {
+		if rollout, ok := r.rollouts[r.wasApp.RolloutID]; ok {
 			out.SupersedesVersion = rollout.Version
 		}
 	}

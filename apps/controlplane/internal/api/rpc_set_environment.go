@@ -51,6 +51,9 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		if err != nil {
 			return nil, err
 		}
+		if err := c.roomToBegin(app, out); err != nil {
+			return nil, err
+		}
 		if !out.Unchanged {
 			err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, *base), deploymentProto(facts{}, app, out.Deployment))
 			if err != nil {

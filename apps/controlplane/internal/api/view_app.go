@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -85,6 +86,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		if f.stagings[app.ID].Course.Active(app.RolloutID) {
 			in.Progress = app.Message // the workflow's word: it alone knows the waves
 		}
+		in.AwaitsRoom = plan.WaitsForCapacity(f.stagings[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live

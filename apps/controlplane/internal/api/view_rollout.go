@@ -105,6 +105,9 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 	}
 	if r.FinishedAt == 0 {
 		out.Deadline = plan.RegionDeadline(c, f.deployments[r.DeploymentID].Spec, st)
+		if st.State == windlassv1.RegionProgress_STATE_ROLLING && !c.Back {
+			out.WaitsForCapacitySince = st.NoRoomSince
+		}
 	}
 	version := func(deploymentID string, number int32) *windlassv1.VersionProgress {
 		v := &windlassv1.VersionProgress{Version: number}

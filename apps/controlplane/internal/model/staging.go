@@ -90,6 +90,9 @@ type CourseRegion struct {
 	ScoredAt int64
 	// HeldSince is when the clock of the deadline was stopped; 0: it runs.
 	HeldSince int64
+	// NoRoomSince is when the region began to wait for room, 0: it does not; NoRoomFor is for
+	// how long it did before, ms. That stops the clock, too, for as long as the policy says.
+	NoRoomSince, NoRoomFor int64
 	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
 	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
 	// this step, or at the one before.

@@ -339,6 +339,7 @@ var keepFromStarting = []string{"Unschedulable", "QuotaExceeded", "ImagePullErro
 // deadline fails a target that is late, on facts of the present only.
 func (p *planner) deadline(d *model.Deployment) bool {
 	r := p.rollout
+	p.postpone(d)
 	if r.Deadline == 0 || p.now < r.Deadline {
 		return false
 	}

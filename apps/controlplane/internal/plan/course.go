@@ -114,7 +114,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 				continue
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
-			st.StoppedAt, st.PromotedBy = 0, ""
+			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor = 0, "", 0, 0
 			w := &c.Waves[i]
 			w.State, w.BakingSince, w.SkippedBy = waveRolling, 0, ""
 			changed = true

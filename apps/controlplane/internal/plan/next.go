@@ -32,6 +32,7 @@ func (p *planner) facts() rollup.Facts {
 	}
 	if f.Target != nil {
 		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
+		f.AwaitsRoom = p.in.Staging != nil && WaitsForCapacity(p.in.Staging.Policy) > 0
 	}
 	if p.live() != nil {
 		f.HasLive = true

@@ -23,6 +23,7 @@ import (
 //	ready us v1 [replicas=1]     the agent applied the row; replicas are ready
 //	doomed us v1 reason=... message=...
 //	reject us v1 code=... [retryable]
+//	crowded us v1 ready=1 message=...    there is no room for the others
 //	ack us                       the region serves the present route
 //	obey us                      the agent does all that is asked of it
 //	settle                       every connected region does, until all is quiet
@@ -32,7 +33,7 @@ import (
 //	after 10s                    time passes
 //	speak us                     the region reports, with nothing new
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
-//	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m]
+//	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
 //	                             next rollouts go by it
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
@@ -125,6 +126,12 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		w.observe(names[0], names[1], func(o *model.Observed) {
 			o.Running, o.Fail, o.Restarts = o.Running-1, 1, 1
 			o.Reason, o.ReasonMessage = opts["reason"], opts["message"]
+		})
+	case "crowded":
+		w.apply(names[0], names[1], num("ready", 0))
+		w.observe(names[0], names[1], func(o *model.Observed) {
+			o.Pending, o.Running = o.Running, 0
+			o.Reason, o.ReasonMessage = "Unschedulable", opts["message"]
 		})
 	case "reject":
 		w.apply(names[0], names[1], 0)
@@ -241,6 +248,9 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 	policy.Promotion = strings.ReplaceAll(opts["promotion"], "_", " ")
 	if retain, err := time.ParseDuration(opts["retain"]); err == nil {
 		policy.Retain = durationpb.New(retain)
+	}
+	if wait, err := time.ParseDuration(opts["capacity"]); err == nil {
+		policy.WaitForCapacity = durationpb.New(wait)
 	}
 	for _, text := range strings.FieldsFunc(opts["waves"], func(r rune) bool { return r == ',' }) {
 		parts := strings.Split(text, "/")

@@ -132,6 +132,9 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	}
 	if st.HeldSince != 0 {
 		st.ScoredAt += p.now - st.HeldSince
+		if st.NoRoomSince != 0 {
+			st.NoRoomSince += p.now - st.HeldSince
+		}
 		st.HeldSince = 0
 	}
 	if l.row != nil {
@@ -142,6 +145,7 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 			return true
 		}
 	}
+	p.noteRoom(d, st, l)
 	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
 		return true
 	}
@@ -160,6 +164,10 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 // regionLate notes what progress there is, and fails a region that makes none.
 func (p *planner) regionLate(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
+		if st.NoRoomSince != 0 {
+			p.endRoom(st)
+			st.NoRoomSince = p.now
+		}
 		st.Score, st.ScoredAt = score, p.now
 	}
 	due := RegionDeadline(p.course, d.Spec, *st)
@@ -211,7 +219,11 @@ func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.C
 	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
-	return max(st.ScoredAt, until) + limit
+	due := max(st.ScoredAt, until) + limit
+	if st.NoRoomSince != 0 {
+		due += max(0, WaitsForCapacity(c.Policy)-st.NoRoomFor)
+	}
+	return due
 }
 
 func (p *planner) deadlineOfRegions() (due int64) {
@@ -255,7 +267,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
-		st.Step, st.StoppedAt, st.PromotedBy = 0, 0, ""
+		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor = 0, 0, "", 0, 0
 		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}
@@ -427,6 +439,9 @@ func (p *planner) stageMessage() string {
 			case r.State == regionMoved:
 			case l.lost:
 				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
+			case r.State == regionRolling && r.NoRoomSince != 0:
+				_, why := p.place(l.row).Why()
+				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size, why))
 			case r.State == regionRolling:
 				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size))
 			}

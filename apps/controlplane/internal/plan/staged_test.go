@@ -204,6 +204,9 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 		}
 	}
 	policy.Analysis = drawAnalysis(t)
+	if rapid.Bool().Draw(t, "waits for capacity") {
+		policy.WaitForCapacity = durationpb.New(time.Duration(rapid.Int64Range(1, 2*deadline).Draw(t, "capacity")) * time.Millisecond)
+	}
 	switch rapid.IntRange(0, 2).Draw(t, "waves") {
 	case 1:
 		policy.Waves = []*windlassv1.Wave{wave("eu"), wave()}
@@ -247,7 +250,7 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
-	switch e := rapid.IntRange(0, 34).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 35).Draw(t, "event"); {
 	case e <= 4 && connected:
 		f.pull(key)
 	case e <= 8 && connected:
@@ -303,6 +306,8 @@ func (f *fleet) happen() {
 		if f.restore(course.Retained()) {
 			f.restored = f.app.LiveDeploymentID
 		}
+	case e == 35 && r != nil && connected:
+		f.observe(region, key.deployment, func(o *model.Observed) { o.Reason, o.ReasonMessage = "Unschedulable", "no room" })
 	case e > 30 && inFlight:
 		f.now += rapid.Int64Range(0, 90_000).Draw(t, "a while")
 		f.answer(rapid.IntRange(0, 2).Draw(t, "answers"))

@@ -22,6 +22,9 @@ func Edges(old, now model.Observed) bool {
 	case now.Phase == phaseRejected && old.Code != now.Code:
 		return true
 	}
+	if noRoom(old) != noRoom(now) {
+		return true
+	}
 	failing := now.Fail > 0 || now.Doomed > 0 || now.Restarts > 0
 	return failing && old.Reason != now.Reason
 }

@@ -21,6 +21,12 @@ const (
 	ReasonDeadlineExceeded  = "DeadlineExceeded"
 )
 
+// Reasons of agents for which instances have no room.
+const (
+	reasonUnschedulable = "Unschedulable"
+	reasonQuotaExceeded = "QuotaExceeded"
+)
+
 const (
 	phaseApplied  = int32(agentv1.AppliedState_PHASE_APPLIED)
 	phaseRejected = int32(agentv1.AppliedState_PHASE_REJECTED)
@@ -126,6 +132,17 @@ func (p Place) Why() (reason, message string) {
 		return ReasonRegionUnreachable, p.Region.Message
 	}
 	return "", ""
+}
+
+// LacksRoom tells whether the region has no room for what it takes to be ready.
+func (p Place) LacksRoom() bool {
+	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && noRoom(p.Observed)
+}
+
+// noRoom tells whether the region names that as its reason.
+func noRoom(o model.Observed) bool {
+	reason, _ := Place{Observed: o}.Why()
+	return reason == reasonUnschedulable || reason == reasonQuotaExceeded
 }
 
 // Name of the region, for people.

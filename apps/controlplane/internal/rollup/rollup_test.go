@@ -81,6 +81,23 @@ func TestARejectionEndsTheWaitOnlyWhenItIsFinal(t *testing.T) {
 	require.False(t, doomed, "it was said of an older generation")
 }
 
+func TestAPlaceLacksRoomWhileItsRegionSaysSoAndItIsNotReady(t *testing.T) {
+	crowded := with(place(2, 1), func(p *Place) { p.Observed.Reason = "Unschedulable" })
+	require.True(t, crowded.LacksRoom())
+	require.True(t, with(place(2, 0), func(p *Place) {
+		p.Observed.Phase, p.Observed.Code, p.Observed.Retryable = phaseRejected, "QuotaExceeded", true
+	}).LacksRoom())
+	require.False(t, with(crowded, func(p *Place) { p.MinReady = 1 }).LacksRoom())
+	require.False(t, with(crowded, func(p *Place) { p.Region.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE }).LacksRoom())
+	require.False(t, with(crowded, func(p *Place) { p.Observed.Reason = "CrashLoop" }).LacksRoom())
+
+	target := &model.Deployment{Version: 2, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING}
+	_, text := Status(Facts{Target: target, TargetPlaces: []Place{crowded}, AwaitsRoom: true})
+	require.Contains(t, text, "v2 waits for room: ")
+	_, text = Status(Facts{Target: target, TargetPlaces: []Place{crowded}})
+	require.NotContains(t, text, "waits for room")
+}
+
 func TestAppStatus(t *testing.T) {
 	crash := func(p *Place) {
 		p.Observed.Fail, p.Observed.Running, p.Observed.Reason, p.Observed.ReasonMessage = 1, 0, "CrashLoop", "exit code 1"
@@ -166,7 +183,7 @@ func drawObserved(t *rapid.T) model.Observed {
 		Pending:           n.Draw(t, "pending"), Running: n.Draw(t, "running"), Ready: n.Draw(t, "ready"),
 		Fail: n.Draw(t, "fail"), ReadyReplicas: n.Draw(t, "ready replicas"), Doomed: n.Draw(t, "doomed"),
 		Restarts: n.Draw(t, "restarts"),
-		Reason:   rapid.SampledFrom([]string{"", "CrashLoop", "NotReady"}).Draw(t, "reason"),
+		Reason:   rapid.SampledFrom([]string{"", "CrashLoop", "NotReady", "Unschedulable"}).Draw(t, "reason"),
 	}
 }
 
@@ -174,14 +191,14 @@ func drawObserved(t *rapid.T) model.Observed {
 // that the planner would have decided otherwise on.
 func TestNoEdgeMeansNoOtherDecision(t *testing.T) {
 	type verdict struct {
-		ready, settled, gone, applied, doomed, failing bool
-		reason                                         string
-		status                                         windlassv1.AppStatus
+		ready, settled, gone, applied, doomed, failing, noRoom bool
+		reason                                                 string
+		status                                                 windlassv1.AppStatus
 	}
 	judge := func(o model.Observed, minReady int32) verdict {
 		p := place(2, 0)
 		p.MinReady, p.Observed = minReady, o
-		v := verdict{ready: p.Ready(), settled: p.Settled(), gone: p.Gone(), applied: p.Applied(), failing: p.Failing()}
+		v := verdict{ready: p.Ready(), settled: p.Settled(), gone: p.Gone(), applied: p.Applied(), failing: p.Failing(), noRoom: p.LacksRoom()}
 		v.reason, _, v.doomed = p.Doomed()
 		v.status, _ = Status(Facts{HasLive: true, Live: []Place{p}})
 		return v

@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -17,6 +18,8 @@ type Facts struct {
 	TargetPlaces []Place
 	// Progress of a staged rollout in words; empty: it is told by TargetPlaces.
 	Progress string
+	// AwaitsRoom: the rollout is to wait where there is no room for an instance.
+	AwaitsRoom bool
 	// HasLive with the places of the live deployment.
 	HasLive bool
 	Live    []Place
@@ -51,6 +54,9 @@ func progress(f Facts) string {
 		return v + ": resolving its image"
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
 		if s := Describe(f.TargetPlaces, func(p Place) bool { return !p.Ready() }); s != "" {
+			if f.AwaitsRoom && slices.ContainsFunc(f.TargetPlaces, Place.LacksRoom) {
+				return v + " waits for room: " + s
+			}
 			return v + ": " + s
 		}
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:

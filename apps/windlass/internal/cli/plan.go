@@ -89,8 +89,11 @@ func planTable(w *tabwriter.Writer, path string, p *windlassv1.PlanDeployRespons
 	row(w, "App:", path)
 	row(w, "Outcome:", outcomeText(p))
 	verdict := "it would run"
-	if !p.GetWouldRun() {
+	switch {
+	case !p.GetWouldRun():
 		verdict = "it would not run"
+	case p.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED:
+		verdict = "it would be accepted, and nothing moves"
 	}
 	row(w, "Verdict:", verdict)
 	if len(p.GetSteps()) > 0 {

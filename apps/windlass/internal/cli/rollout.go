@@ -206,6 +206,9 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	for _, c := range p.GetAnalysis() {
 		parts = append(parts, "check "+c.Name)
 	}
+	if wait := p.GetWaitForCapacity().AsDuration(); wait > 0 {
+		parts = append(parts, "waits for room for "+short(wait)+" at most")
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -219,6 +222,9 @@ func counts(v *windlassv1.VersionProgress) string {
 
 func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
 	text := word(g.State, "STATE_")
+	if g.WaitsForCapacitySince != 0 {
+		return "waits for room for " + ago(g.WaitsForCapacitySince)
+	}
 	if g.State == windlassv1.RegionProgress_STATE_ROLLING && g.Step > 0 && g.Step <= g.Steps {
 		text = fmt.Sprintf("step %d of %d", g.Step, g.Steps)
 		switch {

@@ -49,6 +49,9 @@ func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	text = picture(t, ro)
 	require.Regexp(t, `eu +step 1 of 2, 1m\d\ds left`, text)
 	require.Contains(t, text, "running: what the workflow says")
+
+	eu.WaitsForCapacitySince = time.Now().Add(-90 * time.Second).UnixMilli()
+	require.Regexp(t, `eu +waits for room for 1m3\ds`, picture(t, ro))
 }
 
 func TestTheStatusOfARolloutTellsWhatHoldsIt(t *testing.T) {

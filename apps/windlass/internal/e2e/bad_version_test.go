@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -20,12 +21,17 @@ import (
 // serves on untouched, and nothing of the new one is left.
 func badVersion(t *testing.T, s *stack, app string, bad *windlassv1.DeploymentSpec, reasons ...string) *windlassv1.Deployment {
 	t.Helper()
+	return badVersionBy(t, s, app, nil, bad, reasons...)
+}
+
+func badVersionBy(t *testing.T, s *stack, app string, policy *windlassv1.RolloutPolicy, bad *windlassv1.DeploymentSpec, reasons ...string) *windlassv1.Deployment {
+	t.Helper()
 	s.deployReady(t, app, spec(label("good")))
 	before := s.runningOf(app)
 	require.Len(t, before, 2)
 
 	started := time.Now()
-	resp := s.deploy(t, app, bad)
+	resp := s.deployBy(t, app, bad, policy)
 	d := s.waitFailed(t, app, resp)
 	require.Contains(t, reasons, d.Reason, d.Message)
 	require.NotEmpty(t, d.Message)
@@ -99,7 +105,10 @@ func testUnrunnable(t *testing.T, s *stack) {
 
 	large := spec(label("large"))
 	large.Resources.Gpu = &windlassv1.Gpu{Count: 8}
-	badVersion(t, s, "unschedulable", large, "Unschedulable")
+	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("unschedulable"), Spec: large})
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, rpc.DetailOf(err).GetReason(), "%v", err)
+	require.ErrorContains(t, err, "region "+us+" has no GPUs: it has none")
+	badVersionBy(t, s, "unschedulable", &windlassv1.RolloutPolicy{WaitForCapacity: seconds(1)}, large, "Unschedulable")
 }
 
 func testFirstFails(t *testing.T, s *stack) {

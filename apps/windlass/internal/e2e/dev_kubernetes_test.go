@@ -44,13 +44,17 @@ func TestDevOnKubernetes(t *testing.T) {
 	second := d.pods("echo", 4)
 	require.NotSubset(t, first, second)
 	for file, says := range map[string][]string{
-		"echo-kubernetes-image.yaml":        {"failed: ImagePullError", "cannot pull registry.example/modelserver@sha256:"},
-		"echo-kubernetes-crash.yaml":        {"failed: CrashLoop", "exit code 1", "last output:", "engine core failed to start"},
-		"echo-kubernetes-oom.yaml":          {"failed: OOMKilled", "over its memory limit of 2048 MiB"},
-		"echo-kubernetes-unknown-pool.yaml": {"failed: UnknownPool", `has no pool "b300"`},
-		"echo-kubernetes-too-large.yaml":    {"failed: Unschedulable", "nvidia.com/gpu"},
+		"echo-kubernetes-image.yaml": {"failed: ImagePullError", "cannot pull registry.example/modelserver@sha256:"},
+		"echo-kubernetes-crash.yaml": {"failed: CrashLoop", "exit code 1", "last output:", "engine core failed to start"},
+		"echo-kubernetes-oom.yaml":   {"failed: OOMKilled", "over its memory limit of 2048 MiB"},
 	} {
 		d.fails(1, []string{"deploy", "-f", example(t, file)}, append(says, "v2 is still live")...)
+	}
+	for file, says := range map[string]string{
+		"echo-kubernetes-unknown-pool.yaml": "region eu-west-1 has no GPUs of pool b300: it has ",
+		"echo-kubernetes-too-large.yaml":    "region eu-west-1 needs 18 more GPUs of pool h100 and has ",
+	} {
+		d.fails(1, []string{"deploy", "-f", example(t, file)}, "there is no room to begin", says)
 	}
 	require.Equal(t, second, d.pods("echo", 4), "a bad version touched the good one")
 

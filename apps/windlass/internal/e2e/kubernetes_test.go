@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -191,14 +192,17 @@ func testGPUsAreCounted(t *testing.T, s *stack) {
 func testDoesNotFit(t *testing.T, s *stack) {
 	large := podSpec(pool("h100", 9))
 	large.ProgressDeadline = seconds(15)
-	made := s.deploy(t, "large", large)
+	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("large"), Spec: large})
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, rpc.DetailOf(err).GetReason(), "%v", err)
+	waits := &windlassv1.RolloutPolicy{WaitForCapacity: seconds(1)}
+	made := s.deployBy(t, "large", large, waits)
 	d := s.waitFailed(t, "large", made)
 	require.Equal(t, "Unschedulable", d.Reason, d.Message)
 	require.Contains(t, d.Message, "none of 7 nodes fits: Insufficient nvidia.com/gpu on 2 (it asks for 9)")
 	s.waitNothingInClusters(t, "windlass.run/deployment="+made.DeploymentId)
 	require.Contains(t, said(s.cli(t).ok("status", "large")), "Insufficient nvidia.com/gpu on 2 (it asks for 9)")
 
-	made = s.deploy(t, "poolless", podSpec(pool("b300", 1)))
+	made = s.deployBy(t, "poolless", podSpec(pool("b300", 1)), waits)
 	d = s.waitFailed(t, "poolless", made)
 	require.Equal(t, "UnknownPool", d.Reason, d.Message)
 	require.Contains(t, d.Message, `has no pool "b300": it has h100, l4`)

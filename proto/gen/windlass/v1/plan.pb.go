@@ -616,7 +616,7 @@ type PlanStep struct {
 	// Since the start, as lasts counts.
 	At   *durationpb.Duration `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	Kind PlanStep_Kind        `protobuf:"varint,2,opt,name=kind,proto3,enum=windlass.v1.PlanStep_Kind" json:"kind,omitempty"`
-	// Name of the wave; empty without waves.
+	// Name of the wave, as in the rollout's status; empty for one without a policy.
 	Wave   string `protobuf:"bytes,3,opt,name=wave,proto3" json:"wave,omitempty"`
 	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	// By version, of those that have replicas or traffic there.
@@ -804,10 +804,13 @@ type PlanRegion struct {
 	// GPUs of the kind asked for that have to be free at the peak, beyond those that the
 	// app's replicas have given back by then.
 	GpusNeeded int32 `protobuf:"varint,11,opt,name=gpus_needed,json=gpusNeeded,proto3" json:"gpus_needed,omitempty"`
-	// GPUs of that kind that are free now, and the pools that have them. One that is in two
-	// pools counts in both where none is asked for.
-	GpusFree      int32          `protobuf:"varint,12,opt,name=gpus_free,json=gpusFree,proto3" json:"gpus_free,omitempty"`
-	Pools         []*GpuCapacity `protobuf:"bytes,13,rep,name=pools,proto3" json:"pools,omitempty"`
+	// GPUs of that kind that are free now, no more than Windlass may use of their pools, and
+	// the pools that have them. One that is in two pools counts in both where none is asked
+	// for.
+	GpusFree int32          `protobuf:"varint,12,opt,name=gpus_free,json=gpusFree,proto3" json:"gpus_free,omitempty"`
+	Pools    []*GpuCapacity `protobuf:"bytes,13,rep,name=pools,proto3" json:"pools,omitempty"`
+	// Of gpus_needed those that stay in use in the end; what is beyond them is for the way.
+	GpusKept      int32 `protobuf:"varint,14,opt,name=gpus_kept,json=gpusKept,proto3" json:"gpus_kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -933,6 +936,13 @@ func (x *PlanRegion) GetPools() []*GpuCapacity {
 	return nil
 }
 
+func (x *PlanRegion) GetGpusKept() int32 {
+	if x != nil {
+		return x.GpusKept
+	}
+	return 0
+}
+
 var File_windlass_v1_plan_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_plan_proto_rawDesc = "" +
@@ -1009,7 +1019,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\vPlanVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xc3\x03\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xe0\x03\n" +
 	"\n" +
 	"PlanRegion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x121\n" +
@@ -1027,7 +1037,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\vgpus_needed\x18\v \x01(\x05R\n" +
 	"gpusNeeded\x12\x1b\n" +
 	"\tgpus_free\x18\f \x01(\x05R\bgpusFree\x12.\n" +
-	"\x05pools\x18\r \x03(\v2\x18.windlass.v1.GpuCapacityR\x05poolsB\xac\x01\n" +
+	"\x05pools\x18\r \x03(\v2\x18.windlass.v1.GpuCapacityR\x05pools\x12\x1b\n" +
+	"\tgpus_kept\x18\x0e \x01(\x05R\bgpusKeptB\xac\x01\n" +
 	"\x0fcom.windlass.v1B\tPlanProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (

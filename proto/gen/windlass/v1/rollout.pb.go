@@ -472,9 +472,15 @@ type RolloutPolicy struct {
 	// measured in every region of its own. A step or a bake is over when its time is and
 	// the last measurement of every check passed; one that fails beyond its failure_limit
 	// is a failure of the region, as its wave's on_failure says.
-	Analysis      []*AnalysisCheck `protobuf:"bytes,9,rep,name=analysis,proto3" json:"analysis,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Analysis []*AnalysisCheck `protobuf:"bytes,9,rep,name=analysis,proto3" json:"analysis,omitempty"`
+	// For how long instances for which there is no room are waited for, in all and in each
+	// region, before the progress deadline runs; and a start without room is not refused. For
+	// regions that grow on demand, and for starts that may stand in line. Empty or 0: a deploy
+	// is refused with NO_CAPACITY when a region tells what it has, and what the rollout begins
+	// with there does not fit; what is found not to fit later has the progress deadline.
+	WaitForCapacity *durationpb.Duration `protobuf:"bytes,21,opt,name=wait_for_capacity,json=waitForCapacity,proto3" json:"wait_for_capacity,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RolloutPolicy) Reset() {
@@ -566,6 +572,13 @@ func (x *RolloutPolicy) GetRetain() *durationpb.Duration {
 func (x *RolloutPolicy) GetAnalysis() []*AnalysisCheck {
 	if x != nil {
 		return x.Analysis
+	}
+	return nil
+}
+
+func (x *RolloutPolicy) GetWaitForCapacity() *durationpb.Duration {
+	if x != nil {
+		return x.WaitForCapacity
 	}
 	return nil
 }
@@ -1409,9 +1422,11 @@ type RegionProgress struct {
 	StepUntil         int64 `protobuf:"varint,12,opt,name=step_until,json=stepUntil,proto3" json:"step_until,omitempty"`
 	WaitsForPromotion bool  `protobuf:"varint,13,opt,name=waits_for_promotion,json=waitsForPromotion,proto3" json:"waits_for_promotion,omitempty"`
 	// In the policy's order; empty until the region first waits.
-	Checks        []*CheckProgress `protobuf:"bytes,14,rep,name=checks,proto3" json:"checks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Checks []*CheckProgress `protobuf:"bytes,14,rep,name=checks,proto3" json:"checks,omitempty"`
+	// It waits for room, as the policy's wait_for_capacity says: since when; 0: it does not.
+	WaitsForCapacitySince int64 `protobuf:"varint,21,opt,name=waits_for_capacity_since,json=waitsForCapacitySince,proto3" json:"waits_for_capacity_since,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
@@ -1540,6 +1555,13 @@ func (x *RegionProgress) GetChecks() []*CheckProgress {
 		return x.Checks
 	}
 	return nil
+}
+
+func (x *RegionProgress) GetWaitsForCapacitySince() int64 {
+	if x != nil {
+		return x.WaitsForCapacitySince
+	}
+	return 0
 }
 
 type VersionProgress struct {
@@ -2481,7 +2503,7 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\xb3\x05\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\x8a\x06\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -2491,7 +2513,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x0einitial_weight\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18c(\x00R\rinitialWeight\x12%\n" +
 	"\tpromotion\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tpromotion\x12A\n" +
 	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\x12@\n" +
-	"\banalysis\x18\t \x03(\v2\x1a.windlass.v1.AnalysisCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\banalysis\"\x7f\n" +
+	"\banalysis\x18\t \x03(\v2\x1a.windlass.v1.AnalysisCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\banalysis\x12U\n" +
+	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\"\x7f\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
@@ -2625,7 +2648,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xfe\x04\n" +
+	"STATE_DONE\x10\x04\"\xb7\x05\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -2642,7 +2665,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"step_until\x18\f \x01(\x03R\tstepUntil\x12.\n" +
 	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\x122\n" +
-	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\"\x8d\x01\n" +
+	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\x127\n" +
+	"\x18waits_for_capacity_since\x18\x15 \x01(\x03R\x15waitsForCapacitySince\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -2799,56 +2823,57 @@ var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	12, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
 	34, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
 	8,  // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
-	1,  // 5: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	10, // 6: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	34, // 7: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	34, // 8: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	34, // 9: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	9,  // 10: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
-	34, // 11: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
-	2,  // 12: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	33, // 13: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	34, // 14: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	3,  // 15: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	4,  // 16: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	7,  // 17: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	15, // 18: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	5,  // 19: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	16, // 20: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	6,  // 21: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	17, // 22: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	17, // 23: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	11, // 24: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	35, // 25: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	14, // 26: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	18, // 27: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	36, // 28: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	18, // 29: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	37, // 30: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	38, // 31: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 32: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 33: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 34: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 35: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	19, // 36: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	21, // 37: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	23, // 38: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	25, // 39: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	27, // 40: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	29, // 41: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	31, // 42: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	20, // 43: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	22, // 44: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	24, // 45: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	26, // 46: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	28, // 47: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	30, // 48: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	32, // 49: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	43, // [43:50] is the sub-list for method output_type
-	36, // [36:43] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	34, // 5: windlass.v1.RolloutPolicy.wait_for_capacity:type_name -> google.protobuf.Duration
+	1,  // 6: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	10, // 7: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	34, // 8: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	34, // 9: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	34, // 10: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	9,  // 11: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	34, // 12: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	2,  // 13: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	33, // 14: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	34, // 15: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	3,  // 16: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	4,  // 17: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	7,  // 18: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	15, // 19: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	5,  // 20: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	16, // 21: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	6,  // 22: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	17, // 23: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	17, // 24: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	11, // 25: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	35, // 26: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	14, // 27: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	18, // 28: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	36, // 29: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	18, // 30: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	37, // 31: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	38, // 32: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 33: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 34: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 35: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 36: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	19, // 37: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	21, // 38: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	23, // 39: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	25, // 40: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	27, // 41: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	29, // 42: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	31, // 43: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	20, // 44: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	22, // 45: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	24, // 46: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	26, // 47: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	28, // 48: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	30, // 49: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	32, // 50: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	44, // [44:51] is the sub-list for method output_type
+	37, // [37:44] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }

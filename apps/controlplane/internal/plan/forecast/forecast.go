@@ -63,10 +63,29 @@ const maxLooks = 5000
 // before a call changed them: what that did comes first. Of what regions report nothing
 // is read. in is not changed.
 func Run(was []model.Topology, in plan.Input, now int64) Forecast {
+	return run(was, in, now, maxLooks, "")
+}
+
+// beginLooks are ample for what comes before a deployment's first replicas: its image's
+// digest, and what rollouts before it left half way.
+const beginLooks = 100
+
+// Begin is a forecast that ends when the deployment has begun: with the first step by which
+// regions are told to run any of it.
+func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Forecast {
+	return run(was, in, now, beginLooks, deployment)
+}
+
+func run(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
 	w.moves(was, w.in.Topology, w.course())
 	w.obey()
-	for range maxLooks {
+	for range looks {
+		if until != "" && slices.ContainsFunc(w.in.Topology, func(t model.Topology) bool {
+			return t.DeploymentID == until && plan.Active(t) && t.Replicas > 0
+		}) {
+			return w.end()
+		}
 		out := plan.Next(w.in, w.now)
 		w.note(out)
 		w.apply(out)

@@ -1,0 +1,82 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func h100s(n int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: n, Pool: "h100"}}
+	}
+}
+
+func TestAStartWithoutRoomIsRefusedWithWhatIsMissing(t *testing.T) {
+	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
+		t.Run(database, func(t *testing.T) {
+			w := setupOn(t, open(t))
+			_, err := w.deployBy("unheard", nil, h100s(4), replicas(3))
+			require.NoError(t, err, "nothing is refused where no region told what it has")
+
+			w.connected(8)
+			before := w.dump()
+			_, err = w.deployBy("chat", nil, h100s(4), replicas(3))
+			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+			require.ErrorContains(t, err, "region eu-west-1 needs 12 more GPUs of pool h100 and has 8 free; region us-east-1 needs 12 more")
+			require.Equal(t, before, w.dump(), "nothing of it is left")
+
+			v1, err := w.deployBy("chat", nil, h100s(4))
+			require.NoError(t, err)
+			w.moves(v1.GetAppId(), map[string]int32{v1.GetDeploymentId(): 1})
+			require.Equal(t, int32(1), w.app("chat").GetLiveVersion())
+			w.connected(4)
+			_, err = w.deployBy("chat", nil, h100s(4), args("b"))
+			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+			_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "b"}})
+			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+
+			// One at a time there is room to begin, and without surge none is needed.
+			for _, policy := range []*windlassv1.RolloutPolicy{
+				{MaxSurge: "1"}, {MaxSurge: "0"}, {Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE},
+			} {
+				_, err = w.deployBy("chat", policy, h100s(4), args(policy.String()))
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestAStartWithoutRoomWaitsIfItsPolicySaysSo(t *testing.T) {
+	w := setup(t)
+	w.connected(0)
+	policy := &windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(6 * time.Hour)}
+	p := w.planned("chat", policy, h100s(4))
+	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
+	require.Equal(t, noCapacity, p.GetFindings()[0].GetReason())
+	require.False(t, p.GetFindings()[0].GetBlocks())
+	require.Contains(t, p.GetFindings()[0].GetMessage(), "needs 8 more GPUs of pool h100 at its peak and has 0 free: it would wait for that, for 6h0m0s at most")
+	_, err := w.deployBy("chat", policy, h100s(4))
+	require.NoError(t, err)
+	require.Equal(t, int64(6*3600), w.app("chat").GetRolloutPolicy().GetWaitForCapacity().GetSeconds())
+}
+
+// What nobody wants any more makes room for what takes its place.
+func TestAVersionThatIsSupersededMakesRoomForTheNext(t *testing.T) {
+	w := setup(t)
+	w.connected(8)
+	_, err := w.deployBy("chat", nil, h100s(4))
+	require.NoError(t, err)
+	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+	w.connected(0)
+	_, err = w.deployBy("chat", nil, h100s(4), args("mended"))
+	require.NoError(t, err)
+	_, err = w.deployBy("chat", nil, h100s(8), args("larger"))
+	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+}

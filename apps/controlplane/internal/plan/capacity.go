@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A region in which there is no room for an instance says so, and goes on trying. Without
+// more ado the progress deadline ends that. With wait_for_capacity it stands still for as
+// long as that says, in all, and everybody sees what is waited for.
+
+// WaitsForCapacity is for how long the policy has room waited for, ms.
+func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
+	return policy.GetWaitForCapacity().AsDuration().Milliseconds()
+}
+
+func (p *planner) lacksRoom(t *model.Topology) bool { return p.place(t).LacksRoom() }
+
+// noteRoom starts and stops the region's wait for room.
+func (p *planner) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
+	limit := WaitsForCapacity(p.course.Policy)
+	lacks := st.State == regionRolling && l.row != nil && p.lacksRoom(l.row)
+	switch {
+	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
+		st.NoRoomSince = p.now
+		_, message := p.place(l.row).Why()
+		p.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
+			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), l.figures(p), message), d, st.RegionID)
+	case !lacks && st.NoRoomSince != 0:
+		p.endRoom(st)
+		p.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, l.figures(p)), d, st.RegionID)
+	}
+}
+
+// endRoom lets the clock of the region's deadline run again.
+func (p *planner) endRoom(st *model.CourseRegion) {
+	waited := min(p.now-st.NoRoomSince, max(0, WaitsForCapacity(p.course.Policy)-st.NoRoomFor))
+	st.ScoredAt += waited
+	st.NoRoomFor += waited
+	st.NoRoomSince = 0
+}
+
+// waitsForRoom tells whether a rollout that is not staged waits for room now, and until
+// when it may.
+func (p *planner) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
+	if p.in.Staging == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
+		return 0, false
+	}
+	until = p.rollout.CreatedAt + WaitsForCapacity(p.in.Staging.Policy)
+	return until, p.now < until && slices.ContainsFunc(p.activeRows(d.ID), p.lacksRoom)
+}
+
+// postpone moves the deadline of a rollout that is not staged ahead of it while it waits
+// for room. By steps, so that not every look writes.
+func (p *planner) postpone(d *model.Deployment) {
+	until, waits := p.waitsForRoom(d)
+	if !waits || p.rollout.Deadline == 0 {
+		return
+	}
+	limit := d.Spec.GetProgressDeadline().AsDuration().Milliseconds()
+	due := p.now + limit
+	first := p.rollout.Deadline <= p.rollout.CreatedAt+limit
+	if due <= p.rollout.Deadline || !first && due-p.rollout.Deadline <= limit/8 {
+		return
+	}
+	if first {
+		p.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most: %s",
+			(time.Duration(until-p.now)*time.Millisecond).Round(time.Second), rollup.Describe(p.places(p.activeRows(d.ID)), func(pl rollup.Place) bool { return !pl.Ready() })), d, "")
+	}
+	p.rollout.Deadline = due
+}
