@@ -370,12 +370,12 @@ func variable(value string) func(*windlassv1.DeploymentSpec) {
 
 // TestStrategiesOnProcesses and TestStrategiesOnKubernetes lead every strategy through
 // everything that may befall it, on a real stack.
-func TestStrategiesOnProcesses(t *testing.T) {
+func TestStrategiesOnProcesses(t *testing.T) { //nolint:tparallel // one way begins where the one before has ended
 	t.Parallel()
 	testStrategies(t, newStack(t, stackConfig{}))
 }
 
-func TestStrategiesOnKubernetes(t *testing.T) {
+func TestStrategiesOnKubernetes(t *testing.T) { //nolint:tparallel // as above
 	t.Parallel()
 	testStrategies(t, newStack(t, stackConfig{runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}}))
 }
