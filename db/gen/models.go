@@ -150,6 +150,22 @@ type Environment struct {
 	ResourceVersion int64
 }
 
+type Freeze struct {
+	ID          string
+	WorkspaceID string
+	Name        string
+	ProjectID   string
+	AppID       string
+	Reason      string
+	OnStart     int32
+	StartsAt    int64
+	EndsAt      int64
+	Weekly      []byte
+	TimeZone    string
+	SetBy       string
+	SetAt       int64
+}
+
 type History struct {
 	ID           string
 	WorkspaceID  string
@@ -284,6 +300,13 @@ type Rollout struct {
 	CreatedAt        int64
 	Deadline         int64
 	FinishedAt       int64
+	HeldSince        int64
+	HeldUntil        int64
+	HeldBy           string
+	HeldScope        string
+	HeldWhy          string
+	OverrideBy       string
+	OverrideWhy      string
 }
 
 type RouteObserved struct {

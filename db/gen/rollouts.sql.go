@@ -30,7 +30,7 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 }
 
 const getRollout = `-- name: GetRollout :one
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at FROM rollouts WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts WHERE workspace_id = ? AND id = ?
 `
 
 type GetRolloutParams struct {
@@ -61,12 +61,19 @@ func (q *Queries) GetRollout(ctx context.Context, arg GetRolloutParams) (Rollout
 		&i.CreatedAt,
 		&i.Deadline,
 		&i.FinishedAt,
+		&i.HeldSince,
+		&i.HeldUntil,
+		&i.HeldBy,
+		&i.HeldScope,
+		&i.HeldWhy,
+		&i.OverrideBy,
+		&i.OverrideWhy,
 	)
 	return i, err
 }
 
 const getRollouts = `-- name: GetRollouts :many
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at FROM rollouts WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, error) {
@@ -108,6 +115,13 @@ func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, err
 			&i.CreatedAt,
 			&i.Deadline,
 			&i.FinishedAt,
+			&i.HeldSince,
+			&i.HeldUntil,
+			&i.HeldBy,
+			&i.HeldScope,
+			&i.HeldWhy,
+			&i.OverrideBy,
+			&i.OverrideWhy,
 		); err != nil {
 			return nil, err
 		}
@@ -169,8 +183,8 @@ const insertRollout = `-- name: InsertRollout :exec
 INSERT INTO rollouts (
     id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status,
     reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts,
-    created_at, deadline, finished_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertRolloutParams struct {
@@ -193,6 +207,13 @@ type InsertRolloutParams struct {
 	CreatedAt        int64
 	Deadline         int64
 	FinishedAt       int64
+	HeldSince        int64
+	HeldUntil        int64
+	HeldBy           string
+	HeldScope        string
+	HeldWhy          string
+	OverrideBy       string
+	OverrideWhy      string
 }
 
 func (q *Queries) InsertRollout(ctx context.Context, arg InsertRolloutParams) error {
@@ -216,12 +237,19 @@ func (q *Queries) InsertRollout(ctx context.Context, arg InsertRolloutParams) er
 		arg.CreatedAt,
 		arg.Deadline,
 		arg.FinishedAt,
+		arg.HeldSince,
+		arg.HeldUntil,
+		arg.HeldBy,
+		arg.HeldScope,
+		arg.HeldWhy,
+		arg.OverrideBy,
+		arg.OverrideWhy,
 	)
 	return err
 }
 
 const listRollouts = `-- name: ListRollouts :many
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at FROM rollouts
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts
 WHERE workspace_id = ? AND app_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -267,6 +295,13 @@ func (q *Queries) ListRollouts(ctx context.Context, arg ListRolloutsParams) ([]R
 			&i.CreatedAt,
 			&i.Deadline,
 			&i.FinishedAt,
+			&i.HeldSince,
+			&i.HeldUntil,
+			&i.HeldBy,
+			&i.HeldScope,
+			&i.HeldWhy,
+			&i.OverrideBy,
+			&i.OverrideWhy,
 		); err != nil {
 			return nil, err
 		}
@@ -308,7 +343,8 @@ func (q *Queries) PutStaging(ctx context.Context, arg PutStagingParams) error {
 const updateRollout = `-- name: UpdateRollout :execrows
 UPDATE rollouts
 SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,
-    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?
+    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?, held_since = ?, held_until = ?,
+    held_by = ?, held_scope = ?, held_why = ?, override_by = ?, override_why = ?
 WHERE workspace_id = ? AND id = ?
 `
 
@@ -323,6 +359,13 @@ type UpdateRolloutParams struct {
 	Attempts        int32
 	Deadline        int64
 	FinishedAt      int64
+	HeldSince       int64
+	HeldUntil       int64
+	HeldBy          string
+	HeldScope       string
+	HeldWhy         string
+	OverrideBy      string
+	OverrideWhy     string
 	WorkspaceID     string
 	ID              string
 }
@@ -339,6 +382,13 @@ func (q *Queries) UpdateRollout(ctx context.Context, arg UpdateRolloutParams) (i
 		arg.Attempts,
 		arg.Deadline,
 		arg.FinishedAt,
+		arg.HeldSince,
+		arg.HeldUntil,
+		arg.HeldBy,
+		arg.HeldScope,
+		arg.HeldWhy,
+		arg.OverrideBy,
+		arg.OverrideWhy,
 		arg.WorkspaceID,
 		arg.ID,
 	)

@@ -2,8 +2,8 @@
 INSERT INTO rollouts (
     id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status,
     reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts,
-    created_at, deadline, finished_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
@@ -14,7 +14,8 @@ SELECT * FROM rollouts WHERE id IN (sqlc.slice(ids));
 -- name: UpdateRollout :execrows
 UPDATE rollouts
 SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,
-    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?
+    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?, held_since = ?, held_until = ?,
+    held_by = ?, held_scope = ?, held_why = ?, override_by = ?, override_why = ?
 WHERE workspace_id = ? AND id = ?;
 
 -- name: ListRollouts :many

@@ -52,6 +52,7 @@ var access = map[string]need{
 	w.RolloutServiceRetryRolloutProcedure:  deployer,
 	w.RolloutServiceSkipBakeProcedure:      deployer,
 	w.RolloutServicePromoteProcedure:       deployer,
+	w.RolloutServiceApproveProcedure:       deployer,
 
 	w.RegionServiceCreateRegionProcedure:      ownerOrOperator,
 	w.RegionServiceGetRegionProcedure:         viewerOrOperator,
@@ -93,6 +94,10 @@ var access = map[string]need{
 	w.EnvironmentServiceSetSecretProcedure:         deployer,
 	w.EnvironmentServiceListSecretsProcedure:       viewer,
 	w.EnvironmentServiceDeleteSecretProcedure:      deployer,
+
+	w.FreezeServiceSetFreezeProcedure:   owner,
+	w.FreezeServiceListFreezesProcedure: viewer,
+	w.FreezeServiceLiftFreezeProcedure:  owner,
 
 	w.HistoryServiceListHistoryProcedure: viewer,
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,

@@ -42,6 +42,9 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
 		return "", nothingToDo(refusal.Message, refusal.Fix)
 	}
+	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
+		return "", shut(refusal)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -22,6 +22,8 @@ type facts struct {
 	regions  map[string]model.Region
 	// stagings of the apps that have one.
 	stagings map[string]model.Staging
+	// rollouts in flight, by id.
+	rollouts map[string]model.Rollout
 }
 
 // read gathers the facts of apps of one workspace, and of the deployments given,
@@ -31,11 +33,14 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
 		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},
-		stagings: map[string]model.Staging{},
+		stagings: map[string]model.Staging{}, rollouts: map[string]model.Rollout{},
 	}
-	var appIDs []string
+	var appIDs, rolloutIDs []string
 	for _, app := range apps {
 		appIDs = append(appIDs, app.ID)
+		if app.RolloutID != "" {
+			rolloutIDs = append(rolloutIDs, app.RolloutID)
+		}
 		if err := a.readNames(tx, f, app); err != nil {
 			return f, err
 		}
@@ -43,6 +48,15 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 	rows, err := tx.ListTopology(appIDs)
 	if err != nil {
 		return f, fmt.Errorf("list topology: %w", err)
+	}
+	if len(rolloutIDs) > 0 {
+		rollouts, err := tx.GetRollouts(rolloutIDs)
+		if err != nil {
+			return f, fmt.Errorf("read rollouts: %w", err)
+		}
+		for _, r := range rollouts {
+			f.rollouts[r.ID] = r
+		}
 	}
 	want := map[string]bool{}
 	for _, app := range apps {

@@ -190,6 +190,10 @@ func (w *world) environments(key string) windlassv1connect.EnvironmentServiceCli
 	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
+func (w *world) freezes(key string) windlassv1connect.FreezeServiceClient {
+	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
 func (w *world) history(key string) windlassv1connect.HistoryServiceClient {
 	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
@@ -393,6 +397,8 @@ func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
 		quarantine, e := tx.ListQuarantine(r.ID, all)
 		put("quarantine of "+r.ID, quarantine, e)
 	}
+	freezes, e := tx.ListFreezes(ws, all)
+	put("freezes", freezes, e)
 	audit, e := tx.ListAudit(ws, all)
 	put("audit", audit, e)
 	return err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -40,6 +41,9 @@ func (a *API) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequest) (
 			return nil, err
 		}
 		c.log(app, model.History{What: what, Why: why, RolloutID: app.RolloutID})
+		if err := c.DeleteFreezesOf(app.WorkspaceID, "", app.ID); err != nil {
+			return nil, fmt.Errorf("forget freezes of app %s: %w", app.ID, err)
+		}
 		if err := c.wake(app.ID); err != nil {
 			return nil, err
 		}

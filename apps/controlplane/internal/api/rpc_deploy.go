@@ -65,7 +65,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	}
 	v := version{
 		Spec: spec, Scale: spec.Replicas != nil, Source: "deploy",
-		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()),
+		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
 	}
 	if !v.Scale {
 		spec.Replicas = new(app.Replicas)
@@ -87,7 +87,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	}
 	return &windlassv1.DeployResponse{
 		AppId: app.ID, DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version,
-		Unchanged: out.Unchanged, Scaled: out.Scaled,
+		Unchanged: out.Unchanged, Scaled: out.Scaled, Hold: out.Hold,
 	}, nil
 }
 

@@ -260,6 +260,13 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 			out.SupersedesVersion = rollout.Version
 		}
 	}
+	if h := r.done.GetHold(); h != nil {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason:  windlassv1.ErrorReason_ERROR_REASON_FROZEN,
+			Message: "it would be held by " + plan.FreezeText(h.GetFreeze(), h.GetScope(), h.GetUntil(), h.GetReason()),
+			Fix:     `It starts by itself when that is over; an owner has it start at once: --override-freeze "why".`,
+		})
+	}
 	var err error
 	if out.Changes, err = r.changes(); err != nil {
 		return err
@@ -293,7 +300,7 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 func (r *dryRun) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	out := &windlassv1.PlanStep{
 		At: durationpb.New(time.Duration(s.At) * time.Millisecond), Kind: s.Kind, Wave: s.Wave, Region: r.regions[s.RegionID].Name,
-		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks,
+		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks, Approval: s.Approval,
 	}
 	if s.Wait > 0 {
 		out.Wait = durationpb.New(s.Wait)

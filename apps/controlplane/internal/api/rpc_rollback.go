@@ -35,7 +35,7 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 		if err := c.checkAgain(spec, environment, "spec.env"); err != nil {
 			return nil, err
 		}
-		out, err := c.run(app, version{Spec: spec, Source: sourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage})
+		out, err := c.run(app, version{Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage})
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		if err := c.checkAgain(spec, environment, "set"); err != nil {
 			return nil, err
 		}
-		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage})
+		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze()})
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 			}
 		}
 		return &windlassv1.SetEnvironmentResponse{
-			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged,
+			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged, Hold: out.Hold,
 		}, nil
 	})
 	return res, err

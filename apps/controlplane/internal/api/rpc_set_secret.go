@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -14,6 +15,9 @@ import (
 // every region that runs something with it.
 func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetSecretResponse, error) {
+		if err := c.mayOverride(req.GetOverrideFreeze()); err != nil {
+			return nil, err
+		}
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
 			return nil, err
@@ -42,7 +46,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if res.AppIds, err = c.rotate(e.ID, s); err != nil {
+		if res.AppIds, err = c.rotate(e.ID, s, req.GetOverrideFreeze()); err != nil {
 			return nil, err
 		}
 		return res, c.audit("secret", e.ID, before, secretProto(s))
@@ -53,7 +57,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 // rotate has what runs with the secret fetch it again. The environment is locked,
 // and so are, one after the other in the order of their ids, its apps that run
 // with the secret.
-func (c *change) rotate(environmentID string, s model.Secret) (apps []string, err error) {
+func (c *change) rotate(environmentID string, s model.Secret, override string) (apps []string, err error) {
 	rows, specs, err := c.runningWith(environmentID, s.Name)
 	if err != nil {
 		return nil, err
@@ -63,6 +67,13 @@ func (c *change) rotate(environmentID string, s model.Secret) (apps []string, er
 	}
 	slices.Sort(apps)
 	apps = slices.Compact(apps)
+	if len(apps) == 0 {
+		return apps, nil
+	}
+	freezes, err := c.freezes()
+	if err != nil {
+		return nil, err
+	}
 	for _, id := range apps {
 		app, err := c.LockApp(c.workspaceID, id)
 		if c.api.cfg.IsNotFound(err) {
@@ -78,6 +89,15 @@ func (c *change) rotate(environmentID string, s model.Secret) (apps []string, er
 		changed := topology.BumpSecrets(have, specs, s.Name, c.traceparent, c.at)
 		if len(changed) == 0 {
 			continue
+		}
+		if found, frozen := freeze.Of(freezes, app, c.at); frozen && override == "" {
+			// A freeze that holds would have to hold the value back from instances that start
+			// meanwhile for another reason, and there is no rollout to show it by.
+			return nil, refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
+		} else if frozen {
+			if err := c.overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
+				return nil, err
+			}
 		}
 		if err := topology.Write(c, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
 			return nil, fmt.Errorf("rotate secret %s of app %s: %w", s.Name, id, err)

@@ -32,7 +32,12 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 		}
 	}
 	analysisWithDefaults(p.Analysis)
+	approvalWithDefaults(p.Approval)
+	for _, s := range p.Steps {
+		approvalWithDefaults(s.Approval)
+	}
 	for _, w := range p.Waves {
+		approvalWithDefaults(w.Approval)
 		w.MaxParallel = orDefault(w.MaxParallel, 1)
 		w.OnFailure = orDefault(w.OnFailure, windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL)
 		w.OnUnreachable = orDefault(w.OnUnreachable, windlassv1.Wave_ON_UNREACHABLE_WAIT)
@@ -51,9 +56,17 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if err := checkSteps(p, field+".steps"); err != nil {
 		return err
 	}
-	after, _, err := plan.ParsePromotion(p.GetPromotion())
+	after, manual, err := plan.ParsePromotion(p.GetPromotion())
 	if err := checkWait(after, err, field+".promotion", "auto, auto after 10m or manual"); err != nil {
 		return err
+	}
+	if err := checkApproval(p.GetApproval(), manual, field+".approval"); err != nil {
+		return err
+	}
+	for i, w := range p.GetWaves() {
+		if err := checkApproval(w.GetApproval(), false, fmt.Sprintf("%s.waves[%d].approval", field, i)); err != nil {
+			return err
+		}
 	}
 	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
 	if none(surge) && none(unavailable) {
@@ -88,6 +101,7 @@ func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
 		{"max_unavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
 		{"steps", len(p.GetSteps()) > 0, []windlassv1.RolloutPolicy_Strategy{canary}},
 		{"initial_weight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
+		{"approval", p.GetApproval() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
 		{"promotion", p.GetPromotion() != "", []windlassv1.RolloutPolicy_Strategy{green}},
 		{"retain", p.GetRetain() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
 	} {
@@ -127,8 +141,11 @@ func checkSteps(p *windlassv1.RolloutPolicy, field string) error {
 			return invalidFix(at+".replicas", fmt.Sprintf("%d are no more than the %d of a step before it: a canary only grows", s.GetReplicas(), replicas), "Order the steps by replicas.")
 		}
 		weight, replicas = max(weight, s.GetWeight()), max(replicas, s.GetReplicas())
-		pause, _, err := plan.ParsePause(s.GetPause())
+		pause, manual, err := plan.ParsePause(s.GetPause())
 		if err := checkWait(pause, err, at+".pause", "30s, 10m or manual"); err != nil {
+			return err
+		}
+		if err := checkApproval(s.GetApproval(), manual, at+".approval"); err != nil {
 			return err
 		}
 	}

@@ -99,6 +99,12 @@ type appTx interface {
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
 
+	PutFreeze(model.Freeze) error
+	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
+	DeleteFreeze(workspaceID, name string) error
+	DeleteFreezesOf(workspaceID, projectID, appID string) error
+	ListHeldApps(workspaceID string) ([]string, error)
+
 	Wake(appIDs []string, due, now int64) error
 }
 

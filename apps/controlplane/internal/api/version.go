@@ -23,16 +23,16 @@ type version struct {
 	// Scale tells that the caller asked for Spec.Replicas; else they are what the
 	// app has, and no reason to scale.
 	Scale bool
-	// Source is "deploy", "environment" or sourceRollback.
+	// Source is "deploy", "environment" or model.SourceRollback.
 	Source        string
 	FromVersion   int32
 	ResolvedImage string
 	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
+	// Override is why it starts in spite of freezes, empty for not.
+	Override string
 }
-
-const sourceRollback = "rollback"
 
 // outcome of asking an app to run a version.
 type outcome struct {
@@ -41,6 +41,8 @@ type outcome struct {
 	// Unchanged: Deployment runs it already, or is on its way. Scaled: it is given
 	// other replicas.
 	Unchanged, Scaled bool
+	// Hold is what keeps the rollout from starting, nil for nothing.
+	Hold *windlassv1.FreezeHold
 }
 
 // run makes the version the app's newest, unless it is what the app runs, or is on
@@ -52,6 +54,9 @@ type outcome struct {
 //	   y        x        x       y is taken back: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
 func (c *change) run(app model.App, v version) (outcome, error) {
+	if err := c.mayOverride(v.Override); err != nil {
+		return outcome{}, err
+	}
 	r, err := c.running(app)
 	if err != nil {
 		return outcome{}, err
@@ -94,6 +99,13 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 // asked for.
 func (c *change) keep(app model.App, r running, d model.Deployment, v version) (outcome, error) {
 	out := outcome{Deployment: d, RolloutID: app.RolloutID, Unchanged: true}
+	if f := r.flight; f.deployment != nil && f.deployment.ID == d.ID {
+		if v.Override == "" {
+			out.Hold = holdProto(*f.rollout)
+		} else if err := c.release(app, f, v.Override); err != nil {
+			return outcome{}, err
+		}
+	}
 	if !v.Scale {
 		return out, nil
 	}
@@ -178,6 +190,10 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	if live != nil {
 		r.FromDeploymentID, r.FromVersion = live.ID, live.Version
 	}
+	held, err := c.thaw(app, f, &r, v)
+	if err := c.hold(err); err != nil {
+		return outcome{}, err
+	}
 	if err := c.InsertDeployment(d); err != nil {
 		return outcome{}, fmt.Errorf("create version %d of app %s: %w", d.Version, app.ID, err)
 	}
@@ -190,9 +206,12 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		asked = v.Spec.GetReplicas()
 	}
 	course := plan.NextCourse(staging, app, was.rows, r.ID, asked)
-	if course != nil && v.Source == sourceRollback {
+	if course != nil && v.Source == model.SourceRollback {
 		// The way back is a person's word already: what comes after it is held.
 		course.Held, course.RolledBack = false, true
+	}
+	if course != nil {
+		course.DeployedBy, course.DeployedByID = c.by.Name, c.by.ID
 	}
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
 	if err := c.store(&app); err != nil {
@@ -208,7 +227,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
-	return outcome{Deployment: d, RolloutID: r.ID}, c.wake(app.ID)
+	return outcome{Deployment: d, RolloutID: r.ID, Hold: held}, c.wake(app.ID)
 }
 
 func whyCreated(v version, r model.Rollout) string {

@@ -83,6 +83,9 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		slices.SortStableFunc(in.Live, byName)
 	case app.RolloutID != "":
 		target := f.target(app)
+		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil {
+			in.Progress = plan.HeldMessage(r)
+		}
 		if f.stagings[app.ID].Course.Active(app.RolloutID) {
 			in.Progress = app.Message // the workflow's word: it alone knows the waves
 		}

@@ -15,7 +15,7 @@ func rolloutProto(r model.Rollout) *windlassv1.Rollout {
 	return &windlassv1.Rollout{
 		Id: r.ID, AppId: r.AppID, DeploymentId: r.DeploymentID, Version: r.Version, FromVersion: r.FromVersion,
 		Status: r.Status, Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy,
-		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt, Hold: holdProto(r),
 	}
 }
 
@@ -47,7 +47,11 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 		wave := &windlassv1.WaveProgress{Name: w.Name, State: w.State}
 		if w.State == windlassv1.WaveProgress_STATE_BAKING {
 			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
+			if w.SkippedBy != "" {
+				wave.BakingUntil = w.BakingSince // what it waits for is something else
+			}
 		}
+		wave.Approval = approvalProto(c, plan.WaveGate(c, w), w.Approvals)
 		for _, st := range w.Regions {
 			g := &windlassv1.RegionProgress{
 				Region: st.RegionID, State: st.State, Since: st.Since, Reason: st.Reason, Message: st.Message,
@@ -58,6 +62,7 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 			}
 			g.StepUntil, g.WaitsForPromotion = plan.Waits(c, st)
 			g.Checks = checksProto(c, &w, &st)
+			g.Approval = approvalProto(c, plan.StepGate(c, st), st.Approvals)
 			wave.Regions = append(wave.Regions, g)
 		}
 		out.Waves = append(out.Waves, wave)

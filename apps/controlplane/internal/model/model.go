@@ -118,6 +118,13 @@ type Rollout struct {
 	CreatedAt  int64
 	Deadline   int64
 	FinishedAt int64
+	// HeldSince is since when a freeze keeps it from starting, 0 for not, or no longer.
+	// HeldUntil is when that is to be looked at again, 0 for when it is lifted. HeldBy is
+	// the freeze's name, HeldScope whose it is, HeldWhy its reason.
+	HeldSince, HeldUntil       int64
+	HeldBy, HeldScope, HeldWhy string
+	// OverrideBy let it start in spite of freezes, OverrideWhy says why; empty: nobody did.
+	OverrideBy, OverrideWhy string
 }
 
 // Topology says that a deployment is to run in a region.

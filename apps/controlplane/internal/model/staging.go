@@ -57,6 +57,8 @@ type Course struct {
 	// RolledBack remembers that the app went back, until somebody promotes; Held is that
 	// of the rollout before: nothing is promoted by itself.
 	RolledBack, Held bool
+	// DeployedBy is the name of the key that asked for it, DeployedByID its id.
+	DeployedBy, DeployedByID string
 	// DoneAt is when it was over.
 	DoneAt int64
 	// RetainedID is the deployment that was live before and is kept as it was until
@@ -77,6 +79,16 @@ type CourseWave struct {
 	// SkippedBy ended the bake time.
 	SkippedBy string
 	Regions   []CourseRegion
+	// Approvals at its end, of what serves since BakingSince.
+	Approvals []Approval
+}
+
+// Approval is a person's at a gate: of which key, with which role, when.
+type Approval struct {
+	ByID, By string
+	Role     windlassv1.Role
+	At       int64
+	Comment  string
 }
 
 // CourseRegion is where a region of a wave is.
@@ -100,6 +112,8 @@ type CourseRegion struct {
 	StoppedAt       int64
 	PromotedBy      string
 	Reason, Message string
+	// Approvals of this step, or of the one before.
+	Approvals []Approval
 	// Checks of the analysis, in the policy's order, at the step or in the bake that the
 	// region is at or was at last; nil before the first.
 	Checks []CourseCheck
@@ -135,6 +149,7 @@ func (c *Course) Clone() *Course {
 	out.OldSizes, out.Sizes = maps.Clone(c.OldSizes), maps.Clone(c.Sizes)
 	out.Waves = slices.Clone(c.Waves)
 	for i := range out.Waves {
+		// Approvals are never changed in place.
 		out.Waves[i].Regions = slices.Clone(out.Waves[i].Regions)
 		for j := range out.Waves[i].Regions {
 			// Figures are never changed in place.

@@ -114,9 +114,9 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 				continue
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
-			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor = 0, "", 0, 0
+			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
 			w := &c.Waves[i]
-			w.State, w.BakingSince, w.SkippedBy = waveRolling, 0, ""
+			w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 			changed = true
 		}
 	}
@@ -141,8 +141,8 @@ func SkipBake(c *model.Course, who string) (wave string, err error) {
 	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
 }
 
-// Promote has the regions go on that wait at a step, and what is promoted by itself be
-// promoted so again.
+// Promote has the regions go on that wait at a step, but for those whose gate is shut, and
+// what is promoted by itself be promoted so again.
 func Promote(c *model.Course, who string, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
@@ -156,6 +156,9 @@ func Promote(c *model.Course, who string, now int64) (waves []string, err error)
 			if st.State != regionRolling {
 				continue
 			}
+			if Shut(c, StepGate(c, *st), st.Approvals) {
+				continue
+			}
 			if st.StoppedAt != 0 && st.PromotedBy == "" {
 				st.PromotedBy, st.ScoredAt = who, now
 				if !slices.Contains(waves, w.Name) {
@@ -166,6 +169,9 @@ func Promote(c *model.Course, who string, now int64) (waves []string, err error)
 		}
 	}
 	if !said {
+		if err := shutBefore(c); err != nil {
+			return nil, err
+		}
 		return nil, &Refusal{"no region of the rollout waits at a step now", "`windlass rollout status` shows what it waits for."}
 	}
 	return waves, nil

@@ -41,6 +41,7 @@ func Lint(in Input, out Output) (findings []string) {
 		l.region(region, routed[region])
 	}
 	l.analysis()
+	l.gates()
 	return l.findings
 }
 
@@ -197,6 +198,31 @@ func (l *linter) analysis() {
 			}
 			if baked && BakeTime(l.course, was) > 0 && !l.shown(before, was.BakingSince, false) {
 				l.findf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
+			}
+		}
+	}
+}
+
+// gates: no step and no wave whose gate is shut is left.
+func (l *linter) gates() {
+	c := l.in.Staging.Course
+	if l.course.Back {
+		return
+	}
+	for i, was := range c.Waves {
+		w := &l.course.Waves[i]
+		if was.State != waveDone && w.State == waveDone && Shut(c, wavePolicy(c, was).GetApproval(), was.Approvals) {
+			l.findf("wave "+w.Name, "it is over, and needs %s", Missing(c, wavePolicy(c, was).GetApproval(), was.Approvals))
+		}
+		for j, before := range was.Regions {
+			st := &w.Regions[j]
+			if before.State != regionRolling || st.Step == before.Step || l.course.Sizes[st.RegionID] == 0 {
+				continue
+			}
+			for n, at := range stops(c.Policy)[before.Step:st.Step] {
+				if Shut(c, at.approval, before.Approvals) || at.approval != nil && before.StoppedAt == 0 {
+					l.findf(st.RegionID, "step %d is over, and needs %s", before.Step+n+1, Missing(c, at.approval, nil))
+				}
 			}
 		}
 	}

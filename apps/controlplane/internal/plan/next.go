@@ -29,6 +29,8 @@ func (p *planner) facts() rollup.Facts {
 	}
 	if p.staged() && (p.course.Back || len(p.course.Waves) > 0) {
 		f.Progress = p.stageMessage()
+	} else if p.held() {
+		f.Progress = HeldMessage(*p.rollout)
 	}
 	if f.Target != nil {
 		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
@@ -49,7 +51,8 @@ func (p *planner) facts() rollup.Facts {
 // Bounds of the poll that backs up the wake-ups, ms. Two seconds is what a person
 // notices; a minute costs an app that waits for hours next to nothing. An app
 // that only limps waits for a report and for no decision: with ten thousand of
-// them in a region that is out of reach, five minutes are 33 steps a second.
+// them in a region that is out of reach, five minutes are 33 steps a second. What a
+// freeze holds waits for a known time, or for a call that wakes it.
 const (
 	minPoll  = 2_000
 	maxPoll  = 60_000
@@ -81,6 +84,8 @@ func (p *planner) nextLook() int64 {
 	case p.stale:
 		poll = minPoll
 	case unsettled:
+	case p.held():
+		poll = limpPoll
 	case p.app.Status == windlassv1.AppStatus_APP_STATUS_DEGRADED,
 		p.app.Status == windlassv1.AppStatus_APP_STATUS_FAILED && p.app.LiveDeploymentID != "":
 		poll = limpPoll
@@ -90,6 +95,9 @@ func (p *planner) nextLook() int64 {
 	due := p.now + int64(poll*(0.75+0.5*p.in.Jitter))
 	if d := p.target(); d != nil && p.rollout.Deadline > p.now {
 		due = min(due, p.rollout.Deadline)
+	}
+	if p.held() && p.rollout.HeldUntil > p.now {
+		due = min(due, p.rollout.HeldUntil)
 	}
 	if p.staged() {
 		for i := range p.course.Waves {
@@ -117,8 +125,7 @@ func (p *planner) nextLook() int64 {
 // is to be, and whether there is any such thing.
 func (p *planner) unsettledSince() (since int64, unsettled bool) {
 	note := func(at int64) { since, unsettled = max(since, at), true }
-	target := p.target()
-	if target != nil {
+	if p.target() != nil && !p.held() {
 		note(p.rollout.CreatedAt)
 	}
 	if p.app.DeletingSince != 0 {
@@ -133,6 +140,8 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
 			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// Ready, degraded or failed: nothing is to be decided before a report.
+		case t.DeploymentID == p.app.LiveDeploymentID && p.held() && p.place(t).Settled():
+			// It serves, and nothing takes its place yet.
 		default:
 			note(p.changed(t))
 			note(o.UpdatedAt)

@@ -84,6 +84,8 @@ type Input struct {
 	Staging *model.Staging
 	// Measurements that were taken for Output.Measure.
 	Measurements []Measurement
+	// Freezes of the workspace, while the rollout MayBeFrozen.
+	Freezes []model.Freeze
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
 }

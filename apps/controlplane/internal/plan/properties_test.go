@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -61,6 +63,8 @@ func drawEvent(t *rapid.T, w *world) {
 		// Scaling, or a rotated secret.
 		row.Replicas, row.Generation = rapid.Int32Range(0, 3).Draw(t, "scale"), row.Generation+1
 		w.rows[rowKey{deployment, region}] = row
+	case e == 20:
+		drawFreeze(t, w)
 	case e == 19:
 		image := "registry.test/echo:v1"
 		w.res = &Resolution{Image: image, Message: "down"}
@@ -73,10 +77,30 @@ func drawEvent(t *rapid.T, w *world) {
 	}
 }
 
+// drawFreeze sets, lifts or overrides freezes.
+func drawFreeze(t *rapid.T, w *world) {
+	w.freezes = nil
+	for _, name := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "freezes") {
+		w.freezes = append(w.freezes, model.Freeze{
+			WorkspaceID: "ws", Name: name, Reason: "it is late", From: w.now + rapid.Int64Range(-1, 60_000).Draw(t, "from"),
+			Until: rapid.SampledFrom([]int64{0, w.now + 30_000, w.now + deadline}).Draw(t, "until"),
+		})
+	}
+	if rapid.IntRange(0, 3).Draw(t, "override") != 0 {
+		return
+	}
+	for i := range w.rol {
+		if w.rol[i].ID == w.app.RolloutID {
+			w.rol[i].OverrideBy, w.rol[i].OverrideWhy = "olga", "an incident"
+		}
+	}
+}
+
 func drawDeploy(t *rapid.T, w *world) {
 	regions := rapid.SliceOfNDistinct(rapid.SampledFrom(places), 1, 3, rapid.ID[string]).Draw(t, "regions")
 	s := spec(rapid.Int32Range(0, 3).Draw(t, "replicas"), regions...)
 	s.MinReady = rapid.Int32Range(0, 2).Draw(t, "min_ready")
+	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
 	if rapid.IntRange(0, 4).Draw(t, "image") == 0 {
 		s.Image = "registry.test/echo:v1"
 	}
@@ -106,6 +130,7 @@ func TestAnyHistoryKeepsTheRules(t *testing.T) {
 			})
 			w.obey(r)
 		}
+		w.freezes = nil
 		w.settle()
 		requireAtRest(t, w)
 	})
@@ -150,6 +175,11 @@ func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "length") {
 			drawEvent(t, w)
 		}
+		if w.app.DeletedAt != 0 {
+			return
+		}
+		w.freezes = nil
+		w.step()
 		if w.app.DeletedAt != 0 {
 			return
 		}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the world
-//	deploy us eu [replicas=2] [min_ready=1] [image=...]
+//	deploy us eu [replicas=2] [min_ready=1] [image=...] [source=rollback]
 //	ready us v1 [replicas=1]     the agent applied the row; replicas are ready
 //	doomed us v1 reason=... message=...
 //	reject us v1 code=... [retryable]
@@ -38,10 +39,14 @@ import (
 //	                             next rollouts go by it
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
 //	                             what measuring the check comes to; without: nobody measures
-//	pause, resume, retry, skip, promote
+//	pause, resume, retry, skip, promote [refused]
 //	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
 //	restore v1                   a rollback to what is retained
+//	freeze NAME [hold] [of=app] [for=1h] [in=1h] [weekly=Thu_01:00-Thu_02:00], lift NAME
+//	                             the workspace, or the app, is frozen; starts are at 00:16:40 on Thursday
+//	override why=...             an owner lets what is held start
+//	approve who=... [role=owner] an approval at the gates; "refused" if they do not take it
 //	break us                     the newest version crashes there
 //	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
@@ -52,6 +57,9 @@ func TestScriptsReadAsDocumented(t *testing.T) {
 			run(t, w, d)
 			if d.Cmd == "regions" || d.Cmd == "policy" || d.Cmd == "figures" {
 				return ""
+			}
+			if d.Cmd == "approve" {
+				return approve(w, d)
 			}
 			if d.Cmd == "trace" {
 				return trace(w, d)
@@ -65,7 +73,9 @@ func TestScriptsReadAsDocumented(t *testing.T) {
 				}
 				return b.String() + describe(w.step(), w)
 			}
-			return describe(w.step(), w)
+			refusal := w.refusal
+			w.refusal = ""
+			return refusal + describe(w.step(), w)
 		})
 	})
 }
@@ -112,6 +122,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
 		s.Image = opts["image"]
 		w.deploy(s)
+		w.deps[len(w.deps)-1].Source = opts["source"]
 	case "ready":
 		row := w.rows[rowKey{names[1], names[0]}]
 		w.apply(names[0], names[1], num("replicas", row.Replicas))
@@ -198,7 +209,40 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		require.NoError(t, err)
 	case "promote":
 		_, err := Promote(w.staging.Course, "ada", w.now)
-		require.NoError(t, err)
+		if opts["refused"] == "" {
+			require.NoError(t, err)
+			break
+		}
+		w.refusal = "refused: " + err.Error() + "\n"
+	case "freeze":
+		f := model.Freeze{
+			WorkspaceID: "ws", Name: names[0], Reason: "quarter's end", OnStart: windlassv1.Freeze_ON_START_REFUSE, From: w.now,
+		}
+		if opts["hold"] != "" {
+			f.OnStart = windlassv1.Freeze_ON_START_HOLD
+		}
+		if opts["of"] == "app" {
+			f.AppID = w.app.ID
+		}
+		if in, err := time.ParseDuration(opts["in"]); err == nil {
+			f.From += in.Milliseconds()
+		}
+		if last, err := time.ParseDuration(opts["for"]); err == nil {
+			f.Until = f.From + last.Milliseconds()
+		}
+		if from, to, ok := strings.Cut(opts["weekly"], "-"); ok {
+			f.Weekly, f.TimeZone = []model.FreezeWindow{{Start: from, End: to}}, "UTC"
+		}
+		w.freezes = append(w.freezes, f)
+	case "lift":
+		w.freezes = slices.DeleteFunc(w.freezes, func(f model.Freeze) bool { return f.Name == names[0] })
+	case "override":
+		for i := range w.rol {
+			if w.rol[i].ID == w.app.RolloutID {
+				w.rol[i].OverrideBy, w.rol[i].OverrideWhy = "olga", opts["why"]
+			}
+		}
+	case "approve":
 	case "figures":
 		w.figures(names[0], opts)
 	case "restore":
@@ -222,6 +266,50 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	}
 }
 
+// scriptApproval reads a gate in a script's short form: "2" owners, "1:deployer", and with
+// "!" at its end not who deployed.
+func scriptApproval(t *testing.T, text string) *windlassv1.Approval {
+	if text == "" {
+		return nil
+	}
+	text, others := strings.CutSuffix(text, "!")
+	count, role, _ := strings.Cut(text, ":")
+	n, err := strconv.Atoi(count)
+	require.NoError(t, err)
+	gate := &windlassv1.Approval{Count: int32(n), Role: windlassv1.Role_ROLE_OWNER, NotDeployer: others}
+	if role == "deployer" {
+		gate.Role = windlassv1.Role_ROLE_DEPLOYER
+	}
+	return gate
+}
+
+// approve tells what comes of somebody's approval, and then as step does.
+func approve(w *world, d *datadriven.TestData) string {
+	var who string
+	role := windlassv1.Role_ROLE_OWNER
+	for _, a := range d.CmdArgs {
+		switch {
+		case a.Key == "who":
+			who = a.Vals[0]
+		case a.Key == "role" && a.Vals[0] == "deployer":
+			role = windlassv1.Role_ROLE_DEPLOYER
+		}
+	}
+	by := model.Approval{ByID: "key-" + who, By: who, Role: role, At: w.now}
+	where, missing, err := Approve(w.staging.Course, by, func(id string) string { return id })
+	if err != nil {
+		return "refused: " + err.Error() + "\n"
+	}
+	var b strings.Builder
+	for _, at := range where {
+		b.WriteString("approved: " + at + "\n")
+	}
+	for _, text := range missing {
+		b.WriteString("missing: " + text + "\n")
+	}
+	return b.String() + describe(w.step(), w)
+}
+
 // scriptPolicy reads a policy in a script's short form.
 func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) *windlassv1.RolloutPolicy {
 	policy := &windlassv1.RolloutPolicy{
@@ -232,10 +320,14 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 	}
 	for _, text := range strings.FieldsFunc(opts["steps"], func(r rune) bool { return r == ',' }) {
 		amount, pause, _ := strings.Cut(text, "/")
+		pause, approval, _ := strings.Cut(pause, "/approval=")
+		if gate, only := strings.CutPrefix(pause, "approval="); only {
+			pause, approval = "", gate
+		}
 		percent, isWeight := strings.CutSuffix(amount, "%")
 		n, err := strconv.Atoi(percent)
 		require.NoError(t, err)
-		step := &windlassv1.CanaryStep{Replicas: int32(n), Pause: pause}
+		step := &windlassv1.CanaryStep{Replicas: int32(n), Pause: pause, Approval: scriptApproval(t, approval)}
 		if isWeight {
 			step.Weight, step.Replicas = step.Replicas, 0
 		}
@@ -244,6 +336,7 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 	if n, err := strconv.Atoi(opts["initial"]); err == nil {
 		policy.InitialWeight = int32(n)
 	}
+	policy.Approval = scriptApproval(t, opts["approval"])
 	policy.Analysis = scriptAnalysis(t, opts["analysis"])
 	policy.Promotion = strings.ReplaceAll(opts["promotion"], "_", " ")
 	if retain, err := time.ParseDuration(opts["retain"]); err == nil {
@@ -275,6 +368,8 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 				n, err := strconv.Atoi(value)
 				require.NoError(t, err)
 				wave.MaxParallel = int32(n)
+			case "approval":
+				wave.Approval = scriptApproval(t, value)
 			case "onfailure":
 				wave.OnFailure = windlassv1.Wave_OnFailure(windlassv1.Wave_OnFailure_value["ON_FAILURE_"+value])
 			case "onunreachable":

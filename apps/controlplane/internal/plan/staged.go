@@ -216,6 +216,9 @@ func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.C
 	if st.StoppedAt != 0 && st.PromotedBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
 		return 0 // what holds it has a limit of its own
 	}
+	if Shut(c, StepGate(c, st), st.Approvals) {
+		return 0
+	}
 	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
@@ -251,7 +254,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		all = all && w.Regions[i].State == regionMoved
 	}
 	if !all && w.State == waveBaking {
-		w.State, w.BakingSince = waveRolling, 0
+		w.State, w.BakingSince, w.Approvals = waveRolling, 0, nil
 	}
 	for i := range w.Regions {
 		st := &w.Regions[i]
@@ -267,7 +270,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
-		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor = 0, 0, "", 0, 0
+		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, 0, "", 0, 0, nil
 		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}
@@ -281,8 +284,12 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 	if w.BakingSince == 0 {
 		w.State, w.BakingSince = waveBaking, p.now
-		if bake := p.bakeTime(w); bake > 0 {
+		gate, bake := WaveGate(p.course, *w), p.bakeTime(w)
+		if bake > 0 {
 			p.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, p.regionNames(w), bake/1000), d, "")
+		}
+		if gate != nil {
+			p.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, p.regionNames(w), Missing(p.course, gate, nil)), d, "")
 		}
 	}
 	if w.SkippedBy == "" {
@@ -290,6 +297,10 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 		if failed || !all || p.now < w.BakingSince+p.bakeTime(w) {
 			return false
 		}
+	}
+	gate := WaveGate(p.course, *w)
+	if Shut(p.course, gate, w.Approvals) {
+		return false
 	}
 	for _, r := range w.Regions {
 		if p.lane(r.RegionID).lost {
@@ -301,6 +312,7 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 	if w.SkippedBy != "" {
 		why += "; " + w.SkippedBy + " ended its bake time"
 	}
+	why += approvedBy(gate, w.Approvals)
 	p.log("WaveDone", "wave "+w.Name+": "+why, d, "")
 	return true
 }
@@ -319,7 +331,7 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 		text = fmt.Sprintf("%s, in wave %s (%s): %s", p.regionName(st.RegionID), w.Name, l.figures(p), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, p.now
-	st.StoppedAt, st.PromotedBy = 0, ""
+	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 	onFailure := wavePolicy(p.course, *w).GetOnFailure()
 	switch onFailure {
 	case windlassv1.Wave_ON_FAILURE_PAUSE, windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
@@ -361,7 +373,7 @@ func (p *planner) goBack(d *model.Deployment, final windlassv1.RolloutStatus, re
 		for j := range c.Waves[i].Regions {
 			if st := &c.Waves[i].Regions[j]; isForward(st.State) {
 				st.State, st.Since, st.HeldSince = regionGoingBack, p.now, 0
-				st.StoppedAt, st.PromotedBy = 0, ""
+				st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 				c.RolledBack = true
 			}
 		}
@@ -429,6 +441,9 @@ func (p *planner) stageMessage() string {
 				if held := Held(c, &w, &r, p.now); held != nil {
 					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
 				}
+			}
+			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || p.now >= w.BakingSince+p.bakeTime(&w)) {
+				return at + ", waits for " + missing
 			}
 			return at + ", is baking"
 		}

@@ -187,12 +187,18 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 			if step.Weight == 0 {
 				step.Replicas = rapid.Int32Range(1, 5).Draw(t, "replicas")
 			}
+			if step.Pause != Manual {
+				step.Approval = drawApproval(t)
+			}
 			policy.Steps = append(policy.Steps, step)
 		}
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
 		policy.InitialWeight = rapid.SampledFrom([]int32{0, 0, 1, 50, 99}).Draw(t, "initial weight")
 		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", Manual}).Draw(t, "promotion")
+		if policy.Promotion != Manual {
+			policy.Approval = drawApproval(t)
+		}
 		policy.Retain = durationpb.New(time.Duration(rapid.IntRange(0, 300).Draw(t, "retain")) * time.Second)
 	}
 	wave := func(regions ...string) *windlassv1.Wave {
@@ -201,6 +207,7 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 			BakeTime:      durationpb.New(time.Duration(rapid.IntRange(0, 120).Draw(t, "bake")) * time.Second),
 			OnFailure:     windlassv1.Wave_OnFailure(rapid.Int32Range(0, 3).Draw(t, "on failure")),
 			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 2).Draw(t, "on unreachable")),
+			Approval:      drawApproval(t),
 		}
 	}
 	policy.Analysis = drawAnalysis(t)
@@ -214,6 +221,26 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 		policy.Waves = []*windlassv1.Wave{wave("us"), wave("ap"), wave()}
 	}
 	return policy
+}
+
+// drawApproval draws a gate, or none.
+func drawApproval(t *rapid.T) *windlassv1.Approval {
+	if rapid.IntRange(0, 3).Draw(t, "gate") != 0 {
+		return nil
+	}
+	return &windlassv1.Approval{
+		Role:  rapid.SampledFrom([]windlassv1.Role{0, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER}).Draw(t, "role"),
+		Count: rapid.Int32Range(0, 2).Draw(t, "approvals"), NotDeployer: rapid.Bool().Draw(t, "not who deployed"),
+	}
+}
+
+// approve has people approve what waits for it; dora, who deployed, is refused by some.
+func (f *fleet) approve(who ...string) {
+	for _, name := range who {
+		_, _, _ = Approve(f.staging.Course, model.Approval{
+			ByID: "key-" + name, By: name, Role: windlassv1.Role_ROLE_OWNER, At: f.now,
+		}, func(id string) string { return id })
+	}
 }
 
 func (f *fleet) deployStaged() {
@@ -251,6 +278,8 @@ func (f *fleet) happen() {
 	}
 	r := f.runs[key]
 	switch e := rapid.IntRange(0, 35).Draw(t, "event"); {
+	case e == 35:
+		drawFreeze(t, f.world)
 	case e <= 4 && connected:
 		f.pull(key)
 	case e <= 8 && connected:
@@ -284,7 +313,7 @@ func (f *fleet) happen() {
 			}
 		}
 	case e == 27 && inFlight:
-		switch rapid.IntRange(0, 5).Draw(t, "say") {
+		switch rapid.IntRange(0, 7).Draw(t, "say") {
 		case 0:
 			_, _ = Pause(course, "ada", "", f.now)
 		case 1:
@@ -295,6 +324,8 @@ func (f *fleet) happen() {
 			_, _ = SkipBake(course, "ada")
 		case 4, 5:
 			_, _ = Promote(course, "ada", f.now)
+		case 6, 7:
+			f.approve(rapid.SampledFrom([]string{"dora", "olga", "oscar"}).Draw(t, "who"))
 		}
 	case e == 28 && inFlight:
 		n := rapid.Int32Range(0, 4).Draw(t, "size")
@@ -353,6 +384,9 @@ func (f *fleet) heal() {
 			}
 		}
 		f.answer(0)
+		if f.freezes = nil; f.staging.Course.Active(f.app.RolloutID) {
+			f.approve("olga", "oscar")
+		}
 		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
 			_, err := Promote(c, "ada", f.now)
 			require.NoError(f.t, err)

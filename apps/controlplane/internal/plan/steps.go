@@ -20,6 +20,8 @@ type stop struct {
 	// manual: until somebody promotes; else for as long as pause.
 	manual bool
 	pause  time.Duration
+	// approval that it takes besides, nil for none.
+	approval *windlassv1.Approval
 }
 
 // Manual is the text of a pause that a person ends.
@@ -58,11 +60,13 @@ func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
 	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
 		for _, s := range policy.GetSteps() {
 			pause, manual, err := ParsePause(s.GetPause())
-			out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause})
+			out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause, approval: s.GetApproval()})
 		}
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
 		after, manual, err := ParsePromotion(policy.GetPromotion())
-		out = append(out, stop{weight: policy.GetInitialWeight(), all: true, manual: manual || err != nil, pause: after})
+		out = append(out, stop{
+			weight: policy.GetInitialWeight(), all: true, manual: manual || err != nil, pause: after, approval: policy.GetApproval(),
+		})
 	default:
 	}
 	return out
@@ -72,9 +76,9 @@ func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
 func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
 
 // wait tells whether a person ends the region's wait at the stop, and if not, for how
-// long it is.
+// long it is. Where somebody has to approve, nothing is promoted by itself.
 func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
-	return s.pause, s.manual || c.Held && (s.all || s.pause > 0)
+	return s.pause, s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0)
 }
 
 // Waits tells until when the region waits at its step, or that it does for a person;
@@ -136,7 +140,7 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	stopped := l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
-		st.StoppedAt, st.PromotedBy = p.now, ""
+		st.StoppedAt, st.PromotedBy, st.Approvals = p.now, "", nil
 		what := "goes on"
 		switch {
 		case now.manual:
@@ -146,10 +150,18 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		case pause > 0:
 			what = fmt.Sprintf("waits %s", pause)
 		}
+		if gate := StepGate(p.course, *st); gate != nil {
+			if what == "goes on" {
+				what = "waits"
+			} else {
+				what += " and"
+			}
+			what += " for " + Missing(p.course, gate, nil)
+		}
 		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
 	case !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
-		st.StoppedAt, st.PromotedBy, st.ScoredAt, st.Score = 0, "", p.now, l.score()
+		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score = 0, "", nil, p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
 	if st.StoppedAt != 0 && st.PromotedBy == "" && p.analyse(d, w, st, st.StoppedAt, true) {
@@ -157,13 +169,14 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	}
 	over := st.PromotedBy != "" ||
 		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, true, p.now)
-	if st.StoppedAt == 0 || !stopped || !over {
+	if st.StoppedAt == 0 || !stopped || !over || Shut(p.course, now.approval, st.Approvals) {
 		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
 	if st.PromotedBy != "" {
 		why += "; " + st.PromotedBy + " promoted it"
 	}
+	why += approvedBy(now.approval, st.Approvals)
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
 	p.log("StepDone", at+": "+why, d, st.RegionID)
@@ -195,6 +208,8 @@ func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, no
 		text += fmt.Sprintf(" is held by %s: %s", held.Name, checkMessage(held))
 	case person:
 		text += " waits for promotion"
+	case until <= now && Shut(c, StepGate(c, st), st.Approvals):
+		text += " waits for " + Missing(c, StepGate(c, st), st.Approvals)
 	case until > 0:
 		text += fmt.Sprintf(" waits %s", all[st.Step].pause)
 	}

@@ -34,6 +34,9 @@ type world struct {
 	res  *Resolution
 	// staging of the app, nil while it has no policy.
 	staging *model.Staging
+	// freezes of the workspace, and the refusal of what was said last.
+	freezes []model.Freeze
+	refusal string
 	next    int64
 	// broken regions obey, but replicas of the newest version crash there.
 	broken map[string]bool
@@ -69,6 +72,7 @@ func (w *world) input() Input {
 		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"},
 		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5, Measurements: slices.Clone(w.measured),
 	}
+	in.Freezes = slices.Clone(w.freezes)
 	if w.staging != nil {
 		s := w.staging.Clone()
 		in.Staging = &s
@@ -309,7 +313,9 @@ func (w *world) stage(rolloutID string) {
 	for _, k := range sortedRows(w.rows) {
 		rows = append(rows, w.rows[k])
 	}
-	w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, -1)
+	if w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, -1); w.staging.Course != nil {
+		w.staging.Course.DeployedBy, w.staging.Course.DeployedByID = "dora", "key-dora"
+	}
 }
 
 // restore is what the API does of a rollback to what is retained.

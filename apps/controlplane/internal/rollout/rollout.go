@@ -45,6 +45,7 @@ type Tx interface {
 	UpdateRollout(model.Rollout) error
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
+	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
 	LockTopology(appID string) ([]model.Topology, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListObserved(appIDs []string) ([]model.Observed, error)

@@ -161,6 +161,11 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 	if in.Deployments, err = s.readDeployments(tx, in); err != nil {
 		return in, err
 	}
+	if mayBeFrozen(in) {
+		if in.Freezes, err = tx.ListFreezes(app.WorkspaceID, model.AllFreezes()); err != nil {
+			return in, err
+		}
+	}
 	apps := []string{appID}
 	if len(in.Topology) > 0 { // else no region was ever told to report anything
 		if in.Observed, err = tx.ListObserved(apps); err != nil {
@@ -176,6 +181,13 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 		}
 	}
 	return in, s.readRegions(tx, &in)
+}
+
+// mayBeFrozen: once a rollout has begun, and while there is none, no freeze matters.
+func mayBeFrozen(in plan.Input) bool {
+	return in.Rollout != nil && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
+		return d.ID == in.Rollout.DeploymentID && plan.MayBeFrozen(*in.Rollout, d)
+	})
 }
 
 // readDeployments reads those that the plan speaks of, and the newest one.

@@ -195,6 +195,16 @@ type AppTx interface {
 	// PutStaging inserts or replaces the app's. Call it with the app's row locked.
 	PutStaging(model.Staging) error
 
+	// PutFreeze inserts the freeze, or replaces that of its workspace and name.
+	PutFreeze(model.Freeze) error
+	// ListFreezes is by name. Page.After is the last name.
+	ListFreezes(workspaceID string, p Page) ([]model.Freeze, error)
+	DeleteFreeze(workspaceID, name string) error
+	// DeleteFreezesOf forgets those of the project and those of the app; empty: of none.
+	DeleteFreezesOf(workspaceID, projectID, appID string) error
+	// ListHeldApps returns the apps whose rollout in flight a freeze holds, by id.
+	ListHeldApps(workspaceID string) ([]string, error)
+
 	// Wake asks for a step of each app at due, or at once if that is not after now.
 	// What counts is how far apart the two are: the row is on the database's clock, and
 	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if

@@ -200,6 +200,9 @@ func (p *progress) end() { p.drawn = 0 }
 // lines is the picture: the deployment that is waited for, or all, by region.
 func (p *progress) lines(r *windlassv1.WatchAppResponse, deploymentID string) []string {
 	var out []string
+	if ro := r.Rollout; ro.GetHold() != nil && (deploymentID == "" || ro.DeploymentId == deploymentID) {
+		out = append(out, version(ro.Version)+" is "+holdText(ro.Hold))
+	}
 	for _, d := range r.Deployments {
 		if deploymentID != "" && d.Id != deploymentID {
 			continue

@@ -63,6 +63,7 @@ type clients struct {
 	projects     windlassv1connect.ProjectServiceClient
 	workspaces   windlassv1connect.WorkspaceServiceClient
 	access       windlassv1connect.AccessServiceClient
+	freezes      windlassv1connect.FreezeServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
@@ -76,6 +77,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		projects:     windlassv1connect.NewProjectServiceClient(httpClient, server, options...),
 		workspaces:   windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
 		access:       windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
+		freezes:      windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
 	}
 }
 
@@ -126,7 +128,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 			root.AddCommand(c)
 		}
 	}
-	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand())
+	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
 	explainArgs(root)

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) deployCommand() *cobra.Command {
-	var file string
+	var file, override string
 	var wait, dryRun bool
 	var patience time.Duration
 	c := &cobra.Command{
@@ -35,28 +35,33 @@ under way when --patience ended.`,
 			if err != nil {
 				return err
 			}
-			return a.deploy(ctx, f, wait, dryRun, patience)
+			return a.deploy(ctx, f, override, wait, dryRun, patience)
 		}),
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
 	c.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
 	c.Flags().BoolVar(&dryRun, "diff", false, "only show what would change")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	overrideFlag(c, &override)
 	must(c.MarkFlagRequired("file"))
 	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
 }
 
-func (a *app) deploy(ctx context.Context, f *appFile, wait, dryRun bool, patience time.Duration) error {
+func (a *app) deploy(ctx context.Context, f *appFile, override string, wait, dryRun bool, patience time.Duration) error {
 	path := a.pathOf(f)
 	if err := a.showChanges(ctx, path, f.Spec); err != nil || dryRun {
 		return err
 	}
-	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout})
+	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, OverrideFreeze: override})
 	if err != nil {
 		return err
 	}
 	switch {
+	case resp.Hold != nil:
+		a.infof("%s: %s is accepted, and %s", f.App, version(resp.Version), holdText(resp.Hold))
+	case override != "" && resp.Unchanged && resp.RolloutId != "":
+		a.infof("%s: %s is on its way, and no freeze holds it", f.App, version(resp.Version))
 	case resp.Unchanged && !resp.Scaled:
 		a.infof("%s: nothing changed, %s stays live", f.App, version(resp.Version))
 	case resp.Scaled:

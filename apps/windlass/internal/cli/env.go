@@ -47,7 +47,7 @@ version of each of its apps.`,
 			return a.show(&windlassv1.DeploymentSpec{Env: d.Deployment.Spec.Env}, variables(d.Deployment.Spec.Env))
 		}),
 	}
-	var message string
+	var message, override string
 	var unset []string
 	var wait bool
 	var patience time.Duration
@@ -62,7 +62,7 @@ version of each of its apps.`,
 			if len(values)+len(unset) == 0 {
 				return errors.New("nothing to change: give NAME=VALUE, or --unset NAME")
 			}
-			resp, err := a.clients.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: a.appPath(args[0]), Set: values, Unset: unset, Message: message})
+			resp, err := a.clients.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: a.appPath(args[0]), Set: values, Unset: unset, Message: message, OverrideFreeze: override})
 			if err != nil {
 				return err
 			}
@@ -70,13 +70,18 @@ version of each of its apps.`,
 				a.infof("%s: nothing changed, %s stays live", args[0], version(resp.Version))
 				return nil
 			}
-			a.infof("%s: rolling out %s", args[0], version(resp.Version))
+			if resp.Hold != nil {
+				a.infof("%s: %s is accepted, and %s", args[0], version(resp.Version), holdText(resp.Hold))
+			} else {
+				a.infof("%s: rolling out %s", args[0], version(resp.Version))
+			}
 			if !wait {
 				return nil
 			}
 			return a.awaitDeployment(ctx, resp.DeploymentId, patience)
 		}),
 	}
+	overrideFlag(set, &override)
 	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to take away")
 	set.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
 	set.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
@@ -155,6 +160,7 @@ newest version in a variable:
 
 Setting it again replaces the instances that use it, one after the other.`,
 	}
+	var override string
 	set := &cobra.Command{
 		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
 		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",
@@ -163,7 +169,7 @@ Setting it again replaces the instances that use it, one after the other.`,
 			if err != nil {
 				return err
 			}
-			resp, err := a.clients.environments.SetSecret(ctx, &windlassv1.SetSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0], Value: value})
+			resp, err := a.clients.environments.SetSecret(ctx, &windlassv1.SetSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0], Value: value, OverrideFreeze: override})
 			if err != nil {
 				return err
 			}
@@ -171,6 +177,7 @@ Setting it again replaces the instances that use it, one after the other.`,
 			return nil
 		}),
 	}
+	overrideFlag(set, &override)
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List secrets by name, without values", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {

@@ -153,9 +153,13 @@ func findingsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 
 // waitsText is how long the rollout takes beside the time that replicas take.
 func waitsText(p *windlassv1.PlanDeployResponse) string {
-	gates := 0
+	gates, approvals := 0, 0
 	for _, s := range p.GetSteps() {
-		if s.GetKind() == windlassv1.PlanStep_KIND_GATE {
+		switch {
+		case s.GetKind() != windlassv1.PlanStep_KIND_GATE:
+		case s.GetApproval() != nil:
+			approvals++
+		default:
 			gates++
 		}
 	}
@@ -167,7 +171,22 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 	default:
 		text += fmt.Sprintf(", and at %d steps until somebody promotes", gates)
 	}
+	if approvals > 0 {
+		text += fmt.Sprintf(", and until people approve, %d times", approvals)
+	}
 	return text
+}
+
+// gateText is what a gate waits for.
+func gateText(s *windlassv1.PlanStep, wait string) string {
+	approval := strings.TrimPrefix(approvalText(s.Approval), " and ")
+	switch {
+	case s.Region == "":
+		return "the end of the wave waits for " + approval
+	case s.Wait.AsDuration() > 0:
+		return fmt.Sprintf("step %d of %d: waits %s, and for %s", s.Step, s.Steps, wait, approval)
+	}
+	return fmt.Sprintf("step %d of %d: waits for %s", s.Step, s.Steps, approval)
 }
 
 // section begins one: what is above it has no part in the widths of its columns.
@@ -249,6 +268,9 @@ func stepText(s *windlassv1.PlanStep) string {
 	case windlassv1.PlanStep_KIND_PAUSE:
 		return fmt.Sprintf("step %d of %d: waits %s", s.Step, s.Steps, wait)
 	case windlassv1.PlanStep_KIND_GATE:
+		if s.Approval != nil {
+			return gateText(s, wait)
+		}
 		return fmt.Sprintf("step %d of %d: waits for `windlass rollout promote`", s.Step, s.Steps)
 	case windlassv1.PlanStep_KIND_BAKE:
 		return "the wave bakes " + wait

@@ -40,11 +40,36 @@ show where it is, hold it, and take it on or back. Each may be given twice.`,
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why})
 			}),
+		a.approveCommand(),
 		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 	)
+}
+
+func (a *app) approveCommand() *cobra.Command {
+	var comment string
+	c := &cobra.Command{
+		Use: "approve APP", Short: "Approve what waits for it, with the role of the key", Args: cobra.ExactArgs(1),
+		Example: `  windlass rollout approve echo --comment "p95 is as before"`,
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: mutation(), App: a.appPath(args[0]), Comment: comment})
+			if err != nil {
+				return err
+			}
+			a.infof("%s: approved", args[0])
+			for _, missing := range resp.Missing {
+				a.infof("  %s", missing)
+			}
+			if a.output == "table" {
+				return nil
+			}
+			return a.show(resp, nil)
+		}),
+	}
+	c.Flags().StringVarP(&comment, "comment", "m", "", "why, for the history")
+	return c
 }
 
 // steer makes a command that says one thing about the rollout in flight.
@@ -153,6 +178,8 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 		if p.GetRetainedUntil() != 0 {
 			why = fmt.Sprintf("%s is retained for %s: windlass rollback %s", version(ro.FromVersion), short(time.Until(time.UnixMilli(p.RetainedUntil))), r.App.GetName())
 		}
+	case ro.Hold != nil:
+		text, why = holdText(ro.Hold), ""
 	case p.GetGoingBack():
 		text = "going back to " + version(ro.FromVersion)
 	case p.GetPaused():
@@ -160,6 +187,9 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 		why = p.PausedWhy
 	case heldBy(p) != "":
 		text = "held: " + heldBy(p)
+		why = ""
+	case approvalMissing(p) != "":
+		text = "waits for " + approvalMissing(p) + ": windlass rollout approve " + r.App.GetName()
 		why = ""
 	case waitsForPromotion(p):
 		text = "waits for promotion: windlass rollout promote " + r.App.GetName()
@@ -172,6 +202,37 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	}
 	if why != "" {
 		text += ": " + why
+	}
+	return text
+}
+
+// approvalMissing is who has to approve where nothing else is waited for, empty for nobody.
+func approvalMissing(p *windlassv1.RolloutProgress) string {
+	now := time.Now().UnixMilli()
+	for _, w := range p.GetWaves() {
+		if missing := w.GetApproval().GetMissing(); missing != "" && now >= w.BakingUntil {
+			return missing
+		}
+		for _, g := range w.Regions {
+			if missing := g.GetApproval().GetMissing(); missing != "" && now >= g.StepUntil {
+				return missing
+			}
+		}
+	}
+	return ""
+}
+
+// approvalText is a gate as a policy has it.
+func approvalText(gate *windlassv1.Approval) string {
+	if gate == nil {
+		return ""
+	}
+	text := " and approval by " + word(gate.Role, "ROLE_")
+	if gate.Count > 1 {
+		text = fmt.Sprintf(" and approval by %d of role %s", gate.Count, word(gate.Role, "ROLE_"))
+	}
+	if gate.NotDeployer {
+		text += ", not who deployed"
 	}
 	return text
 }
@@ -194,14 +255,19 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 		if s.Weight == 0 {
 			amount = fmt.Sprintf("%d replicas", s.Replicas)
 		}
-		parts = append(parts, fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause)))
+		parts = append(parts, fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause)+approvalText(s.Approval)))
 	}
 	switch p.GetStrategy() { //nolint:exhaustive // others have no such knobs
 	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
 		parts = append(parts, "max surge "+cmp.Or(p.MaxSurge, "25%"), "max unavailable "+cmp.Or(p.MaxUnavailable, "0"))
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion,
+		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion+approvalText(p.Approval),
 			"retain "+short(p.Retain.AsDuration()))
+	}
+	for i, v := range p.GetWaves() {
+		if v.Approval != nil {
+			parts = append(parts, fmt.Sprintf("end of wave %s:%s", cmp.Or(v.Name, fmt.Sprint(i+1)), strings.TrimPrefix(approvalText(v.Approval), " and")))
+		}
 	}
 	for _, c := range p.GetAnalysis() {
 		parts = append(parts, "check "+c.Name)
@@ -230,6 +296,8 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 		switch {
 		case g.WaitsForPromotion:
 			text += ", waits for promotion"
+		case g.GetApproval().GetMissing() != "" && time.Now().UnixMilli() >= g.StepUntil:
+			text += ", waits for approval"
 		case g.StepUntil != 0:
 			text += ", " + short(max(0, time.Until(time.UnixMilli(g.StepUntil)))) + " left"
 		}
@@ -239,6 +307,9 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 		switch wave.State {
 		case windlassv1.WaveProgress_STATE_BAKING:
 			left := time.Until(time.UnixMilli(wave.BakingUntil))
+			if left <= 0 && wave.GetApproval().GetMissing() != "" {
+				return "waits for approval"
+			}
 			return "baking, " + short(left) + " left"
 		case windlassv1.WaveProgress_STATE_DONE:
 			return "done"

@@ -791,9 +791,12 @@ type DeployRequest struct {
 	Spec *DeploymentSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
 	// The app's policy from now on; absent: it has none. A change of it alone makes no
 	// version.
-	Rollout       *RolloutPolicy `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Rollout *RolloutPolicy `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// Why it is to start although a freeze is in force; it takes an owner. Of a version that
+	// is held already it starts the rollout.
+	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DeployRequest) Reset() {
@@ -854,6 +857,13 @@ func (x *DeployRequest) GetRollout() *RolloutPolicy {
 	return nil
 }
 
+func (x *DeployRequest) GetOverrideFreeze() string {
+	if x != nil {
+		return x.OverrideFreeze
+	}
+	return ""
+}
+
 type DeployResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	AppId        string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
@@ -863,7 +873,9 @@ type DeployResponse struct {
 	// The spec is the live one's: nothing was made.
 	Unchanged bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Only replicas differed: the live deployment is being scaled.
-	Scaled        bool `protobuf:"varint,6,opt,name=scaled,proto3" json:"scaled,omitempty"`
+	Scaled bool `protobuf:"varint,6,opt,name=scaled,proto3" json:"scaled,omitempty"`
+	// What holds the rollout, if a freeze does.
+	Hold          *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -938,6 +950,13 @@ func (x *DeployResponse) GetScaled() bool {
 		return x.Scaled
 	}
 	return false
+}
+
+func (x *DeployResponse) GetHold() *FreezeHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
 }
 
 type ScaleRequest struct {
@@ -1060,10 +1079,12 @@ type SetEnvironmentRequest struct {
 	// Variables to set or change.
 	Set map[string]string `protobuf:"bytes,3,rep,name=set,proto3" json:"set,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Variables to take away.
-	Unset         []string `protobuf:"bytes,4,rep,name=unset,proto3" json:"unset,omitempty"`
-	Message       string   `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Unset   []string `protobuf:"bytes,4,rep,name=unset,proto3" json:"unset,omitempty"`
+	Message string   `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// As of DeployRequest.
+	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetEnvironmentRequest) Reset() {
@@ -1131,12 +1152,21 @@ func (x *SetEnvironmentRequest) GetMessage() string {
 	return ""
 }
 
+func (x *SetEnvironmentRequest) GetOverrideFreeze() string {
+	if x != nil {
+		return x.OverrideFreeze
+	}
+	return ""
+}
+
 type SetEnvironmentResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DeploymentId  string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	RolloutId     string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	Version       int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Unchanged     bool                   `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	RolloutId    string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Unchanged    bool                   `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What holds the rollout, if a freeze does.
+	Hold          *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1197,6 +1227,13 @@ func (x *SetEnvironmentResponse) GetUnchanged() bool {
 		return x.Unchanged
 	}
 	return false
+}
+
+func (x *SetEnvironmentResponse) GetHold() *FreezeHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
 }
 
 type RollbackRequest struct {
@@ -1579,7 +1616,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x19windlass/v1/history.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1642,13 +1679,15 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12/\n" +
 	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"7\n" +
 	"\x11DeleteAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xcf\x01\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\x82\x02\n" +
 	"\rDeployRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x127\n" +
 	"\x04spec\x18\x03 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\"\xbb\x01\n" +
+	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x121\n" +
+	"\x0foverride_freeze\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"\xe8\x01\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -1656,7 +1695,9 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"rollout_id\x18\x03 \x01(\tR\trolloutId\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x05R\aversion\x12\x1c\n" +
 	"\tunchanged\x18\x05 \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06scaled\x18\x06 \x01(\bR\x06scaled\"\xa8\x01\n" +
+	"\x06scaled\x18\x06 \x01(\bR\x06scaled\x12+\n" +
+	"\x04hold\x18\n" +
+	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"\xa8\x01\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1665,23 +1706,27 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1f\n" +
 	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\"3\n" +
 	"\rScaleResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xd8\x02\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\x8b\x03\n" +
 	"\x15SetEnvironmentRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12q\n" +
 	"\x03set\x18\x03 \x03(\v2+.windlass.v1.SetEnvironmentRequest.SetEntryB2\xbaH/\x9a\x01,\x10\x80\x04\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03set\x12\x1f\n" +
 	"\x05unset\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x04R\x05unset\x12\"\n" +
-	"\amessage\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x1a6\n" +
+	"\amessage\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x121\n" +
+	"\x0foverride_freeze\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x1a6\n" +
 	"\bSetEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc1\x01\n" +
 	"\x16SetEnvironmentResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x02 \x01(\tR\trolloutId\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x05R\aversion\x12\x1c\n" +
-	"\tunchanged\x18\x04 \x01(\bR\tunchanged\"\xa9\x01\n" +
+	"\tunchanged\x18\x04 \x01(\bR\tunchanged\x12+\n" +
+	"\x04hold\x18\n" +
+	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"\xa9\x01\n" +
 	"\x0fRollbackRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1773,11 +1818,12 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	(*PageRequest)(nil),            // 27: windlass.v1.PageRequest
 	(*PageResponse)(nil),           // 28: windlass.v1.PageResponse
 	(*DeploymentSpec)(nil),         // 29: windlass.v1.DeploymentSpec
-	(*Deployment)(nil),             // 30: windlass.v1.Deployment
-	(*Rollout)(nil),                // 31: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 32: windlass.v1.HistoryEntry
-	(*PlanDeployRequest)(nil),      // 33: windlass.v1.PlanDeployRequest
-	(*PlanDeployResponse)(nil),     // 34: windlass.v1.PlanDeployResponse
+	(*FreezeHold)(nil),             // 30: windlass.v1.FreezeHold
+	(*Deployment)(nil),             // 31: windlass.v1.Deployment
+	(*Rollout)(nil),                // 32: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 33: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 34: windlass.v1.PlanDeployRequest
+	(*PlanDeployResponse)(nil),     // 35: windlass.v1.PlanDeployResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
@@ -1795,45 +1841,47 @@ var file_windlass_v1_app_proto_depIdxs = []int32{
 	26, // 12: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
 	29, // 13: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
 	25, // 14: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	26, // 15: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 16: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	26, // 17: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	23, // 18: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	26, // 19: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	26, // 20: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 21: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	30, // 22: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	31, // 23: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	32, // 24: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	1,  // 25: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	3,  // 26: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	5,  // 27: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	7,  // 28: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	9,  // 29: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	11, // 30: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	33, // 31: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
-	13, // 32: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 33: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 34: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 35: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	21, // 36: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 37: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 38: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 39: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 40: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 41: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 42: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	34, // 43: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
-	14, // 44: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 45: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 46: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 47: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	22, // 48: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	37, // [37:49] is the sub-list for method output_type
-	25, // [25:37] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	30, // 15: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
+	26, // 16: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 17: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	26, // 18: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	23, // 19: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	30, // 20: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
+	26, // 21: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	26, // 22: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 23: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	31, // 24: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	32, // 25: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	33, // 26: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	1,  // 27: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	3,  // 28: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	5,  // 29: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	7,  // 30: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	9,  // 31: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	11, // 32: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	34, // 33: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	13, // 34: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	15, // 35: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	17, // 36: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	19, // 37: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	21, // 38: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	2,  // 39: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	4,  // 40: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	6,  // 41: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	8,  // 42: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	10, // 43: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	12, // 44: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	35, // 45: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	14, // 46: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	16, // 47: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	18, // 48: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	20, // 49: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	22, // 50: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	39, // [39:51] is the sub-list for method output_type
+	27, // [27:39] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }
@@ -1843,6 +1891,7 @@ func file_windlass_v1_app_proto_init() {
 	}
 	file_windlass_v1_common_proto_init()
 	file_windlass_v1_deployment_proto_init()
+	file_windlass_v1_freeze_proto_init()
 	file_windlass_v1_history_proto_init()
 	file_windlass_v1_plan_proto_init()
 	file_windlass_v1_rollout_proto_init()

@@ -76,6 +76,13 @@ const (
 	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 20
 	// A region has not what a deployment asks for, or not enough of it free.
 	ErrorReason_ERROR_REASON_NO_CAPACITY ErrorReason = 21
+	// A freeze keeps the call from starting anything; the message names the freeze, what
+	// it is about, its reason and its end.
+	ErrorReason_ERROR_REASON_FROZEN ErrorReason = 22
+	// The rollout waits for an approval, which this call cannot stand in for.
+	ErrorReason_ERROR_REASON_APPROVAL_NEEDED ErrorReason = 23
+	// The gate does not take this key's approval: its role is too low, or it deployed.
+	ErrorReason_ERROR_REASON_NOT_AN_APPROVER ErrorReason = 24
 )
 
 // Enum value maps for ErrorReason.
@@ -103,6 +110,9 @@ var (
 		19: "ERROR_REASON_QUOTA_EXCEEDED",
 		20: "ERROR_REASON_RATE_LIMITED",
 		21: "ERROR_REASON_NO_CAPACITY",
+		22: "ERROR_REASON_FROZEN",
+		23: "ERROR_REASON_APPROVAL_NEEDED",
+		24: "ERROR_REASON_NOT_AN_APPROVER",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -127,6 +137,9 @@ var (
 		"ERROR_REASON_QUOTA_EXCEEDED":       19,
 		"ERROR_REASON_RATE_LIMITED":         20,
 		"ERROR_REASON_NO_CAPACITY":          21,
+		"ERROR_REASON_FROZEN":               22,
+		"ERROR_REASON_APPROVAL_NEEDED":      23,
+		"ERROR_REASON_NOT_AN_APPROVER":      24,
 	}
 )
 
@@ -923,7 +936,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xc9\x05\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xa6\x06\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -947,7 +960,10 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1fERROR_REASON_REGION_UNREACHABLE\x10\x12\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x13\x12\x1d\n" +
 	"\x19ERROR_REASON_RATE_LIMITED\x10\x14\x12\x1c\n" +
-	"\x18ERROR_REASON_NO_CAPACITY\x10\x15*\xb7\x01\n" +
+	"\x18ERROR_REASON_NO_CAPACITY\x10\x15\x12\x17\n" +
+	"\x13ERROR_REASON_FROZEN\x10\x16\x12 \n" +
+	"\x1cERROR_REASON_APPROVAL_NEEDED\x10\x17\x12 \n" +
+	"\x1cERROR_REASON_NOT_AN_APPROVER\x10\x18*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -709,9 +709,11 @@ type SetSecretRequest struct {
 	Environment string                 `protobuf:"bytes,2,opt,name=environment,proto3" json:"environment,omitempty"`
 	Name        string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Never logged, listed or returned.
-	Value         string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Value string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
+	// Why instances are to be replaced although a freeze is in force; it takes an owner.
+	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetSecretRequest) Reset() {
@@ -768,6 +770,13 @@ func (x *SetSecretRequest) GetName() string {
 func (x *SetSecretRequest) GetValue() string {
 	if x != nil {
 		return x.Value
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetOverrideFreeze() string {
+	if x != nil {
+		return x.OverrideFreeze
 	}
 	return ""
 }
@@ -1091,13 +1100,15 @@ const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12,\n" +
 	"\venvironment\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\venvironment\"\x1b\n" +
-	"\x19DeleteEnvironmentResponse\"\xd7\x01\n" +
+	"\x19DeleteEnvironmentResponse\"\x8a\x02\n" +
 	"\x10SetSecretRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12,\n" +
 	"\venvironment\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\venvironment\x12<\n" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12$\n" +
-	"\x05value\x18\x04 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x04\x80\x01\x01R\x05value\"Y\n" +
+	"\x05value\x18\x04 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x04\x80\x01\x01R\x05value\x121\n" +
+	"\x0foverride_freeze\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"Y\n" +
 	"\x11SetSecretResponse\x12+\n" +
 	"\x06secret\x18\x01 \x01(\v2\x13.windlass.v1.SecretR\x06secret\x12\x17\n" +
 	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\"p\n" +

@@ -145,7 +145,8 @@ const (
 	PlanStep_KIND_MOVE PlanStep_Kind = 2
 	// The region serves so for as long as wait, and until its checks pass.
 	PlanStep_KIND_PAUSE PlanStep_Kind = 3
-	// The region serves so until somebody promotes.
+	// The region serves so until somebody promotes; or, with approval, for as long as wait
+	// and until that is given. Without a region it is the gate at the wave's end.
 	PlanStep_KIND_GATE PlanStep_Kind = 4
 	// The wave serves for as long as wait, and until its checks pass.
 	PlanStep_KIND_BAKE PlanStep_Kind = 5
@@ -626,7 +627,9 @@ type PlanStep struct {
 	Step  int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	Steps int32 `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
 	// Names of the analysis' checks that have to pass.
-	Checks        []string `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
+	Checks []string `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
+	// Who has to approve.
+	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -720,6 +723,13 @@ func (x *PlanStep) GetSteps() int32 {
 func (x *PlanStep) GetChecks() []string {
 	if x != nil {
 		return x.Checks
+	}
+	return nil
+}
+
+func (x *PlanStep) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
 	}
 	return nil
 }
@@ -995,7 +1005,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"KIND_ADDED\x10\x01\x12\x10\n" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
-	"\fKIND_REMOVED\x10\x03\"\xc3\x03\n" +
+	"\fKIND_REMOVED\x10\x03\"\xf6\x03\n" +
 	"\bPlanStep\x12)\n" +
 	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12.\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1a.windlass.v1.PlanStep.KindR\x04kind\x12\x12\n" +
@@ -1005,7 +1015,9 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x04wait\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x12\n" +
 	"\x04step\x18\a \x01(\x05R\x04step\x12\x14\n" +
 	"\x05steps\x18\b \x01(\x05R\x05steps\x12\x16\n" +
-	"\x06checks\x18\t \x03(\tR\x06checks\"\x88\x01\n" +
+	"\x06checks\x18\t \x03(\tR\x06checks\x121\n" +
+	"\bapproval\x18\n" +
+	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\x88\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_WAVE\x10\x01\x12\r\n" +
@@ -1073,9 +1085,10 @@ var file_windlass_v1_plan_proto_goTypes = []any{
 	(*Usage)(nil),                   // 14: windlass.v1.Usage
 	(ErrorReason)(0),                // 15: windlass.v1.ErrorReason
 	(*LimitDetail)(nil),             // 16: windlass.v1.LimitDetail
-	(RegionStatus)(0),               // 17: windlass.v1.RegionStatus
-	(*Gpu)(nil),                     // 18: windlass.v1.Gpu
-	(*GpuCapacity)(nil),             // 19: windlass.v1.GpuCapacity
+	(*Approval)(nil),                // 17: windlass.v1.Approval
+	(RegionStatus)(0),               // 18: windlass.v1.RegionStatus
+	(*Gpu)(nil),                     // 19: windlass.v1.Gpu
+	(*GpuCapacity)(nil),             // 20: windlass.v1.GpuCapacity
 }
 var file_windlass_v1_plan_proto_depIdxs = []int32{
 	10, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
@@ -1095,14 +1108,15 @@ var file_windlass_v1_plan_proto_depIdxs = []int32{
 	2,  // 14: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
 	8,  // 15: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
 	12, // 16: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
-	17, // 17: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
-	18, // 18: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
-	19, // 19: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	17, // 17: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
+	18, // 18: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
+	19, // 19: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
+	20, // 20: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_plan_proto_init() }

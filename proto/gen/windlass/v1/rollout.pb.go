@@ -148,7 +148,7 @@ func (x AnalysisCheck_Template) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AnalysisCheck_Template.Descriptor instead.
 func (AnalysisCheck_Template) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type CheckProgress_State int32
@@ -206,7 +206,7 @@ func (x CheckProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckProgress_State.Descriptor instead.
 func (CheckProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type Wave_OnFailure int32
@@ -262,7 +262,7 @@ func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnFailure.Descriptor instead.
 func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 0}
 }
 
 type Wave_OnUnreachable int32
@@ -314,7 +314,7 @@ func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnUnreachable.Descriptor instead.
 func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6, 1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 1}
 }
 
 type WaveProgress_State int32
@@ -370,7 +370,7 @@ func (x WaveProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaveProgress_State.Descriptor instead.
 func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type RegionProgress_State int32
@@ -434,7 +434,7 @@ func (x RegionProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RegionProgress_State.Descriptor instead.
 func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
@@ -479,8 +479,11 @@ type RolloutPolicy struct {
 	// is refused with NO_CAPACITY when a region tells what it has, and what the rollout begins
 	// with there does not fit; what is found not to fit later has the progress deadline.
 	WaitForCapacity *durationpb.Duration `protobuf:"bytes,21,opt,name=wait_for_capacity,json=waitForCapacity,proto3" json:"wait_for_capacity,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of blue-green: who has to approve in each region before it is promoted. Goes with
+	// promotion "auto" and "auto after", and not with "manual", of which it is a stricter form.
+	Approval      *Approval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RolloutPolicy) Reset() {
@@ -583,6 +586,209 @@ func (x *RolloutPolicy) GetWaitForCapacity() *durationpb.Duration {
 	return nil
 }
 
+func (x *RolloutPolicy) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+// Approval is a gate: the rollout waits there until enough keys have approved. Approvals
+// are of what the gate looked at: when that serves no longer they count no more.
+type Approval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The least role of a key that may: deployer or owner. Default owner.
+	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
+	// Keys that have to, each once. Default 1.
+	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// The key that deployed the version may not.
+	NotDeployer   bool `protobuf:"varint,3,opt,name=not_deployer,json=notDeployer,proto3" json:"not_deployer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Approval) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *Approval) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Approval) GetNotDeployer() bool {
+	if x != nil {
+		return x.NotDeployer
+	}
+	return false
+}
+
+// ApprovalProgress is where a gate is that the rollout has come to.
+type ApprovalProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Asked *Approval              `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`
+	Given []*ApprovalGiven       `protobuf:"bytes,2,rep,name=given,proto3" json:"given,omitempty"`
+	// Who is missing, for people; empty when it is open.
+	Missing       string `protobuf:"bytes,3,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalProgress) Reset() {
+	*x = ApprovalProgress{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalProgress) ProtoMessage() {}
+
+func (x *ApprovalProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalProgress.ProtoReflect.Descriptor instead.
+func (*ApprovalProgress) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ApprovalProgress) GetAsked() *Approval {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
+func (x *ApprovalProgress) GetGiven() []*ApprovalGiven {
+	if x != nil {
+		return x.Given
+	}
+	return nil
+}
+
+func (x *ApprovalProgress) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
+type ApprovalGiven struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the key, and the role that it had.
+	By            string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Role          Role   `protobuf:"varint,2,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
+	At            int64  `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
+	Comment       string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalGiven) Reset() {
+	*x = ApprovalGiven{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalGiven) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalGiven) ProtoMessage() {}
+
+func (x *ApprovalGiven) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalGiven.ProtoReflect.Descriptor instead.
+func (*ApprovalGiven) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ApprovalGiven) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ApprovalGiven) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *ApprovalGiven) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ApprovalGiven) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
 // AnalysisCheck is a figure of the new version in a region, and how far it may go, or the
 // verdict of a web-hook. What cannot be measured, or on too few samples, is inconclusive: it
 // holds the region where it is until a measurement passes, somebody promotes (skips the
@@ -632,7 +838,7 @@ type AnalysisCheck struct {
 
 func (x *AnalysisCheck) Reset() {
 	*x = AnalysisCheck{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +850,7 @@ func (x *AnalysisCheck) String() string {
 func (*AnalysisCheck) ProtoMessage() {}
 
 func (x *AnalysisCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +863,7 @@ func (x *AnalysisCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnalysisCheck.ProtoReflect.Descriptor instead.
 func (*AnalysisCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AnalysisCheck) GetName() string {
@@ -793,7 +999,7 @@ type WebHook struct {
 
 func (x *WebHook) Reset() {
 	*x = WebHook{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +1011,7 @@ func (x *WebHook) String() string {
 func (*WebHook) ProtoMessage() {}
 
 func (x *WebHook) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +1024,7 @@ func (x *WebHook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WebHook.ProtoReflect.Descriptor instead.
 func (*WebHook) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WebHook) GetUrl() string {
@@ -857,7 +1063,7 @@ type VersusOld struct {
 
 func (x *VersusOld) Reset() {
 	*x = VersusOld{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1075,7 @@ func (x *VersusOld) String() string {
 func (*VersusOld) ProtoMessage() {}
 
 func (x *VersusOld) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1088,7 @@ func (x *VersusOld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersusOld.ProtoReflect.Descriptor instead.
 func (*VersusOld) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VersusOld) GetMaxRatio() float64 {
@@ -939,7 +1145,7 @@ type CheckProgress struct {
 
 func (x *CheckProgress) Reset() {
 	*x = CheckProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1157,7 @@ func (x *CheckProgress) String() string {
 func (*CheckProgress) ProtoMessage() {}
 
 func (x *CheckProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1170,7 @@ func (x *CheckProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckProgress.ProtoReflect.Descriptor instead.
 func (*CheckProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CheckProgress) GetName() string {
@@ -1060,14 +1266,17 @@ type CanaryStep struct {
 	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// How long it serves so before the next step: "10m", or "manual" for until somebody
 	// promotes. Empty: no longer than it takes to serve.
-	Pause         string `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
+	Pause string `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Who has to approve in each region before the next step. With a pause, it waits for
+	// both; not with "manual", of which it is a stricter form.
+	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CanaryStep) Reset() {
 	*x = CanaryStep{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1288,7 @@ func (x *CanaryStep) String() string {
 func (*CanaryStep) ProtoMessage() {}
 
 func (x *CanaryStep) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1301,7 @@ func (x *CanaryStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanaryStep.ProtoReflect.Descriptor instead.
 func (*CanaryStep) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CanaryStep) GetWeight() int32 {
@@ -1116,6 +1325,13 @@ func (x *CanaryStep) GetPause() string {
 	return ""
 }
 
+func (x *CanaryStep) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 // Wave is regions that move together, and what has to hold before the next begins.
 type Wave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1133,13 +1349,16 @@ type Wave struct {
 	BakeTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=bake_time,json=bakeTime,proto3" json:"bake_time,omitempty"`
 	OnFailure     Wave_OnFailure       `protobuf:"varint,6,opt,name=on_failure,json=onFailure,proto3,enum=windlass.v1.Wave_OnFailure" json:"on_failure,omitempty"`
 	OnUnreachable Wave_OnUnreachable   `protobuf:"varint,7,opt,name=on_unreachable,json=onUnreachable,proto3,enum=windlass.v1.Wave_OnUnreachable" json:"on_unreachable,omitempty"`
+	// Who has to approve before the next wave begins, or, of the last one, before the new
+	// version is live. It can be given as soon as the wave bakes.
+	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Wave) Reset() {
 	*x = Wave{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1370,7 @@ func (x *Wave) String() string {
 func (*Wave) ProtoMessage() {}
 
 func (x *Wave) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1383,7 @@ func (x *Wave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wave.ProtoReflect.Descriptor instead.
 func (*Wave) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Wave) GetName() string {
@@ -1216,6 +1435,13 @@ func (x *Wave) GetOnUnreachable() Wave_OnUnreachable {
 	return Wave_ON_UNREACHABLE_UNSPECIFIED
 }
 
+func (x *Wave) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 // RolloutProgress is where a rollout under a policy is.
 type RolloutProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1241,7 +1467,7 @@ type RolloutProgress struct {
 
 func (x *RolloutProgress) Reset() {
 	*x = RolloutProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1479,7 @@ func (x *RolloutProgress) String() string {
 func (*RolloutProgress) ProtoMessage() {}
 
 func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1492,7 @@ func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
 func (*RolloutProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
@@ -1333,18 +1559,20 @@ func (x *RolloutProgress) GetRetainedUntil() int64 {
 }
 
 type WaveProgress struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	State         WaveProgress_State     `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.WaveProgress_State" json:"state,omitempty"`
-	BakingUntil   int64                  `protobuf:"varint,3,opt,name=baking_until,json=bakingUntil,proto3" json:"baking_until,omitempty"`
-	Regions       []*RegionProgress      `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State       WaveProgress_State     `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.WaveProgress_State" json:"state,omitempty"`
+	BakingUntil int64                  `protobuf:"varint,3,opt,name=baking_until,json=bakingUntil,proto3" json:"baking_until,omitempty"`
+	Regions     []*RegionProgress      `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
+	// The gate at its end, once all its regions have moved.
+	Approval      *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaveProgress) Reset() {
 	*x = WaveProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1584,7 @@ func (x *WaveProgress) String() string {
 func (*WaveProgress) ProtoMessage() {}
 
 func (x *WaveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1597,7 @@ func (x *WaveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
 func (*WaveProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WaveProgress) GetName() string {
@@ -1400,6 +1628,13 @@ func (x *WaveProgress) GetRegions() []*RegionProgress {
 	return nil
 }
 
+func (x *WaveProgress) GetApproval() *ApprovalProgress {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 type RegionProgress struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -1425,13 +1660,15 @@ type RegionProgress struct {
 	Checks []*CheckProgress `protobuf:"bytes,14,rep,name=checks,proto3" json:"checks,omitempty"`
 	// It waits for room, as the policy's wait_for_capacity says: since when; 0: it does not.
 	WaitsForCapacitySince int64 `protobuf:"varint,21,opt,name=waits_for_capacity_since,json=waitsForCapacitySince,proto3" json:"waits_for_capacity_since,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// The gate of the step that it waits at.
+	Approval      *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
 	*x = RegionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1680,7 @@ func (x *RegionProgress) String() string {
 func (*RegionProgress) ProtoMessage() {}
 
 func (x *RegionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1693,7 @@ func (x *RegionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
 func (*RegionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RegionProgress) GetRegion() string {
@@ -1564,6 +1801,13 @@ func (x *RegionProgress) GetWaitsForCapacitySince() int64 {
 	return 0
 }
 
+func (x *RegionProgress) GetApproval() *ApprovalProgress {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 type VersionProgress struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -1577,7 +1821,7 @@ type VersionProgress struct {
 
 func (x *VersionProgress) Reset() {
 	*x = VersionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1833,7 @@ func (x *VersionProgress) String() string {
 func (*VersionProgress) ProtoMessage() {}
 
 func (x *VersionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1846,7 @@ func (x *VersionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
 func (*VersionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *VersionProgress) GetVersion() int32 {
@@ -1650,14 +1894,16 @@ type Rollout struct {
 	Deadline   int64 `protobuf:"varint,11,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	FinishedAt int64 `protobuf:"varint,12,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
 	// Where it is. Only of the app's newest rollout, and only under a policy.
-	Progress      *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
+	Progress *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
+	// A freeze keeps it from starting.
+	Hold          *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1915,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1928,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Rollout) GetId() string {
@@ -1776,6 +2022,13 @@ func (x *Rollout) GetProgress() *RolloutProgress {
 	return nil
 }
 
+func (x *Rollout) GetHold() *FreezeHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
 type GetRolloutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rollout       string                 `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
@@ -1785,7 +2038,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2050,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2063,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -1829,7 +2082,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2094,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2107,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -1875,7 +2128,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +2140,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +2153,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -1927,7 +2180,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2192,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2205,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -1982,7 +2235,7 @@ type PauseRolloutRequest struct {
 
 func (x *PauseRolloutRequest) Reset() {
 	*x = PauseRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2247,7 @@ func (x *PauseRolloutRequest) String() string {
 func (*PauseRolloutRequest) ProtoMessage() {}
 
 func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2260,7 @@ func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
 func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseRolloutRequest) GetMutation() *Mutation {
@@ -2040,7 +2293,7 @@ type PauseRolloutResponse struct {
 
 func (x *PauseRolloutResponse) Reset() {
 	*x = PauseRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2305,7 @@ func (x *PauseRolloutResponse) String() string {
 func (*PauseRolloutResponse) ProtoMessage() {}
 
 func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2318,7 @@ func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
 func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PauseRolloutResponse) GetRolloutId() string {
@@ -2088,7 +2341,7 @@ type ResumeRolloutRequest struct {
 
 func (x *ResumeRolloutRequest) Reset() {
 	*x = ResumeRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2353,7 @@ func (x *ResumeRolloutRequest) String() string {
 func (*ResumeRolloutRequest) ProtoMessage() {}
 
 func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2366,7 @@ func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeRolloutRequest) GetMutation() *Mutation {
@@ -2146,7 +2399,7 @@ type ResumeRolloutResponse struct {
 
 func (x *ResumeRolloutResponse) Reset() {
 	*x = ResumeRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2411,7 @@ func (x *ResumeRolloutResponse) String() string {
 func (*ResumeRolloutResponse) ProtoMessage() {}
 
 func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2424,7 @@ func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeRolloutResponse) GetRolloutId() string {
@@ -2194,7 +2447,7 @@ type RetryRolloutRequest struct {
 
 func (x *RetryRolloutRequest) Reset() {
 	*x = RetryRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2459,7 @@ func (x *RetryRolloutRequest) String() string {
 func (*RetryRolloutRequest) ProtoMessage() {}
 
 func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2472,7 @@ func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
 func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RetryRolloutRequest) GetMutation() *Mutation {
@@ -2252,7 +2505,7 @@ type RetryRolloutResponse struct {
 
 func (x *RetryRolloutResponse) Reset() {
 	*x = RetryRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2517,7 @@ func (x *RetryRolloutResponse) String() string {
 func (*RetryRolloutResponse) ProtoMessage() {}
 
 func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2530,7 @@ func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
 func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RetryRolloutResponse) GetRolloutId() string {
@@ -2300,7 +2553,7 @@ type SkipBakeRequest struct {
 
 func (x *SkipBakeRequest) Reset() {
 	*x = SkipBakeRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2565,7 @@ func (x *SkipBakeRequest) String() string {
 func (*SkipBakeRequest) ProtoMessage() {}
 
 func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2578,7 @@ func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
 func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SkipBakeRequest) GetMutation() *Mutation {
@@ -2358,7 +2611,7 @@ type SkipBakeResponse struct {
 
 func (x *SkipBakeResponse) Reset() {
 	*x = SkipBakeResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2623,7 @@ func (x *SkipBakeResponse) String() string {
 func (*SkipBakeResponse) ProtoMessage() {}
 
 func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2636,7 @@ func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
 func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SkipBakeResponse) GetRolloutId() string {
@@ -2406,7 +2659,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2671,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2684,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PromoteRequest) GetMutation() *Mutation {
@@ -2464,7 +2717,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2729,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2742,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{25}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PromoteResponse) GetRolloutId() string {
@@ -2499,11 +2752,126 @@ func (x *PromoteResponse) GetRolloutId() string {
 	return ""
 }
 
+type ApproveRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// For the history, and beside the approval.
+	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveRequest) Reset() {
+	*x = ApproveRequest{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveRequest) ProtoMessage() {}
+
+func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
+func (*ApproveRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ApproveRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *ApproveRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *ApproveRequest) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+type ApproveResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// Who is still missing at the gates that the rollout waits at; empty: they are open.
+	Missing       []string `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveResponse) Reset() {
+	*x = ApproveResponse{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveResponse) ProtoMessage() {}
+
+func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
+func (*ApproveResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ApproveResponse) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *ApproveResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
 var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\"\x8a\x06\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xbd\x06\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -2514,13 +2882,28 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\tpromotion\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tpromotion\x12A\n" +
 	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\x12@\n" +
 	"\banalysis\x18\t \x03(\v2\x1a.windlass.v1.AnalysisCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\banalysis\x12U\n" +
-	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\"\x7f\n" +
+	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\x121\n" +
+	"\bapproval\x18\f \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\x7f\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
 	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
 	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
-	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\x88\a\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\x7f\n" +
+	"\bApproval\x12/\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x11.windlass.v1.RoleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04role\x12\x1f\n" +
+	"\x05count\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\n" +
+	"(\x00R\x05count\x12!\n" +
+	"\fnot_deployer\x18\x03 \x01(\bR\vnotDeployer\"\x8b\x01\n" +
+	"\x10ApprovalProgress\x12+\n" +
+	"\x05asked\x18\x01 \x01(\v2\x15.windlass.v1.ApprovalR\x05asked\x120\n" +
+	"\x05given\x18\x02 \x03(\v2\x1a.windlass.v1.ApprovalGivenR\x05given\x12\x18\n" +
+	"\amissing\x18\x03 \x01(\tR\amissing\"p\n" +
+	"\rApprovalGiven\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12%\n" +
+	"\x04role\x18\x02 \x01(\x0e2\x11.windlass.v1.RoleR\x04role\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x18\n" +
+	"\acomment\x18\x04 \x01(\tR\acomment\"\x88\a\n" +
 	"\rAnalysisCheck\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12I\n" +
 	"\btemplate\x18\x02 \x01(\x0e2#.windlass.v1.AnalysisCheck.TemplateB\b\xbaH\x05\x82\x01\x02\x10\x01R\btemplate\x12\x1e\n" +
@@ -2597,13 +2980,15 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\v_old_figureB\n" +
 	"\n" +
 	"\b_samplesB\x0e\n" +
-	"\f_old_samples\"v\n" +
+	"\f_old_samples\"\xa9\x01\n" +
 	"\n" +
 	"CanaryStep\x12!\n" +
 	"\x06weight\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\x12&\n" +
 	"\breplicas\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1d\n" +
-	"\x05pause\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05pause\"\xfd\x05\n" +
+	"\x05pause\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05pause\x121\n" +
+	"\bapproval\x18\n" +
+	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\xb0\x06\n" +
 	"\x04Wave\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12K\n" +
 	"\aregions\x18\x02 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12?\n" +
@@ -2612,7 +2997,9 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\tbake_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\bbakeTime\x12D\n" +
 	"\n" +
 	"on_failure\x18\x06 \x01(\x0e2\x1b.windlass.v1.Wave.OnFailureB\b\xbaH\x05\x82\x01\x02\x10\x01R\tonFailure\x12P\n" +
-	"\x0eon_unreachable\x18\a \x01(\x0e2\x1f.windlass.v1.Wave.OnUnreachableB\b\xbaH\x05\x82\x01\x02\x10\x01R\ronUnreachable\x1a9\n" +
+	"\x0eon_unreachable\x18\a \x01(\x0e2\x1f.windlass.v1.Wave.OnUnreachableB\b\xbaH\x05\x82\x01\x02\x10\x01R\ronUnreachable\x121\n" +
+	"\bapproval\x18\n" +
+	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
@@ -2636,19 +3023,20 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\tpaused_at\x18\x06 \x01(\x03R\bpausedAt\x12/\n" +
 	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\x12%\n" +
 	"\x0epromotion_held\x18\b \x01(\bR\rpromotionHeld\x12%\n" +
-	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\"\x9b\x02\n" +
+	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\"\xd6\x02\n" +
 	"\fWaveProgress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.windlass.v1.WaveProgress.StateR\x05state\x12!\n" +
 	"\fbaking_until\x18\x03 \x01(\x03R\vbakingUntil\x125\n" +
-	"\aregions\x18\x04 \x03(\v2\x1b.windlass.v1.RegionProgressR\aregions\"f\n" +
+	"\aregions\x18\x04 \x03(\v2\x1b.windlass.v1.RegionProgressR\aregions\x129\n" +
+	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\"f\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xb7\x05\n" +
+	"STATE_DONE\x10\x04\"\xf2\x05\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -2666,7 +3054,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"step_until\x18\f \x01(\x03R\tstepUntil\x12.\n" +
 	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\x122\n" +
 	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\x127\n" +
-	"\x18waits_for_capacity_since\x18\x15 \x01(\x03R\x15waitsForCapacitySince\"\x8d\x01\n" +
+	"\x18waits_for_capacity_since\x18\x15 \x01(\x03R\x15waitsForCapacitySince\x129\n" +
+	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -2680,7 +3069,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xad\x03\n" +
+	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xda\x03\n" +
 	"\aRollout\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12#\n" +
@@ -2698,7 +3087,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\bdeadline\x18\v \x01(\x03R\bdeadline\x12\x1f\n" +
 	"\vfinished_at\x18\f \x01(\x03R\n" +
 	"finishedAt\x128\n" +
-	"\bprogress\x18\r \x01(\v2\x1c.windlass.v1.RolloutProgressR\bprogress\"9\n" +
+	"\bprogress\x18\r \x01(\v2\x1c.windlass.v1.RolloutProgressR\bprogress\x12+\n" +
+	"\x04hold\x18\x14 \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"9\n" +
 	"\x11GetRolloutRequest\x12$\n" +
 	"\arollout\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\arollout\"D\n" +
@@ -2750,7 +3140,16 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"0\n" +
 	"\x0fPromoteResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId2\xcf\x04\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x85\x01\n" +
+	"\x0eApproveRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\"J\n" +
+	"\x0fApproveResponse\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x18\n" +
+	"\amissing\x18\x02 \x03(\tR\amissing2\x95\x05\n" +
 	"\x0eRolloutService\x12R\n" +
 	"\n" +
 	"GetRollout\x12\x1e.windlass.v1.GetRolloutRequest\x1a\x1f.windlass.v1.GetRolloutResponse\"\x03\x90\x02\x01\x12X\n" +
@@ -2759,7 +3158,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rResumeRollout\x12!.windlass.v1.ResumeRolloutRequest\x1a\".windlass.v1.ResumeRolloutResponse\x12S\n" +
 	"\fRetryRollout\x12 .windlass.v1.RetryRolloutRequest\x1a!.windlass.v1.RetryRolloutResponse\x12G\n" +
 	"\bSkipBake\x12\x1c.windlass.v1.SkipBakeRequest\x1a\x1d.windlass.v1.SkipBakeResponse\x12D\n" +
-	"\aPromote\x12\x1b.windlass.v1.PromoteRequest\x1a\x1c.windlass.v1.PromoteResponseB\xaf\x01\n" +
+	"\aPromote\x12\x1b.windlass.v1.PromoteRequest\x1a\x1c.windlass.v1.PromoteResponse\x12D\n" +
+	"\aApprove\x12\x1b.windlass.v1.ApproveRequest\x1a\x1c.windlass.v1.ApproveResponseB\xaf\x01\n" +
 	"\x0fcom.windlass.v1B\fRolloutProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -2775,7 +3175,7 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
 	(AnalysisCheck_Template)(0),   // 1: windlass.v1.AnalysisCheck.Template
@@ -2785,95 +3185,115 @@ var file_windlass_v1_rollout_proto_goTypes = []any{
 	(WaveProgress_State)(0),       // 5: windlass.v1.WaveProgress.State
 	(RegionProgress_State)(0),     // 6: windlass.v1.RegionProgress.State
 	(*RolloutPolicy)(nil),         // 7: windlass.v1.RolloutPolicy
-	(*AnalysisCheck)(nil),         // 8: windlass.v1.AnalysisCheck
-	(*WebHook)(nil),               // 9: windlass.v1.WebHook
-	(*VersusOld)(nil),             // 10: windlass.v1.VersusOld
-	(*CheckProgress)(nil),         // 11: windlass.v1.CheckProgress
-	(*CanaryStep)(nil),            // 12: windlass.v1.CanaryStep
-	(*Wave)(nil),                  // 13: windlass.v1.Wave
-	(*RolloutProgress)(nil),       // 14: windlass.v1.RolloutProgress
-	(*WaveProgress)(nil),          // 15: windlass.v1.WaveProgress
-	(*RegionProgress)(nil),        // 16: windlass.v1.RegionProgress
-	(*VersionProgress)(nil),       // 17: windlass.v1.VersionProgress
-	(*Rollout)(nil),               // 18: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),     // 19: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),    // 20: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),   // 21: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil),  // 22: windlass.v1.ListRolloutsResponse
-	(*PauseRolloutRequest)(nil),   // 23: windlass.v1.PauseRolloutRequest
-	(*PauseRolloutResponse)(nil),  // 24: windlass.v1.PauseRolloutResponse
-	(*ResumeRolloutRequest)(nil),  // 25: windlass.v1.ResumeRolloutRequest
-	(*ResumeRolloutResponse)(nil), // 26: windlass.v1.ResumeRolloutResponse
-	(*RetryRolloutRequest)(nil),   // 27: windlass.v1.RetryRolloutRequest
-	(*RetryRolloutResponse)(nil),  // 28: windlass.v1.RetryRolloutResponse
-	(*SkipBakeRequest)(nil),       // 29: windlass.v1.SkipBakeRequest
-	(*SkipBakeResponse)(nil),      // 30: windlass.v1.SkipBakeResponse
-	(*PromoteRequest)(nil),        // 31: windlass.v1.PromoteRequest
-	(*PromoteResponse)(nil),       // 32: windlass.v1.PromoteResponse
-	nil,                           // 33: windlass.v1.Wave.LabelsEntry
-	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
-	(RolloutStatus)(0),            // 35: windlass.v1.RolloutStatus
-	(*PageRequest)(nil),           // 36: windlass.v1.PageRequest
-	(*PageResponse)(nil),          // 37: windlass.v1.PageResponse
-	(*Mutation)(nil),              // 38: windlass.v1.Mutation
+	(*Approval)(nil),              // 8: windlass.v1.Approval
+	(*ApprovalProgress)(nil),      // 9: windlass.v1.ApprovalProgress
+	(*ApprovalGiven)(nil),         // 10: windlass.v1.ApprovalGiven
+	(*AnalysisCheck)(nil),         // 11: windlass.v1.AnalysisCheck
+	(*WebHook)(nil),               // 12: windlass.v1.WebHook
+	(*VersusOld)(nil),             // 13: windlass.v1.VersusOld
+	(*CheckProgress)(nil),         // 14: windlass.v1.CheckProgress
+	(*CanaryStep)(nil),            // 15: windlass.v1.CanaryStep
+	(*Wave)(nil),                  // 16: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 17: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 18: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 19: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 20: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 21: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 22: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 23: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 24: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 25: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 26: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 27: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 28: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 29: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 30: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 31: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 32: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 33: windlass.v1.SkipBakeResponse
+	(*PromoteRequest)(nil),        // 34: windlass.v1.PromoteRequest
+	(*PromoteResponse)(nil),       // 35: windlass.v1.PromoteResponse
+	(*ApproveRequest)(nil),        // 36: windlass.v1.ApproveRequest
+	(*ApproveResponse)(nil),       // 37: windlass.v1.ApproveResponse
+	nil,                           // 38: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 39: google.protobuf.Duration
+	(Role)(0),                     // 40: windlass.v1.Role
+	(RolloutStatus)(0),            // 41: windlass.v1.RolloutStatus
+	(*FreezeHold)(nil),            // 42: windlass.v1.FreezeHold
+	(*PageRequest)(nil),           // 43: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 44: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 45: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
-	13, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
-	12, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
-	34, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
-	8,  // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
-	34, // 5: windlass.v1.RolloutPolicy.wait_for_capacity:type_name -> google.protobuf.Duration
-	1,  // 6: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	10, // 7: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	34, // 8: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	34, // 9: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	34, // 10: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	9,  // 11: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
-	34, // 12: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
-	2,  // 13: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	33, // 14: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	34, // 15: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	3,  // 16: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	4,  // 17: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	7,  // 18: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	15, // 19: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	5,  // 20: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	16, // 21: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	6,  // 22: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	17, // 23: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	17, // 24: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	11, // 25: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	35, // 26: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	14, // 27: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	18, // 28: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	36, // 29: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	18, // 30: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	37, // 31: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	38, // 32: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 33: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 34: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 35: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	38, // 36: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	19, // 37: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	21, // 38: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	23, // 39: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	25, // 40: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	27, // 41: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	29, // 42: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	31, // 43: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	20, // 44: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	22, // 45: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	24, // 46: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	26, // 47: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	28, // 48: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	30, // 49: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	32, // 50: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	44, // [44:51] is the sub-list for method output_type
-	37, // [37:44] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	16, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	15, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
+	39, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
+	11, // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
+	39, // 5: windlass.v1.RolloutPolicy.wait_for_capacity:type_name -> google.protobuf.Duration
+	8,  // 6: windlass.v1.RolloutPolicy.approval:type_name -> windlass.v1.Approval
+	40, // 7: windlass.v1.Approval.role:type_name -> windlass.v1.Role
+	8,  // 8: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
+	10, // 9: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
+	40, // 10: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
+	1,  // 11: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	13, // 12: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	39, // 13: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	39, // 14: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	39, // 15: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	12, // 16: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	39, // 17: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	2,  // 18: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	8,  // 19: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
+	38, // 20: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	39, // 21: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	3,  // 22: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	4,  // 23: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	8,  // 24: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
+	7,  // 25: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	18, // 26: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	5,  // 27: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	19, // 28: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	9,  // 29: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	6,  // 30: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	20, // 31: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	20, // 32: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	14, // 33: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	9,  // 34: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	41, // 35: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	17, // 36: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	42, // 37: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	21, // 38: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	43, // 39: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	21, // 40: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	44, // 41: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	45, // 42: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 43: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 44: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 45: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 46: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 47: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	22, // 48: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	24, // 49: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	26, // 50: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	28, // 51: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	30, // 52: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	32, // 53: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	34, // 54: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	36, // 55: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	23, // 56: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	25, // 57: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	27, // 58: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	29, // 59: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	31, // 60: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	33, // 61: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	35, // 62: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	37, // 63: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	56, // [56:64] is the sub-list for method output_type
+	48, // [48:56] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -2882,16 +3302,17 @@ func file_windlass_v1_rollout_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
-	file_windlass_v1_rollout_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_v1_rollout_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_v1_freeze_proto_init()
 	file_windlass_v1_rollout_proto_msgTypes[4].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[6].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   27,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

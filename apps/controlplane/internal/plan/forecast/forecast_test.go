@@ -255,3 +255,22 @@ func TestWhatACallScaledComesFirst(t *testing.T) {
 	in.Topology[0].Replicas, in.Topology[0].Generation = 5, 4
 	require.Equal(t, "0s move eu v1=5/100%\n0s in all", told(Run(was, in, start)))
 }
+
+func TestAForecastHasPeopleApproveWhereverARolloutWaitsForThem(t *testing.T) {
+	owners := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2, NotDeployer: true}
+	in := update(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
+		Steps:    []*windlassv1.CanaryStep{{Weight: 10, Pause: "10m", Approval: owners}},
+		Waves:    []*windlassv1.Wave{{Name: "all", Approval: &windlassv1.Approval{}}},
+		Analysis: []*windlassv1.AnalysisCheck{{Name: "queue", Query: "up{{{selector}}}", Max: new(1.0)}},
+	}, 2, "eu")
+	in.Staging.Course.DeployedBy, in.Staging.Course.DeployedByID = "somebody 1", "somebody 1"
+	f := Run(in.Topology, in, start)
+	require.True(t, f.Complete)
+	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.Rollout.Status)
+	require.Contains(t, told(f), "\n0s gate all eu step 1 of 1 10m0s queue\n")
+	require.Contains(t, told(f), "\n10m0s gate all\n10m0s live v2\n")
+	for _, s := range f.Steps {
+		require.Equal(t, s.Kind == windlassv1.PlanStep_KIND_GATE, s.Approval != nil)
+	}
+}

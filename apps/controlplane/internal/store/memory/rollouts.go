@@ -45,6 +45,9 @@ func (t *tx) UpdateRollout(r model.Rollout) error {
 	stored.CancelRequested, stored.CancelledBy, stored.CancelWhy = r.CancelRequested, r.CancelledBy, r.CancelWhy
 	stored.Traceparent, stored.Attempts = r.Traceparent, r.Attempts
 	stored.Deadline, stored.FinishedAt = r.Deadline, r.FinishedAt
+	stored.HeldSince, stored.HeldUntil = r.HeldSince, r.HeldUntil
+	stored.HeldBy, stored.HeldScope, stored.HeldWhy = r.HeldBy, r.HeldScope, r.HeldWhy
+	stored.OverrideBy, stored.OverrideWhy = r.OverrideBy, r.OverrideWhy
 	t.touch(stored.AppID)
 	return t.rollouts.put(stored)
 }

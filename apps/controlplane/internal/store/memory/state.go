@@ -103,6 +103,7 @@ type state struct {
 	starts         *table[string, starts]
 	claims         *table[string, model.Claim]
 	stagings       *table[string, model.Staging]
+	freezes        *table[pair, model.Freeze]
 }
 
 // regionStream is where a region's agent watched last.
@@ -147,6 +148,7 @@ func newState() *state {
 		starts:         newTable(&startsSchema),
 		claims:         newTable(&claimSchema),
 		stagings:       newTable(&stagingSchema),
+		freezes:        newTable(&freezeSchema),
 	}
 }
 
@@ -162,7 +164,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
-		s.stagings,
+		s.stagings, s.freezes,
 	}
 }
 
@@ -338,6 +340,10 @@ var (
 	stagingSchema = schema[string, model.Staging]{
 		name: "staging of app", copy: model.Staging.Clone,
 		key: func(s model.Staging) string { return s.AppID },
+	}
+	freezeSchema = schema[pair, model.Freeze]{
+		name: "freeze", copy: model.Freeze.Clone,
+		key: func(f model.Freeze) pair { return pair{f.WorkspaceID, f.Name} },
 	}
 )
 

@@ -51,6 +51,7 @@ type tx struct {
 	starts         overlay[string, starts]
 	claims         overlay[string, model.Claim]
 	stagings       overlay[string, model.Staging]
+	freezes        overlay[pair, model.Freeze]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -98,6 +99,7 @@ func newTx(s *Store) *tx {
 	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
 	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
 	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
+	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
 	return t
 }
 

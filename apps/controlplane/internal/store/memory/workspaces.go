@@ -39,7 +39,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.workspaces.put(stored)
 }
 
-// DeleteWorkspace takes the workspace's keys and limits with it.
+// DeleteWorkspace takes the workspace's keys, limits and freezes with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	if _, ok := t.workspaces.get(id); !ok {
 		return notFound("workspace", id)
@@ -49,7 +49,8 @@ func (t *tx) DeleteWorkspace(id string) error {
 			return err
 		}
 	}
-	if err := errors.Join(t.limits.delete(id), t.starts.delete(id)); err != nil {
+	freezes := t.deleteFreezes(func(f model.Freeze) bool { return f.WorkspaceID == id })
+	if err := errors.Join(t.limits.delete(id), t.starts.delete(id), freezes); err != nil {
 		return err
 	}
 	return t.workspaces.delete(id)

@@ -19,6 +19,8 @@ func rollout(r gen.Rollout) (model.Rollout, error) {
 		Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy, CancelRequested: r.CancelRequested,
 		CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy, Traceparent: r.Traceparent, Attempts: r.Attempts,
 		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
+		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
 	}, nil
 }
 
@@ -30,6 +32,8 @@ func (t *tx) InsertRollout(r model.Rollout) error {
 		CancelRequested: r.CancelRequested, CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy,
 		Traceparent: r.Traceparent, Attempts: r.Attempts,
 		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
+		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
 	})
 	t.touch(r.AppID)
 	return t.err(err, "insert rollout", r.ID)
@@ -51,6 +55,8 @@ func (t *tx) UpdateRollout(r model.Rollout) error {
 		Status: int32(r.Status), Reason: clip(r.Reason, maxReason), Message: clip(r.Message, maxMessage),
 		CancelRequested: r.CancelRequested, CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy,
 		Traceparent: r.Traceparent, Attempts: r.Attempts, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
+		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
+		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
 		WorkspaceID: r.WorkspaceID, ID: r.ID,
 	})
 	t.touch(r.AppID)

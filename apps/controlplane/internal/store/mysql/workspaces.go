@@ -42,14 +42,14 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace takes the workspace's keys and limits with it.
+// DeleteWorkspace takes the workspace's keys, limits and freezes with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
 		return err
 	}
 	for _, forget := range []func(context.Context, string) error{
-		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteAPIKeysOfWorkspace,
+		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteAPIKeysOfWorkspace, t.q.DeleteFreezesOfWorkspace,
 	} {
 		if err := forget(t.ctx, id); err != nil {
 			return t.err(err, "delete what workspace has", id)

@@ -55,6 +55,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Retention", testRetention},
 		{"Peers", testPeers},
 		{"Admission", testAdmission},
+		{"Freezes", testFreezes},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })

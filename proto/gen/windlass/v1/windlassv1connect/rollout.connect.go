@@ -52,6 +52,8 @@ const (
 	RolloutServiceSkipBakeProcedure = "/windlass.v1.RolloutService/SkipBake"
 	// RolloutServicePromoteProcedure is the fully-qualified name of the RolloutService's Promote RPC.
 	RolloutServicePromoteProcedure = "/windlass.v1.RolloutService/Promote"
+	// RolloutServiceApproveProcedure is the fully-qualified name of the RolloutService's Approve RPC.
+	RolloutServiceApproveProcedure = "/windlass.v1.RolloutService/Approve"
 )
 
 // RolloutServiceClient is a client for the windlass.v1.RolloutService service.
@@ -73,6 +75,11 @@ type RolloutServiceClient interface {
 	// regions that wait go on. Said again before they reach their next step it changes
 	// nothing. It is also what lets promotions happen by themselves again after a rollback.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
+	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
+	// promotion, at a wave's end. A gate that has all its approvals is open; what else the
+	// place waits for (its time, its analysis) it waits for all the same. ERROR_REASON_NOT_AN_APPROVER
+	// if none of them takes this key's. Promote and SkipBake pass no gate.
+	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 }
 
 // NewRolloutServiceClient constructs a client for the windlass.v1.RolloutService service. By
@@ -130,6 +137,12 @@ func NewRolloutServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(rolloutServiceMethods.ByName("Promote")),
 			connect.WithClientOptions(opts...),
 		),
+		approve: connect.NewClient[v1.ApproveRequest, v1.ApproveResponse](
+			httpClient,
+			baseURL+RolloutServiceApproveProcedure,
+			connect.WithSchema(rolloutServiceMethods.ByName("Approve")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -142,6 +155,7 @@ type rolloutServiceClient struct {
 	retryRollout  *connect.Client[v1.RetryRolloutRequest, v1.RetryRolloutResponse]
 	skipBake      *connect.Client[v1.SkipBakeRequest, v1.SkipBakeResponse]
 	promote       *connect.Client[v1.PromoteRequest, v1.PromoteResponse]
+	approve       *connect.Client[v1.ApproveRequest, v1.ApproveResponse]
 }
 
 // GetRollout calls windlass.v1.RolloutService.GetRollout.
@@ -207,6 +221,15 @@ func (c *rolloutServiceClient) Promote(ctx context.Context, req *v1.PromoteReque
 	return nil, err
 }
 
+// Approve calls windlass.v1.RolloutService.Approve.
+func (c *rolloutServiceClient) Approve(ctx context.Context, req *v1.ApproveRequest) (*v1.ApproveResponse, error) {
+	response, err := c.approve.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RolloutServiceHandler is an implementation of the windlass.v1.RolloutService service.
 type RolloutServiceHandler interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
@@ -226,6 +249,11 @@ type RolloutServiceHandler interface {
 	// regions that wait go on. Said again before they reach their next step it changes
 	// nothing. It is also what lets promotions happen by themselves again after a rollback.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
+	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
+	// promotion, at a wave's end. A gate that has all its approvals is open; what else the
+	// place waits for (its time, its analysis) it waits for all the same. ERROR_REASON_NOT_AN_APPROVER
+	// if none of them takes this key's. Promote and SkipBake pass no gate.
+	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 }
 
 // NewRolloutServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -279,6 +307,12 @@ func NewRolloutServiceHandler(svc RolloutServiceHandler, opts ...connect.Handler
 		connect.WithSchema(rolloutServiceMethods.ByName("Promote")),
 		connect.WithHandlerOptions(opts...),
 	)
+	rolloutServiceApproveHandler := connect.NewUnaryHandlerSimple(
+		RolloutServiceApproveProcedure,
+		svc.Approve,
+		connect.WithSchema(rolloutServiceMethods.ByName("Approve")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RolloutService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RolloutServiceGetRolloutProcedure:
@@ -295,6 +329,8 @@ func NewRolloutServiceHandler(svc RolloutServiceHandler, opts ...connect.Handler
 			rolloutServiceSkipBakeHandler.ServeHTTP(w, r)
 		case RolloutServicePromoteProcedure:
 			rolloutServicePromoteHandler.ServeHTTP(w, r)
+		case RolloutServiceApproveProcedure:
+			rolloutServiceApproveHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -330,4 +366,8 @@ func (UnimplementedRolloutServiceHandler) SkipBake(context.Context, *v1.SkipBake
 
 func (UnimplementedRolloutServiceHandler) Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.Promote is not implemented"))
+}
+
+func (UnimplementedRolloutServiceHandler) Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RolloutService.Approve is not implemented"))
 }

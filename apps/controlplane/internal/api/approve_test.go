@@ -1,0 +1,118 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	needsApproval = windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
+	noApprover    = windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER
+)
+
+func (w *world) newKey(name string, role windlassv1.Role) string {
+	w.t.Helper()
+	res, err := w.access(w.owner).CreateApiKey(w.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role})
+	require.NoError(w.t, err)
+	return res.GetValue()
+}
+
+func (w *world) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
+	return w.rollouts(key).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
+}
+
+func TestAGateWaitsForAsManyOfTheRoleAsItAsksFor(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		second := w.newKey("second", windlassv1.Role_ROLE_OWNER)
+		third := w.newKey("third", windlassv1.Role_ROLE_OWNER)
+		policy := canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 2, NotDeployer: true}})
+		policy.Waves = []*windlassv1.Wave{{Name: "all", MaxParallel: 2, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_DEPLOYER}}}
+		for _, arg := range []string{"a", "b"} {
+			_, err := w.apps(w.owner).Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: echo(args(arg)), Rollout: policy})
+			require.NoError(t, err)
+			w.settle("chat")
+		}
+		const missing = "approval by 2 keys of role owner (not by owner, who deployed it)"
+		require.Contains(t, w.app("chat").GetMessage(), "waits for "+missing)
+		_, p := w.progress("chat")
+		for _, g := range p.GetWaves()[0].GetRegions() {
+			require.Equal(t, missing, g.GetApproval().GetMissing())
+			require.False(t, g.GetWaitsForPromotion())
+			require.Zero(t, g.GetDeadline(), "no deadline runs while people are waited for")
+		}
+
+		_, err := w.rollouts(w.owner).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+		refused(t, err, connect.CodeFailedPrecondition, needsApproval, "")
+		_, err = w.approve(w.deployer, "me too")
+		refused(t, err, connect.CodePermissionDenied, noApprover, "")
+		_, err = w.approve(w.owner, "I trust myself")
+		refused(t, err, connect.CodePermissionDenied, noApprover, "")
+		_, err = w.approve(w.viewer, "")
+		refused(t, err, connect.CodePermissionDenied, isDenied, "")
+		for range 2 {
+			res, err := w.approve(second, "p95 is as before")
+			require.NoError(t, err)
+			require.Len(t, res.GetMissing(), 2)
+			require.Contains(t, res.GetMissing()[0], "second approved")
+		}
+		w.settle("chat")
+		require.Equal(t, int32(1), w.app("chat").GetLiveVersion())
+		res, err := w.approve(third, "")
+		require.NoError(t, err)
+		require.Empty(t, res.GetMissing())
+
+		// The wave's end asks for less, and takes who deployed.
+		w.settle("chat")
+		_, p = w.progress("chat")
+		require.Equal(t, "approval by a key of role deployer", p.GetWaves()[0].GetApproval().GetMissing())
+		_, err = w.rollouts(w.owner).SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
+		require.NoError(t, err)
+		require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "to skip the bake opens no gate")
+		_, err = w.approve(w.owner, "")
+		require.NoError(t, err)
+		require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+		_, err = w.approve(w.owner, "")
+		refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+
+		history, err := w.history(w.viewer).ListHistory(ctx, &windlassv1.ListHistoryRequest{App: "chat", Page: &windlassv1.PageRequest{Size: 200}})
+		require.NoError(t, err)
+		var who []string
+		for _, h := range history.GetEntries() {
+			if h.GetWhat() == "Approved" {
+				who = append(who, h.GetWho())
+			}
+		}
+		require.Equal(t, []string{"owner", "third", "second"}, who, "each once, the newest first")
+	})
+}
+
+func TestGatesThatMakeNoSenseAreToldByField(t *testing.T) {
+	w := setup(t)
+	gate := &windlassv1.Approval{}
+	for name, c := range map[string]struct {
+		policy *windlassv1.RolloutPolicy
+		field  string
+	}{
+		"a viewer":         {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_VIEWER}}), "rollout.steps[0].approval.role"},
+		"an operator":      {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OPERATOR}}}}, "rollout.waves[0].approval.role"},
+		"a crowd":          {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 11}}), "rollout.steps[0].approval.count"},
+		"manual as well":   {canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual", Approval: gate}), "rollout.steps[0].approval"},
+		"manual promotion": {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "manual", Approval: gate}, "rollout.approval"},
+		"of rolling":       {&windlassv1.RolloutPolicy{Approval: gate}, "rollout.approval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.deployBy("chat", c.policy)
+			refused(t, err, connect.CodeInvalidArgument, validation, c.field)
+		})
+	}
+	res, err := w.deployBy("chat", canary(&windlassv1.CanaryStep{Weight: 20, Approval: gate}))
+	require.NoError(t, err)
+	require.NotEmpty(t, res.GetAppId())
+	stored := w.app("chat").GetRolloutPolicy().GetSteps()[0].GetApproval()
+	require.Equal(t, []any{windlassv1.Role_ROLE_OWNER, int32(1)}, []any{stored.GetRole(), stored.GetCount()})
+}

@@ -1,0 +1,98 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Approve gives the caller's approval at the gates that the rollout waits at.
+func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res *windlassv1.ApproveResponse, err error) {
+	defer func() { a.counted("approve", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveResponse, error) {
+		out := &windlassv1.ApproveResponse{}
+		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Role: c.by.Role, At: c.at, Comment: req.GetComment()}
+		out.RolloutId, err = c.control(req.GetApp(), "Approved", req.GetComment(), func(course *model.Course) (text string, err error) {
+			names, err := c.regionNames(course)
+			if err != nil {
+				return "", err
+			}
+			var where []string
+			where, out.Missing, err = plan.Approve(course, by, func(id string) string { return orDefault(names[id].Name, id) })
+			text = fmt.Sprintf("as %s, at %s", roleName(c.by.Role), strings.Join(where, ", "))
+			if len(out.Missing) > 0 {
+				text += "; " + strings.Join(out.Missing, "; ")
+			}
+			return text, err
+		})
+		return out, err
+	})
+	return res, err
+}
+
+// regionNames of the course's waves.
+func (c *change) regionNames(course *model.Course) (map[string]model.Region, error) {
+	ids := map[string]bool{}
+	for _, w := range course.Waves {
+		for _, r := range w.Regions {
+			ids[r.RegionID] = true
+		}
+	}
+	return c.api.regionsByID(c, ids)
+}
+
+// shut is the refusal of a gate.
+func shut(r *plan.GateRefusal) error {
+	code, reason := connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
+	if r.NotApprover {
+		code, reason = connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER
+	}
+	return rpc.ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Fix: r.Fix}, r.Message)
+}
+
+// approvalProto is where a gate is, nil for none.
+func approvalProto(c *model.Course, gate *windlassv1.Approval, given []model.Approval) *windlassv1.ApprovalProgress {
+	if gate == nil {
+		return nil
+	}
+	out := &windlassv1.ApprovalProgress{
+		Asked:   &windlassv1.Approval{Role: gate.GetRole(), Count: gate.GetCount(), NotDeployer: gate.GetNotDeployer()},
+		Missing: plan.Missing(c, gate, given),
+	}
+	for _, a := range given {
+		out.Given = append(out.Given, &windlassv1.ApprovalGiven{By: a.By, Role: a.Role, At: a.At, Comment: a.Comment})
+	}
+	return out
+}
+
+// checkApproval judges who is to approve at a gate. manual tells that the place waits for
+// anybody's promotion.
+func checkApproval(gate *windlassv1.Approval, manual bool, field string) error {
+	switch {
+	case gate == nil:
+		return nil
+	case manual:
+		return invalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
+	}
+	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
+	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:
+		return nil
+	}
+	return invalidFix(field+".role", "a key of role "+roleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
+}
+
+// approvalWithDefaults fills in what the gate leaves out.
+func approvalWithDefaults(gate *windlassv1.Approval) {
+	if gate == nil {
+		return
+	}
+	gate.Role = orDefault(gate.Role, windlassv1.Role_ROLE_OWNER)
+	gate.Count = orDefault(gate.Count, 1)
+}

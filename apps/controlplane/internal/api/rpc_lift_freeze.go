@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// LiftFreeze ends a freeze and forgets it.
+func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.LiftFreezeResponse, error) {
+		have, err := c.freezes()
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(have, func(f model.Freeze) bool { return f.Name == req.GetName() })
+		if i < 0 {
+			return nil, missing("name", "freeze", req.GetName(), "List the freezes that there are with `windlass freeze list`.")
+		}
+		before, err := a.freezeView(c, have[i], c.at)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.DeleteFreeze(c.workspaceID, have[i].Name); err != nil {
+			return nil, fmt.Errorf("lift freeze %s: %w", have[i].Name, err)
+		}
+		ids, err := c.wakeHeld()
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.LiftFreezeResponse{AppIds: ids}, c.audit("freeze", have[i].ID, before, nil)
+	})
+	return res, err
+}

@@ -1,0 +1,180 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// keepEnded is how long a freeze that has ended is listed.
+const keepEnded = int64(30*24*time.Hour) / int64(time.Millisecond)
+
+// SetFreeze makes the freeze of that name, or changes it.
+func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (*windlassv1.SetFreezeResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetFreezeResponse, error) {
+		f, err := c.freezeOf(req)
+		if err != nil {
+			return nil, err
+		}
+		have, err := c.freezes()
+		if err != nil {
+			return nil, err
+		}
+		var before *windlassv1.Freeze
+		if i := slices.IndexFunc(have, func(g model.Freeze) bool { return g.Name == f.Name }); i >= 0 {
+			was := have[i]
+			f.ID = was.ID
+			if req.GetFrom() == 0 && was.From < f.From && (was.Until == 0 || was.Until > c.at) {
+				f.From = was.From
+			}
+			if before, err = a.freezeView(c, was, c.at); err != nil {
+				return nil, err
+			}
+		} else if have, err = c.forgetEnded(have); err != nil {
+			return nil, err
+		} else if len(have) >= model.MaxFreezes {
+			return nil, overLimit("name", fmt.Sprintf("the workspace has %d freezes, and may not have more", len(have)),
+				"Lift one that is not needed; one freeze has many windows.")
+		}
+		if err := checkTimes(f, c.at); err != nil {
+			return nil, err
+		}
+		after, err := a.freezeView(c, f, c.at)
+		if err != nil {
+			return nil, err
+		}
+		if before != nil && sameFreeze(before, after) {
+			return &windlassv1.SetFreezeResponse{Freeze: before}, nil
+		}
+		if err := c.PutFreeze(f); err != nil {
+			return nil, fmt.Errorf("store freeze %s: %w", f.Name, err)
+		}
+		if _, err := c.wakeHeld(); err != nil {
+			return nil, err
+		}
+		return &windlassv1.SetFreezeResponse{Freeze: after}, c.audit("freeze", f.ID, auditable(before), after)
+	})
+	return res, err
+}
+
+// auditable keeps a nil freeze from being one that is there.
+func auditable(f *windlassv1.Freeze) proto.Message {
+	if f == nil {
+		return nil
+	}
+	return f
+}
+
+// freezeOf is what the request asks for.
+func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
+	f := model.Freeze{
+		ID: ident.New("frz"), WorkspaceID: c.workspaceID, Name: req.GetName(), Reason: req.GetReason(),
+		OnStart: orDefault(req.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
+		From:    orDefault(req.GetFrom(), c.at), Until: req.GetUntil(), TimeZone: req.GetTimeZone(),
+		SetBy: c.by.Name, SetAt: c.at,
+	}
+	for _, w := range req.GetWeekly() {
+		f.Weekly = append(f.Weekly, model.FreezeWindow{Start: w.GetStart(), End: w.GetEnd()})
+	}
+	if req.GetProject() != "" && req.GetApp() != "" {
+		return f, invalidFix("app", "the freeze names a project and an app", "Use one of the two, or neither for the workspace.")
+	}
+	if req.GetProject() != "" {
+		p, err := c.api.project(c, c.workspaceID, req.GetProject(), "project")
+		if err != nil {
+			return f, err
+		}
+		f.ProjectID = p.ID
+	}
+	if req.GetApp() != "" {
+		app, err := c.api.app(c, c.workspaceID, req.GetApp(), false)
+		if err != nil {
+			return f, err
+		}
+		if err := alive(app); err != nil {
+			return f, err
+		}
+		f.AppID = app.ID
+	}
+	return f, nil
+}
+
+// checkTimes judges when the freeze is to be in force.
+func checkTimes(f model.Freeze, now int64) error {
+	switch {
+	case f.Until != 0 && f.Until <= now:
+		return invalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
+	case f.Until != 0 && f.Until <= f.From:
+		return invalidFix("until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
+	case len(f.Weekly) == 0 && f.TimeZone != "":
+		return invalidFix("time_zone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
+	case len(f.Weekly) == 0:
+		return nil
+	}
+	if _, err := freeze.Zone(f.TimeZone); err != nil {
+		return invalidFix("time_zone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
+	}
+	if at, err := freeze.Check(f, now); err != nil && at >= 0 {
+		return invalidFix(fmt.Sprintf("weekly[%d].start", at), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
+	} else if err != nil {
+		return invalidFix("weekly", err.Error(), "Leave weekly out for a freeze without a gap.")
+	}
+	if _, in := freeze.InForce(f, now); !in && freeze.NextAt(f, now) == 0 {
+		return invalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
+	}
+	return nil
+}
+
+func clockOf(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// sameFreeze compares what people asked for.
+func sameFreeze(a, b *windlassv1.Freeze) bool {
+	b = proto.CloneOf(b)
+	b.SetBy, b.SetAt = a.GetSetBy(), a.GetSetAt()
+	return proto.Equal(a, b)
+}
+
+// freezes of the workspace.
+func (c *change) freezes() ([]model.Freeze, error) {
+	rows, err := c.ListFreezes(c.workspaceID, model.AllFreezes())
+	if err != nil {
+		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
+	}
+	return rows, nil
+}
+
+// forgetEnded deletes what ended long ago, and returns the rest.
+func (c *change) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
+	for _, f := range have {
+		if f.Until == 0 || f.Until+keepEnded > c.at {
+			left = append(left, f)
+			continue
+		}
+		if err := c.DeleteFreeze(f.WorkspaceID, f.Name); err != nil && !c.api.cfg.IsNotFound(err) {
+			return nil, fmt.Errorf("forget freeze %s: %w", f.Name, err)
+		}
+	}
+	return left, nil
+}
+
+// wakeHeld has every rollout that a freeze holds be looked at again. A step that read the
+// freezes just before this call and is not committed yet is not among them: it looks
+// again by itself, a little later.
+func (c *change) wakeHeld() ([]string, error) {
+	ids, err := c.ListHeldApps(c.workspaceID)
+	if err != nil {
+		return nil, fmt.Errorf("list held apps: %w", err)
+	}
+	if err := c.Wake(ids, c.at, c.at); err != nil {
+		return nil, fmt.Errorf("wake held apps: %w", err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// MayBeFrozen tells whether a freeze may keep the rollout of the deployment from starting:
+// it is in flight, has not begun, is no way back, and nobody overrode freezes.
+func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
+	return r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && !r.CancelRequested && r.OverrideBy == "" &&
+		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING && d.Source != model.SourceRollback
+}
+
+// frozen tells whether a freeze keeps the target from starting. Whether a freeze refuses
+// or holds is a matter of calls: what was accepted is held by either. While it is, no
+// deadline runs; when it is no longer, its time begins anew.
+func (p *planner) frozen(d *model.Deployment) bool {
+	r := p.rollout
+	found, frozen := freeze.Found{}, false
+	if MayBeFrozen(*r, *d) {
+		found, frozen = freeze.Longest(p.in.Freezes, p.app, p.now)
+	}
+	was := r.HeldBy
+	switch {
+	case !frozen && r.HeldSince == 0:
+		return false
+	case !frozen:
+		why := fmt.Sprintf("freeze %s is over", was)
+		if r.OverrideBy != "" {
+			why = fmt.Sprintf("%s overrode freeze %s", r.OverrideBy, was)
+		}
+		p.log("RolloutReleased", fmt.Sprintf("%s, after %d s: it starts now", why, (p.now-r.HeldSince)/1000), d, "")
+		r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy = 0, 0, "", "", ""
+		if limit := d.Spec.GetProgressDeadline().AsDuration().Milliseconds(); limit > 0 {
+			r.Deadline = p.now + limit
+		}
+		return false
+	}
+	since := r.HeldSince
+	if since == 0 {
+		since, was = p.now, ""
+	}
+	r.HeldSince, r.HeldUntil, r.HeldBy = since, found.End, found.Name
+	r.HeldScope, r.HeldWhy, r.Deadline = freeze.Scope(found.Freeze), found.Reason, 0
+	if was != r.HeldBy {
+		p.log("RolloutHeld", HeldText(*r), d, "")
+	}
+	return true
+}
+
+// held tells whether a freeze keeps the rollout in flight from starting.
+func (p *planner) held() bool {
+	d := p.target()
+	return d != nil && p.rollout.HeldSince != 0 && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
+}
+
+// HeldText says what holds the rollout and until when, empty for nothing.
+func HeldText(r model.Rollout) string {
+	if r.HeldSince == 0 {
+		return ""
+	}
+	return FreezeText(r.HeldBy, r.HeldScope, r.HeldUntil, r.HeldWhy)
+}
+
+// FreezeText names a freeze, whose it is, its end and its reason.
+func FreezeText(name, scope string, until int64, reason string) string {
+	end := "until it is lifted"
+	if until != 0 {
+		end = "until " + time.UnixMilli(until).UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	return fmt.Sprintf("freeze %s of the %s, %s: %s", name, scope, end, reason)
+}
+
+// HeldMessage is HeldText as the app's status tells it.
+func HeldMessage(r model.Rollout) string {
+	return fmt.Sprintf("v%d is held by %s", r.Version, HeldText(r))
+}

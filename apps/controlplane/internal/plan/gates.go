@@ -1,0 +1,194 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Gates are where a staged rollout waits for approvals: at a step, before promotion, at a
+// wave's end. A gate adds to what the place waits for and takes nothing off it: pauses,
+// bake times and analysis hold as they do without it, and neither promotion nor the end of
+// a bake opens it. Approvals are kept with what they are of, and go when that serves no
+// longer.
+
+// GateRefusal is why somebody's word does not take a rollout past a gate, and what would.
+type GateRefusal struct {
+	Message, Fix string
+	// NotApprover: there is a gate that waits, and not for this key.
+	NotApprover bool
+}
+
+func (r *GateRefusal) Error() string { return r.Message }
+
+// gateRole is the least role of those who may approve.
+func gateRole(gate *windlassv1.Approval) windlassv1.Role {
+	if gate.GetRole() == windlassv1.Role_ROLE_UNSPECIFIED {
+		return windlassv1.Role_ROLE_OWNER
+	}
+	return gate.GetRole()
+}
+
+func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount())) }
+
+// Missing says who has to approve yet, empty for nobody.
+func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval) string {
+	left := gateCount(gate) - len(given)
+	if gate == nil || left <= 0 {
+		return ""
+	}
+	role := strings.ToLower(strings.TrimPrefix(gateRole(gate).String(), "ROLE_"))
+	text := "approval by a key of role " + role
+	if left > 1 {
+		text = fmt.Sprintf("approval by %d keys of role %s", left, role)
+	}
+	var but []string
+	if gate.GetNotDeployer() && c.DeployedBy != "" {
+		but = append(but, "not by "+c.DeployedBy+", who deployed it")
+	}
+	if len(given) > 0 {
+		var names []string
+		for _, a := range given {
+			names = append(names, a.By)
+		}
+		but = append(but, strings.Join(names, " and ")+" approved")
+	}
+	if len(but) > 0 {
+		text += " (" + strings.Join(but, "; ") + ")"
+	}
+	return text
+}
+
+// StepGate is the gate of the step that the region waits at, nil for none.
+func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
+	all := stops(c.Policy)
+	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) {
+		return nil
+	}
+	return all[st.Step].approval
+}
+
+// WaveGate is the gate at the end of a wave all of whose regions have moved, nil for none.
+func WaveGate(c *model.Course, w model.CourseWave) *windlassv1.Approval {
+	if w.State != waveBaking && w.State != waveDone {
+		return nil
+	}
+	return wavePolicy(c, w).GetApproval()
+}
+
+// Shut tells whether the gate has not all its approvals.
+func Shut(c *model.Course, gate *windlassv1.Approval, given []model.Approval) bool {
+	return Missing(c, gate, given) != ""
+}
+
+// gateAt is a gate that the rollout waits at.
+type gateAt struct {
+	gate  *windlassv1.Approval
+	given *[]model.Approval
+	// where it is, for people; region is nil at a wave's end.
+	where  string
+	region *model.CourseRegion
+}
+
+// gates that the rollout waits at, open ones included. name tells the regions' names.
+func gates(c *model.Course, name func(string) string) (out []gateAt) {
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		for j := range w.Regions {
+			st := &w.Regions[j]
+			if gate := StepGate(c, *st); gate != nil {
+				where := fmt.Sprintf("step %d of %d of wave %s in %s", st.Step+1, Steps(c.Policy), w.Name, name(st.RegionID))
+				out = append(out, gateAt{gate, &st.Approvals, where, st})
+			}
+		}
+		if gate := WaveGate(c, *w); gate != nil && w.State == waveBaking {
+			out = append(out, gateAt{gate, &w.Approvals, "the end of wave " + w.Name, nil})
+		}
+	}
+	return out
+}
+
+// Approve gives somebody's approval at the gates that the rollout waits at. It tells at
+// which it counts, and who is missing where. Given again it changes nothing.
+func Approve(c *model.Course, by model.Approval, name func(string) string) (where, missing []string, err error) {
+	if c.Back {
+		return nil, nil, errGoingBack
+	}
+	said, refused := false, error(nil)
+	for _, g := range gates(c, name) {
+		switch {
+		case slices.ContainsFunc(*g.given, func(a model.Approval) bool { return a.ByID == by.ByID }):
+			said = true
+		case !Shut(c, g.gate, *g.given):
+			said = true // it needs nobody any more
+		default:
+			if err := mayApprove(c, g, by); err != nil {
+				refused = cmp.Or(refused, err)
+				break
+			}
+			// Not in place: views share it.
+			*g.given = append(slices.Clone(*g.given), by)
+			where = append(where, g.where)
+			if g.region != nil && !Shut(c, g.gate, *g.given) {
+				g.region.ScoredAt = by.At
+			}
+		}
+		if text := Missing(c, g.gate, *g.given); text != "" {
+			missing = append(missing, g.where+" needs "+text)
+		}
+	}
+	switch {
+	case len(where) > 0 || said:
+		return where, missing, nil
+	case refused != nil:
+		return nil, nil, refused
+	}
+	return nil, nil, &Refusal{"the rollout waits for no approval now", "`windlass rollout status` shows what it waits for."}
+}
+
+// mayApprove fails for who may not, at the gate.
+func mayApprove(c *model.Course, g gateAt, by model.Approval) error {
+	needs := g.where + " needs " + Missing(c, g.gate, *g.given)
+	switch {
+	case by.Role < gateRole(g.gate):
+		role := strings.ToLower(strings.TrimPrefix(by.Role.String(), "ROLE_"))
+		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, role), "Have somebody approve who may.", true}
+	case g.gate.GetNotDeployer() && by.ByID == c.DeployedByID:
+		return &GateRefusal{needs, "Have somebody else approve.", true}
+	}
+	return nil
+}
+
+// shutBefore is the refusal of a promotion that only gates are in the way of; nil: none is.
+func shutBefore(c *model.Course) error {
+	for _, g := range gates(c, func(id string) string { return id }) {
+		if g.region == nil || !Shut(c, g.gate, *g.given) {
+			continue
+		}
+		return &GateRefusal{
+			Message: fmt.Sprintf("step %d of the rollout needs %s: to promote it is not enough", g.region.Step+1, Missing(c, g.gate, *g.given)),
+			Fix:     "Have it approved with `windlass rollout approve`.",
+		}
+	}
+	return nil
+}
+
+// approvedBy tells who opened the gate, empty if there is none.
+func approvedBy(gate *windlassv1.Approval, given []model.Approval) string {
+	if gate == nil {
+		return ""
+	}
+	var parts []string
+	for _, a := range given {
+		text := a.By
+		if a.Comment != "" {
+			text += " (" + a.Comment + ")"
+		}
+		parts = append(parts, text)
+	}
+	return "; approved by " + strings.Join(parts, ", ")
+}

@@ -1,0 +1,54 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func (t *tx) PutFreeze(f model.Freeze) error { return t.freezes.put(f) }
+
+func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, error) {
+	rows := t.freezes.list(func(f model.Freeze) bool { return f.WorkspaceID == workspaceID })
+	return page(rows, p, func(f model.Freeze) string { return f.Name }), nil
+}
+
+func (t *tx) DeleteFreeze(workspaceID, name string) error {
+	key := pair{workspaceID, name}
+	if _, ok, err := t.freezes.lock(key); err != nil {
+		return err
+	} else if !ok {
+		return notFound("freeze", name)
+	}
+	return t.freezes.delete(key)
+}
+
+func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
+	return t.deleteFreezes(func(f model.Freeze) bool {
+		return f.WorkspaceID == workspaceID &&
+			(f.ProjectID != "" && f.ProjectID == projectID || f.AppID != "" && f.AppID == appID)
+	})
+}
+
+func (t *tx) deleteFreezes(which func(model.Freeze) bool) error {
+	for _, f := range t.freezes.list(which) {
+		if err := t.freezes.delete(pair{f.WorkspaceID, f.Name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) ListHeldApps(workspaceID string) ([]string, error) {
+	var ids []string
+	for _, a := range t.apps.list(func(a model.App) bool {
+		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.RolloutID != ""
+	}) {
+		if r, ok := t.rollouts.get(a.RolloutID); ok && r.HeldSince > 0 {
+			ids = append(ids, a.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}

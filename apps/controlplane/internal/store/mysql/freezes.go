@@ -1,0 +1,57 @@
+package mysql
+
+import (
+	"fmt"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/db/gen"
+)
+
+func freeze(r gen.Freeze) (model.Freeze, error) {
+	f := model.Freeze{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, ProjectID: r.ProjectID, AppID: r.AppID, Reason: r.Reason,
+		OnStart: windlassv1.Freeze_OnStart(r.OnStart), From: r.StartsAt, Until: r.EndsAt,
+		TimeZone: r.TimeZone, SetBy: r.SetBy, SetAt: r.SetAt,
+	}
+	if err := decodeJSON(r.Weekly, &f.Weekly); err != nil {
+		return f, fmt.Errorf("weekly windows of freeze %q: %w", r.Name, err)
+	}
+	return f, nil
+}
+
+func (t *tx) PutFreeze(f model.Freeze) error {
+	weekly, err := encodeJSON(f.Weekly)
+	if err != nil {
+		return fmt.Errorf("store: weekly windows of freeze %q: %w", f.Name, err)
+	}
+	return t.err(t.q.PutFreeze(t.ctx, gen.PutFreezeParams{
+		ID: f.ID, WorkspaceID: f.WorkspaceID, Name: f.Name, ProjectID: f.ProjectID, AppID: f.AppID, Reason: f.Reason,
+		OnStart: int32(f.OnStart), StartsAt: f.From, EndsAt: f.Until, Weekly: weekly,
+		TimeZone: f.TimeZone, SetBy: clip(f.SetBy, maxName), SetAt: f.SetAt,
+	}), "put freeze", f.Name)
+}
+
+func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, error) {
+	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezes(t.ctx, gen.ListFreezesParams{
+		WorkspaceID: workspaceID, After: p.After, Limit: limit(p.Limit),
+	}))
+}
+
+func (t *tx) DeleteFreeze(workspaceID, name string) error {
+	n, err := t.q.DeleteFreeze(t.ctx, gen.DeleteFreezeParams{WorkspaceID: workspaceID, Name: name})
+	return t.found(n, err, "delete freeze", name)
+}
+
+func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
+	return t.err(t.q.DeleteFreezesOf(t.ctx, gen.DeleteFreezesOfParams{
+		WorkspaceID: workspaceID, ProjectID: projectID, AppID: appID,
+	}), "delete freezes of", projectID+appID)
+}
+
+func (t *tx) ListHeldApps(workspaceID string) ([]string, error) {
+	ids, err := t.q.ListHeldApps(t.ctx, workspaceID)
+	return ids, t.err(err, "list held apps of", workspaceID)
+}

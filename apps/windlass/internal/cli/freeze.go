@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) freezeCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "freeze", Aliases: []string{"freezes"}, Short: "Keep rollouts from starting, now or at certain times",
+		Long: `While a freeze is in force no rollout starts that it is about: of the workspace, of a
+project or of an app. A deploy is refused or, with --hold, accepted and held until the
+freeze is over. What has begun goes on; scaling, rolling back, aborting and deleting are
+never frozen. A new value of a secret that a frozen app runs with is refused, since it
+replaces instances. Owners start what is frozen with --override-freeze "why".`,
+	}
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			all, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Freeze, *windlassv1.PageResponse, error) {
+				resp, err := a.clients.freezes.ListFreezes(ctx, &windlassv1.ListFreezesRequest{Page: p})
+				return resp.GetFreezes(), resp.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, all, func(w *tabwriter.Writer) { freezeTable(w, all) })
+		}),
+	}
+	lift := &cobra.Command{
+		Use: "lift NAME", Short: "End a freeze and forget it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.freezes.LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Mutation: mutation(), Name: args[0]})
+			if err != nil {
+				return err
+			}
+			a.infof("freeze %s is lifted; rollouts that were held and start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
+			if a.output == "table" {
+				return nil
+			}
+			return a.show(resp, nil)
+		}),
+	}
+	return group(c, list, a.setFreezeCommand(), lift)
+}
+
+func (a *app) setFreezeCommand() *cobra.Command {
+	var f freezeFlags
+	c := &cobra.Command{
+		Use: "set NAME --reason WHY", Short: "Make a freeze, or change the one of that name", Args: cobra.ExactArgs(1),
+		Long: `Set makes a freeze of the workspace, or of --project or --app. It is in force from --from
+(now) until --until, or for --for, or until it is lifted; with --weekly only in those
+windows, by the clocks of --time-zone. A window is "Fri 16:00 - Mon 08:00", every week, or
+"22:00 - 06:00", every day. Times are RFC 3339 or "2026-12-24 18:00", which is of --time-zone
+or else of this machine's. What is left out a freeze has no longer.`,
+		Example: `  windlass freeze set incident --reason "we look into 4711" --for 2h
+  windlass freeze set christmas --reason "nobody is here" --hold --from 2026-12-24 --until 2026-12-27
+  windlass freeze set weekends --reason "nobody is on call" --app chat --weekly "Fri 16:00 - Mon 08:00" --time-zone Europe/London`,
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req, err := f.request(args[0], time.Now())
+			if err != nil {
+				return err
+			}
+			if req.App != "" {
+				req.App = a.appPath(req.App)
+			}
+			resp, err := a.clients.freezes.SetFreeze(ctx, req)
+			if err != nil {
+				return err
+			}
+			return a.show(resp.Freeze, func(w *tabwriter.Writer) { freezeTable(w, []*windlassv1.Freeze{resp.Freeze}) })
+		}),
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.reason, "reason", "", "why, for everybody whom it stops")
+	flags.StringVar(&f.project, "project", "", "of this project")
+	flags.StringVar(&f.app, "app", "", "of this app")
+	flags.BoolVar(&f.hold, "hold", false, "hold what would start, instead of refusing it")
+	flags.StringVar(&f.from, "from", "", "when it begins; default: now")
+	flags.StringVar(&f.until, "until", "", "when it ends; default: when it is lifted")
+	flags.DurationVar(&f.lasts, "for", 0, "how long it lasts, instead of --until")
+	flags.StringArrayVar(&f.weekly, "weekly", nil, "a window that comes back, START - END; may be repeated")
+	flags.StringVar(&f.zone, "time-zone", "", "of the windows, such as Europe/London")
+	must(c.MarkFlagRequired("reason"))
+	return c
+}
+
+// freezeFlags are a freeze as it is typed.
+type freezeFlags struct {
+	reason, project, app, from, until, zone string
+	hold                                    bool
+	lasts                                   time.Duration
+	weekly                                  []string
+}
+
+func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeRequest, error) {
+	req := &windlassv1.SetFreezeRequest{
+		Mutation: mutation(), Name: name, Reason: f.reason, Project: f.project, App: f.app,
+		OnStart: windlassv1.Freeze_ON_START_REFUSE,
+	}
+	if f.hold {
+		req.OnStart = windlassv1.Freeze_ON_START_HOLD
+	}
+	zone := time.Local
+	if f.zone != "" {
+		var err error
+		if zone, err = time.LoadLocation(f.zone); err != nil {
+			return nil, fmt.Errorf("--time-zone=%q: name it as the time zone database does, for example Europe/London", f.zone)
+		}
+	}
+	var err error
+	if req.From, err = moment("from", f.from, zone); err != nil {
+		return nil, err
+	}
+	if req.Until, err = moment("until", f.until, zone); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.lasts < 0:
+		return nil, fmt.Errorf("--for=%s: use a duration above 0", f.lasts)
+	case f.lasts > 0 && f.until != "":
+		return nil, errors.New("--for and --until both say when it ends: use one of them")
+	case f.lasts > 0 && req.From != 0:
+		req.Until = req.From + f.lasts.Milliseconds()
+	case f.lasts > 0:
+		req.Until = now.Add(f.lasts).UnixMilli()
+	}
+	for _, text := range f.weekly {
+		start, end, ok := strings.Cut(text, "-")
+		if !ok {
+			return nil, fmt.Errorf(`--weekly=%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, text)
+		}
+		req.Weekly = append(req.Weekly, &windlassv1.WeeklyWindow{Start: strings.TrimSpace(start), End: strings.TrimSpace(end)})
+	}
+	if len(req.Weekly) > 0 {
+		req.TimeZone = f.zone
+	}
+	return req, nil
+}
+
+// moment reads a time, in unix ms; 0 for an empty one.
+func moment(flag, text string, zone *time.Location) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02"} {
+		if at, err := time.ParseInLocation(layout, text, zone); err == nil {
+			return at.UnixMilli(), nil
+		}
+	}
+	return 0, fmt.Errorf(`--%s=%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, flag, text)
+}
+
+func freezeTable(w *tabwriter.Writer, all []*windlassv1.Freeze) {
+	row(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "SET BY", "REASON")
+	for _, f := range all {
+		row(w, f.Name, freezeScope(f), map[bool]string{true: "held", false: "refused"}[f.OnStart == windlassv1.Freeze_ON_START_HOLD],
+			freezeState(f), freezeTimes(f), dash(f.SetBy), firstLine(f.Reason))
+	}
+}
+
+func freezeScope(f *windlassv1.Freeze) string {
+	switch {
+	case f.App != "":
+		return "app " + f.App
+	case f.Project != "":
+		return "project " + f.Project
+	}
+	return "workspace"
+}
+
+func freezeState(f *windlassv1.Freeze) string {
+	switch {
+	case f.InForce && f.InForceUntil == 0:
+		return "in force"
+	case f.InForce:
+		return "in force until " + clock(f.InForceUntil)
+	case f.NextAt != 0:
+		return "again at " + clock(f.NextAt)
+	}
+	return "over"
+}
+
+func freezeTimes(f *windlassv1.Freeze) string {
+	text := "from " + clock(f.From)
+	if f.Until != 0 {
+		text += " to " + clock(f.Until)
+	}
+	var windows []string
+	for _, v := range f.Weekly {
+		windows = append(windows, v.Start+" - "+v.End)
+	}
+	if len(windows) > 0 {
+		text += ", " + strings.Join(windows, ", ") + " " + f.TimeZone
+	}
+	return text
+}
+
+// holdText says what holds a rollout, empty for nothing.
+func holdText(h *windlassv1.FreezeHold) string {
+	if h == nil {
+		return ""
+	}
+	end := "until it is lifted"
+	if h.Until != 0 {
+		end = "until " + clock(h.Until)
+	}
+	return fmt.Sprintf("held by freeze %s of the %s, %s: %s", h.Freeze, h.Scope, end, firstLine(h.Reason))
+}
+
+// overrideFlag lets a command start what is frozen.
+func overrideFlag(c *cobra.Command, why *string) {
+	c.Flags().StringVar(why, "override-freeze", "", "start it in spite of a freeze, and why (owners)")
+}

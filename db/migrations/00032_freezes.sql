@@ -1,0 +1,20 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- Times in which no rollout starts, of a workspace, or of the one project or app that is
+-- named. weekly is JSON: the windows that come back.
+CREATE TABLE IF NOT EXISTS freezes (
+    id           VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    name         VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    project_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    reason       VARCHAR(1024) NOT NULL,
+    on_start     INT NOT NULL,
+    starts_at    BIGINT NOT NULL,
+    ends_at      BIGINT NOT NULL,
+    weekly       BLOB NOT NULL,
+    time_zone    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    set_by       VARCHAR(255) NOT NULL,
+    set_at       BIGINT NOT NULL,
+    PRIMARY KEY (workspace_id, name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;

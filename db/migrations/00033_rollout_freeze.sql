@@ -1,0 +1,11 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+-- What freeze holds the rollout, or held it last, and who let it start all the same.
+ALTER TABLE rollouts
+    ADD COLUMN IF NOT EXISTS held_since   BIGINT NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS held_until   BIGINT NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS held_by      VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS held_scope   VARCHAR(255) NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS held_why     VARCHAR(1024) NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS override_by  VARCHAR(255) NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS override_why VARCHAR(1024) NOT NULL DEFAULT '';

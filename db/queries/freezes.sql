@@ -1,0 +1,24 @@
+-- name: PutFreeze :exec
+REPLACE INTO freezes (
+    id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: ListFreezes :many
+SELECT * FROM freezes WHERE workspace_id = ? AND name > sqlc.arg(after) ORDER BY name LIMIT ?;
+
+-- name: DeleteFreeze :execrows
+DELETE FROM freezes WHERE workspace_id = ? AND name = ?;
+
+-- name: DeleteFreezesOf :exec
+-- Those of a project or of an app that is forgotten.
+DELETE FROM freezes
+WHERE workspace_id = sqlc.arg(workspace_id)
+  AND (project_id <> '' AND project_id = sqlc.arg(project_id) OR app_id <> '' AND app_id = sqlc.arg(app_id));
+
+-- name: DeleteFreezesOfWorkspace :exec
+DELETE FROM freezes WHERE workspace_id = ?;
+
+-- name: ListHeldApps :many
+SELECT a.id FROM apps a JOIN rollouts r ON r.id = a.rollout_id
+WHERE a.workspace_id = ? AND a.deleted_at = 0 AND a.rollout_id <> '' AND r.held_since > 0
+ORDER BY a.id;
