@@ -31,6 +31,7 @@ type client struct {
 	history      windlassv1connect.HistoryServiceClient
 	access       windlassv1connect.AccessServiceClient
 	workspaces   windlassv1connect.WorkspaceServiceClient
+	freezes      windlassv1connect.FreezeServiceClient
 	agent        agentv1connect.AgentServiceClient
 }
 
@@ -49,6 +50,7 @@ func newClient(url, key string) *client {
 		history:      windlassv1connect.NewHistoryServiceClient(h, url, options...),
 		access:       windlassv1connect.NewAccessServiceClient(h, url, options...),
 		workspaces:   windlassv1connect.NewWorkspaceServiceClient(h, url, options...),
+		freezes:      windlassv1connect.NewFreezeServiceClient(h, url, options...),
 		agent:        agentv1connect.NewAgentServiceClient(h, url, options...),
 	}
 }
