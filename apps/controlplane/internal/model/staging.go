@@ -66,6 +66,23 @@ type Course struct {
 	// instance. Empty for none.
 	RetainedID    string
 	RetainedUntil int64
+	// CatchesUp: it is the course of a region that is behind. What people would have to
+	// promote is live already.
+	CatchesUp bool
+	// Behind are the regions that have yet to catch up, by id.
+	Behind []Behind
+}
+
+// Behind is a region that was out of reach when the app moved on. It is as it was, until
+// it has returned and caught up with the version that is live.
+type Behind struct {
+	RegionID string
+	// DeploymentID is what is to serve there until then, whatever else is live; empty if
+	// nothing was there before.
+	DeploymentID string
+	// Course of the region alone, by the policy of the rollout that left it behind. Back:
+	// it was lost on the way back to what is live, and has only to come to that again.
+	Course *Course
 }
 
 // CourseWave is where a wave of it is.
@@ -156,6 +173,10 @@ func (c *Course) Clone() *Course {
 			out.Waves[i].Regions[j].Checks = slices.Clone(out.Waves[i].Regions[j].Checks)
 		}
 	}
+	out.Behind = slices.Clone(c.Behind)
+	for i := range out.Behind {
+		out.Behind[i].Course = c.Behind[i].Course.Clone()
+	}
 	return &out
 }
 
@@ -164,12 +185,30 @@ func (c *Course) Equal(other *Course) bool {
 	if c == nil || other == nil {
 		return c == other
 	}
-	if !proto.Equal(c.Policy, other.Policy) {
+	if !proto.Equal(c.Policy, other.Policy) || !slices.EqualFunc(c.Behind, other.Behind, Behind.equal) {
 		return false
 	}
 	a, b := *c, *other
 	a.Policy, b.Policy = nil, nil
+	a.Behind, b.Behind = nil, nil
 	return reflect.DeepEqual(a, b)
+}
+
+func (b Behind) equal(other Behind) bool {
+	return b.RegionID == other.RegionID && b.DeploymentID == other.DeploymentID && b.Course.Equal(other.Course)
+}
+
+// BehindIn finds what the region is behind with; nil: it is not.
+func (c *Course) BehindIn(region string) *Behind {
+	if c == nil {
+		return nil
+	}
+	for i := range c.Behind {
+		if c.Behind[i].RegionID == region {
+			return &c.Behind[i]
+		}
+	}
+	return nil
 }
 
 // Active tells whether the course is that of the rollout, and not over.
@@ -190,6 +229,12 @@ func (c *Course) Retained() string {
 type storedCourse struct {
 	course
 	PolicyProto []byte
+	Behind      []storedBehind `json:",omitempty"`
+}
+
+type storedBehind struct {
+	RegionID, DeploymentID string
+	Course                 json.RawMessage
 }
 
 type course Course
@@ -204,7 +249,14 @@ func EncodeCourse(c *Course) ([]byte, error) {
 	if s.PolicyProto, err = proto.Marshal(c.Policy); err != nil {
 		return nil, fmt.Errorf("encode policy of rollout %s: %w", c.RolloutID, err)
 	}
-	s.Policy = nil
+	s.Policy, s.course.Behind = nil, nil
+	for _, behind := range c.Behind {
+		b, err := EncodeCourse(behind.Course)
+		if err != nil {
+			return nil, err
+		}
+		s.Behind = append(s.Behind, storedBehind{behind.RegionID, behind.DeploymentID, b})
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode course of rollout %s: %w", c.RolloutID, err)
@@ -225,6 +277,13 @@ func DecodeCourse(b []byte) (*Course, error) {
 	c.Policy = &windlassv1.RolloutPolicy{}
 	if err := proto.Unmarshal(s.PolicyProto, c.Policy); err != nil {
 		return nil, fmt.Errorf("decode policy of rollout %s: %w", c.RolloutID, err)
+	}
+	for _, behind := range s.Behind {
+		of, err := DecodeCourse(behind.Course)
+		if err != nil {
+			return nil, fmt.Errorf("region %s: %w", behind.RegionID, err)
+		}
+		c.Behind = append(c.Behind, Behind{behind.RegionID, behind.DeploymentID, of})
 	}
 	return &c, nil
 }

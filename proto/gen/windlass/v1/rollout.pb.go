@@ -274,6 +274,15 @@ const (
 	Wave_ON_UNREACHABLE_WAIT Wave_OnUnreachable = 1
 	// It is a failure of the region.
 	Wave_ON_UNREACHABLE_FAIL Wave_OnUnreachable = 2
+	// It is left out for now, as it is, and the others go on without it. When it returns
+	// before its wave has moved, it joins the wave; else it catches up with the version
+	// that is live once the rollout is over, by the same policy: strategy, steps, analysis,
+	// bake time and max_parallel. What waits for somebody to promote waits no more then:
+	// the version is live. If it fails there, the region goes back to what it had (with
+	// on_failure pause it stays as it is), and RetryRollout or the next version try again.
+	// The last region that can be reached is waited for: a version that serves nowhere is
+	// never live.
+	Wave_ON_UNREACHABLE_SKIP Wave_OnUnreachable = 3
 )
 
 // Enum value maps for Wave_OnUnreachable.
@@ -282,11 +291,13 @@ var (
 		0: "ON_UNREACHABLE_UNSPECIFIED",
 		1: "ON_UNREACHABLE_WAIT",
 		2: "ON_UNREACHABLE_FAIL",
+		3: "ON_UNREACHABLE_SKIP",
 	}
 	Wave_OnUnreachable_value = map[string]int32{
 		"ON_UNREACHABLE_UNSPECIFIED": 0,
 		"ON_UNREACHABLE_WAIT":        1,
 		"ON_UNREACHABLE_FAIL":        2,
+		"ON_UNREACHABLE_SKIP":        3,
 	}
 )
 
@@ -386,6 +397,8 @@ const (
 	RegionProgress_STATE_BACK RegionProgress_State = 5
 	// It failed, and is left as it is.
 	RegionProgress_STATE_FAILED RegionProgress_State = 6
+	// It is out of reach, and left out for now.
+	RegionProgress_STATE_SKIPPED RegionProgress_State = 7
 )
 
 // Enum value maps for RegionProgress_State.
@@ -398,6 +411,7 @@ var (
 		4: "STATE_GOING_BACK",
 		5: "STATE_BACK",
 		6: "STATE_FAILED",
+		7: "STATE_SKIPPED",
 	}
 	RegionProgress_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -407,6 +421,7 @@ var (
 		"STATE_GOING_BACK":  4,
 		"STATE_BACK":        5,
 		"STATE_FAILED":      6,
+		"STATE_SKIPPED":     7,
 	}
 )
 
@@ -1461,6 +1476,10 @@ type RolloutProgress struct {
 	PromotionHeld bool `protobuf:"varint,8,opt,name=promotion_held,json=promotionHeld,proto3" json:"promotion_held,omitempty"`
 	// Until when the version that it replaced is kept at full size; 0: it is not.
 	RetainedUntil int64 `protobuf:"varint,9,opt,name=retained_until,json=retainedUntil,proto3" json:"retained_until,omitempty"`
+	// Regions that rollouts left out because they were out of reach, and that have yet to
+	// catch up: each with old, the version that serves there, and new, the live one. A
+	// rollout that comes meanwhile takes them along.
+	Behind        []*WaveProgress `protobuf:"bytes,16,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1556,6 +1575,13 @@ func (x *RolloutProgress) GetRetainedUntil() int64 {
 		return x.RetainedUntil
 	}
 	return 0
+}
+
+func (x *RolloutProgress) GetBehind() []*WaveProgress {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
 }
 
 type WaveProgress struct {
@@ -2988,7 +3014,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1d\n" +
 	"\x05pause\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05pause\x121\n" +
 	"\bapproval\x18\n" +
-	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\xb0\x06\n" +
+	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\xc9\x06\n" +
 	"\x04Wave\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04name\x12K\n" +
 	"\aregions\x18\x02 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12?\n" +
@@ -3007,11 +3033,12 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ON_FAILURE_ROLLBACK_ALL\x10\x01\x12\x1e\n" +
 	"\x1aON_FAILURE_ROLLBACK_REGION\x10\x02\x12\x14\n" +
-	"\x10ON_FAILURE_PAUSE\x10\x03\"a\n" +
+	"\x10ON_FAILURE_PAUSE\x10\x03\"z\n" +
 	"\rOnUnreachable\x12\x1e\n" +
 	"\x1aON_UNREACHABLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ON_UNREACHABLE_WAIT\x10\x01\x12\x17\n" +
-	"\x13ON_UNREACHABLE_FAIL\x10\x02\"\xd4\x02\n" +
+	"\x13ON_UNREACHABLE_FAIL\x10\x02\x12\x17\n" +
+	"\x13ON_UNREACHABLE_SKIP\x10\x03\"\x87\x03\n" +
 	"\x0fRolloutProgress\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\x06policy\x12\x1d\n" +
 	"\n" +
@@ -3023,7 +3050,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\tpaused_at\x18\x06 \x01(\x03R\bpausedAt\x12/\n" +
 	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\x12%\n" +
 	"\x0epromotion_held\x18\b \x01(\bR\rpromotionHeld\x12%\n" +
-	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\"\xd6\x02\n" +
+	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\x121\n" +
+	"\x06behind\x18\x10 \x03(\v2\x19.windlass.v1.WaveProgressR\x06behind\"\xd6\x02\n" +
 	"\fWaveProgress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.windlass.v1.WaveProgress.StateR\x05state\x12!\n" +
@@ -3036,7 +3064,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xf2\x05\n" +
+	"STATE_DONE\x10\x04\"\x85\x06\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -3055,7 +3083,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\x122\n" +
 	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\x127\n" +
 	"\x18waits_for_capacity_since\x18\x15 \x01(\x03R\x15waitsForCapacitySince\x129\n" +
-	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\"\x8d\x01\n" +
+	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\"\xa0\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -3064,7 +3092,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x10STATE_GOING_BACK\x10\x04\x12\x0e\n" +
 	"\n" +
 	"STATE_BACK\x10\x05\x12\x10\n" +
-	"\fSTATE_FAILED\x10\x06\"u\n" +
+	"\fSTATE_FAILED\x10\x06\x12\x11\n" +
+	"\rSTATE_SKIPPED\x10\a\"u\n" +
 	"\x0fVersionProgress\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
@@ -3252,48 +3281,49 @@ var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	8,  // 24: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
 	7,  // 25: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
 	18, // 26: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	5,  // 27: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	19, // 28: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	9,  // 29: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	6,  // 30: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	20, // 31: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	20, // 32: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	14, // 33: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	9,  // 34: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	41, // 35: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	17, // 36: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	42, // 37: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
-	21, // 38: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	43, // 39: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	21, // 40: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	44, // 41: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	45, // 42: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 43: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 44: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 45: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 46: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 47: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
-	22, // 48: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	24, // 49: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	26, // 50: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	28, // 51: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	30, // 52: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	32, // 53: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	34, // 54: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	36, // 55: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
-	23, // 56: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	25, // 57: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	27, // 58: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	29, // 59: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	31, // 60: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	33, // 61: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	35, // 62: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	37, // 63: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
-	56, // [56:64] is the sub-list for method output_type
-	48, // [48:56] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	18, // 27: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
+	5,  // 28: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	19, // 29: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	9,  // 30: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	6,  // 31: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	20, // 32: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	20, // 33: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	14, // 34: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	9,  // 35: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	41, // 36: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	17, // 37: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	42, // 38: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	21, // 39: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	43, // 40: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	21, // 41: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	44, // 42: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	45, // 43: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 44: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 45: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 46: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 47: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	45, // 48: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	22, // 49: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	24, // 50: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	26, // 51: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	28, // 52: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	30, // 53: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	32, // 54: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	34, // 55: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	36, // 56: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	23, // 57: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	25, // 58: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	27, // 59: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	29, // 60: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	31, // 61: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	33, // 62: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	35, // 63: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	37, // 64: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	57, // [57:65] is the sub-list for method output_type
+	49, // [49:57] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }

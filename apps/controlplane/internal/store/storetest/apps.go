@@ -266,6 +266,9 @@ func testStagings(t *testing.T, setup setup) {
 				}},
 			}},
 		}
+		s.Course.Behind = []model.Behind{{RegionID: "reg_2", DeploymentID: "dep_1", Course: &model.Course{
+			RolloutID: "rol_1", Policy: &windlassv1.RolloutPolicy{MaxSurge: "1"}, CatchesUp: true, OldSizes: map[string]int32{"reg_2": 1},
+		}}}
 		s.UpdatedAt++
 		put(w, s)
 		same(t, s, staging(w, app.ID))

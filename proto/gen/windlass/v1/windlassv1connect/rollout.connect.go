@@ -67,7 +67,7 @@ type RolloutServiceClient interface {
 	// Goes on after a pause of a person's.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
 	// Tries the regions again that failed, after a pause that their wave's on_failure
-	// made.
+	// made, and those that failed to catch up with the version that is live.
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
 	// Ends the bake time of the wave that is baking now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
@@ -241,7 +241,7 @@ type RolloutServiceHandler interface {
 	// Goes on after a pause of a person's.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
 	// Tries the regions again that failed, after a pause that their wave's on_failure
-	// made.
+	// made, and those that failed to catch up with the version that is live.
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
 	// Ends the bake time of the wave that is baking now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
