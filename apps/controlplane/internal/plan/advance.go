@@ -297,8 +297,14 @@ func (p *planner) allAcknowledged(d *model.Deployment) bool {
 
 func (p *planner) goLive(d *model.Deployment) {
 	old := p.live()
+	if p.staged() {
+		p.leaveBehind(d)
+	}
 	var figures []string
 	for _, t := range p.activeRows(d.ID) {
+		if p.isBehind(t.RegionID) {
+			continue
+		}
 		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
 	}
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
@@ -316,7 +322,11 @@ func (p *planner) goLive(d *model.Deployment) {
 		}
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
-	p.log("LiveMoved", "every region serves it: "+strings.Join(figures, ", "), d, "")
+	who := "every region serves it: "
+	if p.whole != nil && len(p.whole.Behind) > 0 {
+		who = "every region but those left behind serves it: "
+	}
+	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
 	switch {
 	case retain:
 		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.course.Policy)/1000), old, "")

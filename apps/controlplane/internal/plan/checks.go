@@ -137,7 +137,7 @@ func (p *planner) measure(
 	}
 	fresh := p.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(p.now-check.Since)*time.Millisecond))
 	var old *analysis.Subject
-	if live := p.live(); compares && live != nil {
+	if live := p.deps[p.olderIn(st.RegionID)]; compares && live != nil {
 		s := p.subject(live, st.RegionID, fresh.Window)
 		old = &s
 	}
@@ -160,7 +160,7 @@ func (p *planner) hook(
 		RolloutID: p.course.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
 		Region: p.regionName(st.RegionID), Wave: w.Name, Stage: analysis.StageBake, Since: check.Since,
 	}
-	if live := p.live(); live != nil && live.ID != d.ID {
+	if live := p.deps[p.olderIn(st.RegionID)]; live != nil && live.ID != d.ID {
 		call.OldDeployment = &analysis.Release{ID: live.ID, Version: live.Version}
 	}
 	if compares {

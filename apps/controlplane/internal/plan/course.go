@@ -11,7 +11,7 @@ import (
 // NextCourse is the course that a new rollout of the app sets out on, given its rows;
 // nil if it is to have none: the app has no policy, or nothing is live that is to be
 // protected. What a rollout that it supersedes left half way keeps its policy until it
-// is sorted out, even if the app has none any more. replicas are those asked for with
+// is sorted out, even if the app has none any more; so do regions that are behind. replicas are those asked for with
 // the new version, -1 for none.
 func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, replicas int32) *model.Course {
 	if app.LiveDeploymentID == "" {
@@ -24,7 +24,7 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 	if s.Course != nil {
 		c.Held, c.RolledBack = s.Course.RolledBack, s.Course.RolledBack
 	}
-	unfinished := s.Course != nil && s.Course.DoneAt == 0
+	unfinished := s.Course != nil && (s.Course.DoneAt == 0 || len(s.Course.Behind) > 0)
 	for _, t := range rows {
 		if active(&t) && t.DeploymentID == app.LiveDeploymentID {
 			c.OldSizes[t.RegionID] = t.Replicas
@@ -34,7 +34,10 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 		if policy == nil {
 			policy = s.Course.Policy
 		}
-		maps.Copy(c.OldSizes, s.Course.OldSizes)
+		if s.Course.DoneAt == 0 {
+			maps.Copy(c.OldSizes, s.Course.OldSizes)
+		}
+		takeAlong(c, s.Course)
 	}
 	if policy == nil {
 		return nil
@@ -57,7 +60,7 @@ func Resize(c *model.Course, region string, replicas int32) (changed int) {
 	if region == "" {
 		c.Replicas = replicas
 	}
-	return changed
+	return changed + ResizeBehind(c, region, replicas)
 }
 
 // Refusal is why a person's word about a rollout makes no sense now, and what would.

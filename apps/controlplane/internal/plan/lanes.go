@@ -72,10 +72,11 @@ func (p *planner) lane(region string) *lane {
 	wave, st := courseRegion(c, region)
 	l := &lane{region: region, lost: p.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
 	forward := st != nil && !c.Back && isForward(st.State)
+	older := p.olderIn(region)
 	if forward {
-		l.to = p.target()
-	} else if p.isActive(p.app.LiveDeploymentID, region) {
-		l.to = p.live()
+		l.to = p.newer()
+	} else if p.isActive(older, region) {
+		l.to = p.deps[older]
 	}
 	l.Size = 0
 	if l.to != nil {
@@ -87,11 +88,14 @@ func (p *planner) lane(region string) *lane {
 	}
 	l.Surge, l.Unavailable = bounds(c, region, l.Size)
 	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
-	l.Hold = c.PausedAt != 0 && (st == nil || st.State != windlassv1.RegionProgress_STATE_GOING_BACK)
+	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
+	if st != nil && st.State == regionSkipped && !c.Back {
+		l.Hold = true // half way, maybe: its turn comes again
+	}
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
 		if wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0 {
-			l.Keep = p.size(p.app.LiveDeploymentID, region)
+			l.Keep = p.size(older, region)
 		}
 	}
 	l.Acknowledged = p.acknowledged(region)
@@ -111,7 +115,7 @@ func (p *planner) lane(region string) *lane {
 	}
 	// What nobody wants any more goes before what would be the way back.
 	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
-		return cmp.Compare(p.rank(a.DeploymentID), p.rank(b.DeploymentID))
+		return cmp.Compare(p.rank(a), p.rank(b))
 	})
 	for _, t := range l.from {
 		l.Lane.From = append(l.Lane.From, p.side(t))
@@ -120,18 +124,20 @@ func (p *planner) lane(region string) *lane {
 	return l
 }
 
-func (p *planner) rank(deployment string) int {
-	if p.isWanted(deployment) {
+func (p *planner) rank(t *model.Topology) int {
+	switch {
+	case t.DeploymentID == p.olderIn(t.RegionID):
+		return 2
+	case p.isKept(t):
 		return 1
 	}
 	return 0
 }
 
-// size is what the region is to come to of the live version or the target.
+// size is what the region is to come to of the version that it has or the newer one.
 func (p *planner) size(deployment, region string) int32 {
-	old := deployment == p.app.LiveDeploymentID
 	sizes := p.course.Sizes
-	if old {
+	if deployment == p.olderIn(region) {
 		sizes = p.course.OldSizes
 	}
 	if n, ok := sizes[region]; ok {
@@ -286,7 +292,14 @@ func (p *planner) logShares() {
 			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
 			continue
 		}
-		p.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
-			strings.Join(parts, ", "), p.routes[region].Generation, p.lane(region).figures(p)), p.target(), region)
+		tell := func() {
+			p.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
+				strings.Join(parts, ", "), p.routes[region].Generation, p.lane(region).figures(p)), p.newer(), region)
+		}
+		if b := p.whole.BehindIn(region); b != nil && p.catching() {
+			p.within(b, tell)
+		} else {
+			tell()
+		}
 	}
 }

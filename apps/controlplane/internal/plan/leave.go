@@ -30,7 +30,7 @@ func (p *planner) wanted(t *model.Topology) int32 {
 	if p.app.DeletingSince != 0 || !active(t) {
 		return 0
 	}
-	if p.staged() {
+	if p.staged() || p.isBehind(t.RegionID) {
 		if w, ok := p.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
 			return w
 		}
@@ -150,7 +150,7 @@ func (p *planner) leave() {
 	p.logWeights()
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
-		if active(t) && !p.isWanted(t.DeploymentID) && p.mayStop(t) && p.room(t.RegionID) {
+		if active(t) && !p.isKept(t) && p.mayStop(t) && p.room(t.RegionID) {
 			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
 			t.Generation++
 			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.place(t).Name())
@@ -191,7 +191,7 @@ func (p *planner) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
-	case p.staged() && t.Replicas > 0:
+	case (p.staged() || p.isBehind(t.RegionID)) && t.Replicas > 0:
 		return false // its lane takes it down, as the others come up
 	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
 		return true

@@ -15,13 +15,17 @@ import (
 // this package; the plan is carried out nevertheless, since what it was made on is gone
 // by the time anybody looks.
 func Lint(in Input, out Output) (findings []string) {
-	if in.Staging != nil && in.Staging.Course.Retained() != "" {
-		return lintRetained(in, out)
-	}
-	if in.Staging == nil || in.Rollout == nil || in.App.DeletingSince != 0 || !in.Staging.Course.Active(in.Rollout.ID) {
+	if in.Staging == nil || in.App.DeletingSince != 0 {
 		return nil
 	}
-	l := &linter{planner: newPlanner(in, 0), course: in.Staging.Course, after: map[rowKey]model.Topology{}}
+	if in.Staging.Course.Retained() != "" {
+		findings = lintRetained(in, out)
+	}
+	active := in.Rollout != nil && in.Staging.Course.Active(in.Rollout.ID)
+	if !active && (in.Staging.Course == nil || len(in.Staging.Course.Behind) == 0) {
+		return findings
+	}
+	l := &linter{planner: newPlanner(in, 0), course: in.Staging.Course, after: map[rowKey]model.Topology{}, findings: findings}
 	if out.Staging != nil {
 		l.course = out.Staging.Course
 	}
@@ -37,12 +41,35 @@ func Lint(in Input, out Output) (findings []string) {
 	for _, r := range out.Routes {
 		routed[r.RegionID] = true
 	}
+	if !active {
+		l.behind(regions, routed)
+		return l.findings
+	}
 	for _, region := range sortedKeys(regions) {
 		l.region(region, routed[region])
 	}
-	l.analysis()
+	l.analysis(in.Staging.Course)
 	l.gates()
 	return l.findings
+}
+
+// behind holds what regions that catch up are told against their own courses.
+func (l *linter) behind(regions, routed map[string]bool) {
+	whole := l.course
+	for i := range l.whole.Behind {
+		b := &l.whole.Behind[i]
+		l.course = b.Course
+		if after := whole.BehindIn(b.RegionID); after != nil {
+			l.course = after.Course
+		}
+		l.within(b, func() {
+			if regions[b.RegionID] {
+				l.region(b.RegionID, routed[b.RegionID])
+			}
+			l.analysis(b.Course)
+		})
+	}
+	l.course = whole
 }
 
 // lintRetained: what is retained stays as it is until it is let go of.
@@ -51,7 +78,7 @@ func lintRetained(in Input, out Output) (findings []string) {
 		return nil
 	}
 	for _, t := range out.Topology {
-		if t.DeploymentID != in.Staging.Course.RetainedID {
+		if t.DeploymentID != in.Staging.Course.RetainedID || in.Staging.Course.BehindIn(t.RegionID) != nil {
 			continue
 		}
 		i := slices.IndexFunc(in.Topology, func(was model.Topology) bool {
@@ -163,12 +190,12 @@ func (l *linter) stop(region string) {
 	if stop == nil {
 		return
 	}
-	key := rowKey{l.in.Rollout.DeploymentID, region}
+	key := rowKey{l.newer().ID, region}
 	before, after := l.before[key], l.after[key]
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
 		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
 	}
-	live := rowKey{l.app.LiveDeploymentID, region}
+	live := rowKey{l.olderIn(region), region}
 	was, now := l.before[live], l.after[live]
 	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
 	// Without room for both, or where people scaled it to nothing, the old one goes.
@@ -181,11 +208,11 @@ func (l *linter) stop(region string) {
 
 // analysis holds what goes on against what was measured: no step and no bake ends unless
 // the last measurement of every check passed, or somebody ended it.
-func (l *linter) analysis() {
+func (l *linter) analysis(before *model.Course) {
 	if l.course.Back {
 		return
 	}
-	for i, was := range l.in.Staging.Course.Waves {
+	for i, was := range before.Waves {
 		w := &l.course.Waves[i]
 		baked := was.State == waveBaking && w.State == waveDone && was.SkippedBy == ""
 		for j, before := range was.Regions {

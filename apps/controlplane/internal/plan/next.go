@@ -17,6 +17,7 @@ func (p *planner) status() {
 
 func (p *planner) facts() rollup.Facts {
 	f := rollup.Facts{Deleting: p.app.DeletingSince != 0, Target: p.target()}
+	f.Behind, f.CatchingUp = p.behindMessage()
 	if f.Deleting {
 		var left []*model.Topology
 		for _, t := range p.rows {
@@ -38,7 +39,9 @@ func (p *planner) facts() rollup.Facts {
 	}
 	if p.live() != nil {
 		f.HasLive = true
-		f.Live = p.places(p.activeRows(p.app.LiveDeploymentID))
+		f.Live = p.places(slices.DeleteFunc(p.activeRows(p.app.LiveDeploymentID), func(t *model.Topology) bool {
+			return f.Behind != "" && p.isBehind(t.RegionID)
+		}))
 	}
 	for _, d := range p.deps {
 		if f.Newest == nil || d.Version > f.Newest.Version {
@@ -100,21 +103,35 @@ func (p *planner) nextLook() int64 {
 		due = min(due, p.rollout.HeldUntil)
 	}
 	if p.staged() {
-		for i := range p.course.Waves {
-			w := &p.course.Waves[i]
-			if at := w.BakingSince + p.bakeTime(w); w.State == waveBaking && at > p.now {
+		due = p.nextOf(p.course, due)
+	}
+	if p.catching() {
+		for _, b := range p.course.Behind {
+			due = p.nextOf(b.Course, due)
+			if at := RegionDeadline(b.Course, p.live().Spec, b.Course.Waves[0].Regions[0]); at > p.now {
 				due = min(due, at)
 			}
-			for _, st := range w.Regions {
-				if at, _ := Waits(p.course, st); at > p.now {
-					due = min(due, at)
-				}
-				switch at := nextCheck(w, &st); {
-				case at > p.now:
-					due = min(due, at)
-				case at != 0:
-					due = min(due, p.now+minPoll) // should nobody measure it now
-				}
+		}
+	}
+	return due
+}
+
+// nextOf is when something of the course has its time, or due if that is sooner.
+func (p *planner) nextOf(c *model.Course, due int64) int64 {
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		if at := w.BakingSince + BakeTime(c, *w); w.State == waveBaking && at > p.now {
+			due = min(due, at)
+		}
+		for _, st := range w.Regions {
+			if at, _ := Waits(c, st); at > p.now {
+				due = min(due, at)
+			}
+			switch at := nextCheck(w, &st); {
+			case at > p.now:
+				due = min(due, at)
+			case at != 0:
+				due = min(due, p.now+minPoll) // should nobody measure it now
 			}
 		}
 	}
@@ -137,6 +154,8 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		case p.retained(t.DeploymentID):
 			// It waits for its time, and for nothing that is reported.
+		case p.stuck(t.RegionID):
+			// It waits for its region to return, or for people.
 		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
 			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// Ready, degraded or failed: nothing is to be decided before a report.
@@ -148,11 +167,22 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 		}
 	}
 	for region, r := range p.routes {
-		if !p.acknowledged(region) {
+		if !p.acknowledged(region) && !p.stuck(region) {
 			note(r.UpdatedAt)
 		}
 	}
 	return since, unsettled
+}
+
+// stuck tells whether the region is behind, and nothing that it could report now would
+// take it further.
+func (p *planner) stuck(region string) bool {
+	b := p.whole.BehindIn(region)
+	if b == nil || !p.catching() {
+		return false
+	}
+	return p.place(&model.Topology{RegionID: region}).Unreachable() ||
+		b.Course.Failed && b.Course.Waves[0].Regions[0].State != regionGoingBack
 }
 
 // changed is when the row changed last, this call included.

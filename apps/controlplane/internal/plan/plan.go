@@ -130,7 +130,7 @@ func Next(in Input, now int64) Output {
 		return Output{}
 	}
 	p := newPlanner(in, now)
-	p.wasStaged = p.staged()
+	p.wasStaged = p.staged() || p.catching()
 	p.endRollout()
 	p.endRetention()
 	p.decide()
@@ -158,6 +158,7 @@ func (p *planner) decide() {
 	for p.advance() {
 		p.weigh()
 	}
+	p.catchUp()
 	p.weigh()
 	p.orphans()
 	p.leave()
@@ -194,8 +195,10 @@ type planner struct {
 	now     int64
 	app     model.App
 	rollout *model.Rollout
-	// course of the newest staged rollout, nil for none.
-	course *model.Course
+	// course of the newest staged rollout, nil for none. While a region that is behind is
+	// looked at, it is that of the region; whole never changes, and behind is the region.
+	course, whole *model.Course
+	behind        *model.Behind
 	// wasStaged tells whether a staged rollout was in flight when the call came.
 	wasStaged bool
 	// shares of the traffic that lanes gave to rows in this call.
@@ -233,6 +236,7 @@ func newPlanner(in Input, now int64) *planner {
 	}
 	if in.Staging != nil {
 		p.course = in.Staging.Course.Clone()
+		p.whole = p.course
 	}
 	if in.Rollout != nil {
 		r := *in.Rollout
@@ -326,6 +330,9 @@ func (p *planner) log(what, why string, d *model.Deployment, region string) {
 	}
 	if p.rollout != nil {
 		h.RolloutID = p.rollout.ID
+	}
+	if p.behind != nil {
+		h.RolloutID = p.course.RolloutID
 	}
 	if d != nil {
 		h.DeploymentID, h.Version = d.ID, d.Version

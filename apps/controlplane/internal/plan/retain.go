@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
@@ -56,7 +57,15 @@ func Restore(c *model.Course, app *model.App, live, old *model.Deployment, place
 		if !pl.Unreachable() && !pl.Settled() {
 			return false
 		}
+		// A region that is behind has it still, unless it has begun to catch up.
+		if b := c.BehindIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Course.OldSizes[b.RegionID]) {
+			return false
+		}
 	}
+	if slices.ContainsFunc(c.Behind, func(b model.Behind) bool { return b.DeploymentID != old.ID }) {
+		return false
+	}
+	c.Behind = nil
 	app.LiveDeploymentID = old.ID
 	if live.Stable {
 		app.PreviousDeploymentID = live.ID

@@ -39,6 +39,7 @@ import (
 //	                             next rollouts go by it
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
 //	                             what measuring the check comes to; without: nobody measures
+//	catchup                      a retry for regions that failed to catch up
 //	pause, resume, retry, skip, promote [refused]
 //	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
@@ -204,6 +205,8 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "retry":
 		_, err := Retry(w.staging.Course, w.now)
 		require.NoError(t, err)
+	case "catchup":
+		require.Positive(t, RetryBehind(w.staging.Course, w.now))
 	case "skip":
 		_, err := SkipBake(w.staging.Course, "ada")
 		require.NoError(t, err)

@@ -32,6 +32,7 @@ const (
 	regionGoingBack = windlassv1.RegionProgress_STATE_GOING_BACK
 	regionBack      = windlassv1.RegionProgress_STATE_BACK
 	regionFailed    = windlassv1.RegionProgress_STATE_FAILED
+	regionSkipped   = windlassv1.RegionProgress_STATE_SKIPPED
 )
 
 // isForward tells whether the target is what is wanted in a region of that state.
@@ -86,23 +87,32 @@ func (p *planner) stage(d *model.Deployment) bool {
 func (p *planner) judge(d *model.Deployment) (done bool) {
 	for i := range p.course.Waves {
 		w := &p.course.Waves[i]
-		if w.State == waveWaiting {
-			w.State = waveRolling
-			p.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(p.course.Waves), p.regionNames(w)), d, "")
-		}
 		for j := range w.Regions {
 			if p.judgeRegion(d, w, &w.Regions[j]) {
 				return false
 			}
 		}
-		if w.State == waveDone {
-			continue
-		}
-		if !p.begun(d, w) || !p.baked(d, w) {
-			return false
-		}
 	}
-	return true
+	for i := range p.course.Waves {
+		w := &p.course.Waves[i]
+		if w.State == waveWaiting {
+			w.State = waveRolling
+			p.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(p.course.Waves), p.regionNames(w)), d, "")
+		}
+		if w.State != waveDone {
+			if !p.begun(d, w) {
+				return false
+			}
+			if allSkipped(w) {
+				continue // nothing of it can be waited for; it is open until one of them returns
+			}
+			if !p.baked(d, w) {
+				return false
+			}
+		}
+		done = true
+	}
+	return done
 }
 
 func (p *planner) regionNames(w *model.CourseWave) string {
@@ -124,6 +134,10 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
 			p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true
+		}
+		if p.skips(w) && w.State != waveDone && st.State == regionRolling {
+			p.skip(d, w, st, "it is out of reach")
+			return false
 		}
 		if st.State == regionRolling && st.HeldSince == 0 {
 			st.HeldSince = p.now
@@ -245,37 +259,49 @@ func (p *planner) deadlineOfRegions() (due int64) {
 // all have moved.
 func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 	policy := wavePolicy(p.course, *w)
-	atOnce := max(1, int(policy.GetMaxParallel()))
+	atOnce := max(1, int(policy.GetMaxParallel())) - p.othersCatchingUp()
 	all = true
 	for i := range w.Regions {
 		if w.Regions[i].State == regionRolling {
 			atOnce--
 		}
-		all = all && w.Regions[i].State == regionMoved
+		all = all && (w.Regions[i].State == regionMoved || w.Regions[i].State == regionSkipped)
 	}
 	if !all && w.State == waveBaking {
 		w.State, w.BakingSince, w.Approvals = waveRolling, 0, nil
 	}
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if st.State != regionWaiting || atOnce <= 0 {
+		late := st.State == regionSkipped && w.State == waveBaking
+		if late || st.State != regionWaiting && st.State != regionSkipped || atOnce <= 0 {
 			continue
 		}
 		if l := p.lane(st.RegionID); l.lost {
+			if p.skips(w) {
+				if st.State == regionWaiting {
+					p.skip(d, w, st, "it is out of reach, and its turn has come")
+				}
+				continue
+			}
 			if policy.GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL {
 				p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach, and its turn has come")
 				return false
 			}
 			continue
 		}
+		turn := "its turn has come"
+		if st.State == regionSkipped || p.behind != nil {
+			turn = "it is in reach again, and follows"
+		}
 		atOnce--
+		all = false
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
-		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, 0, "", 0, 0, nil
-		if !p.isActive(p.app.LiveDeploymentID, st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
+		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
+		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}
 		st.Score = p.lane(st.RegionID).score()
-		p.log("RegionBegun", fmt.Sprintf("its turn has come in wave %s; %s", w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+		p.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 	}
 	return all
 }
@@ -299,13 +325,8 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 		}
 	}
 	gate := WaveGate(p.course, *w)
-	if Shut(p.course, gate, w.Approvals) {
+	if Shut(p.course, gate, w.Approvals) || !p.inReach(w) {
 		return false
-	}
-	for _, r := range w.Regions {
-		if p.lane(r.RegionID).lost {
-			return false
-		}
 	}
 	w.State = waveDone
 	why := fmt.Sprintf("it served for %d s", (p.now-w.BakingSince)/1000)
@@ -333,6 +354,10 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 	st.Reason, st.Message, st.Since = reason, message, p.now
 	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 	onFailure := wavePolicy(p.course, *w).GetOnFailure()
+	if p.behind != nil {
+		p.failBehind(d, st, onFailure, reason, text)
+		return
+	}
 	switch onFailure {
 	case windlassv1.Wave_ON_FAILURE_PAUSE, windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
 		st.State = regionFailed
@@ -371,7 +396,8 @@ func (p *planner) goBack(d *model.Deployment, final windlassv1.RolloutStatus, re
 	p.rollout.Reason, p.rollout.Message, p.rollout.Deadline = reason, message, 0
 	for i := range c.Waves {
 		for j := range c.Waves[i].Regions {
-			if st := &c.Waves[i].Regions[j]; isForward(st.State) {
+			st := &c.Waves[i].Regions[j]
+			if isForward(st.State) || st.State == regionSkipped && p.isActive(d.ID, st.RegionID) {
 				st.State, st.Since, st.HeldSince = regionGoingBack, p.now, 0
 				st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 				c.RolledBack = true
@@ -393,7 +419,7 @@ func (p *planner) noteBack() {
 			}
 			if l := p.lane(st.RegionID); l.restored() {
 				st.State, st.Since = regionBack, p.now
-				p.log("RegionBack", "nothing is left of "+p.versionOf(p.rollout.DeploymentID)+"; "+l.figures(p), p.live(), st.RegionID)
+				p.log("RegionBack", "nothing is left of "+p.versionOf(p.newer().ID)+"; "+l.figures(p), p.deps[p.olderIn(st.RegionID)], st.RegionID)
 			}
 		}
 	}
@@ -401,7 +427,8 @@ func (p *planner) noteBack() {
 
 func (p *planner) restored() bool {
 	for _, l := range p.look() {
-		if !l.restored() {
+		w, _ := courseRegion(p.course, l.region)
+		if left := l.lost && w != nil && p.skips(w); !left && !l.restored() {
 			return false
 		}
 	}
@@ -410,6 +437,7 @@ func (p *planner) restored() bool {
 
 func (p *planner) finishBack(d *model.Deployment) {
 	c := p.course
+	p.leaveLost()
 	p.finish(c.Final, c.Reason, c.Message)
 	what := "RolloutFailed"
 	if c.Final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
@@ -432,7 +460,7 @@ func (p *planner) stageMessage() string {
 		return text
 	}
 	for i, w := range c.Waves {
-		if w.State == waveDone {
+		if w.State == waveDone || allSkipped(&w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
 			continue
 		}
 		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
@@ -452,6 +480,8 @@ func (p *planner) stageMessage() string {
 			l := p.lane(r.RegionID)
 			switch {
 			case r.State == regionMoved:
+			case r.State == regionSkipped:
+				parts = append(parts, p.regionName(r.RegionID)+" is left out for now")
 			case l.lost:
 				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
 			case r.State == regionRolling && r.NoRoomSince != 0:

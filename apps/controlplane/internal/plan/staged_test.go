@@ -95,7 +95,7 @@ func (f *fleet) requireBelowCeiling(region string) {
 // step notes how many replicas may exist where it has some start.
 func (f *fleet) step() Output {
 	staged := f.staging.Course.Active(f.app.RolloutID)
-	before := maps.Clone(f.rows)
+	before, behind := maps.Clone(f.rows), f.staging.Course.Clone()
 	out := f.world.step()
 	for _, row := range out.Topology {
 		was := before[rowKey{row.DeploymentID, row.RegionID}]
@@ -109,14 +109,15 @@ func (f *fleet) step() Output {
 		}
 		f.may[row.RegionID] = 1000
 		if staged {
-			f.may[row.RegionID] = f.ceiling(row.RegionID)
+			f.may[row.RegionID] = ceiling(f.staging.Course, row.RegionID)
+		} else if b := behind.BehindIn(row.RegionID); b != nil {
+			f.may[row.RegionID] = ceiling(b.Course, row.RegionID)
 		}
 	}
 	return out
 }
 
-func (f *fleet) ceiling(region string) (ceiling int32) {
-	c := f.staging.Course
+func ceiling(c *model.Course, region string) (ceiling int32) {
 	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
 		size := sizes[region]
 		surge, _ := bounds(c, region, size)
@@ -206,7 +207,7 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 			Regions: regions, MaxParallel: rapid.Int32Range(0, 2).Draw(t, "parallel"),
 			BakeTime:      durationpb.New(time.Duration(rapid.IntRange(0, 120).Draw(t, "bake")) * time.Second),
 			OnFailure:     windlassv1.Wave_OnFailure(rapid.Int32Range(0, 3).Draw(t, "on failure")),
-			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 2).Draw(t, "on unreachable")),
+			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 3).Draw(t, "on unreachable")),
 			Approval:      drawApproval(t),
 		}
 	}
@@ -331,6 +332,8 @@ func (f *fleet) happen() {
 		n := rapid.Int32Range(0, 4).Draw(t, "size")
 		f.zeroed = f.zeroed || n == 0
 		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n)
+	case e == 28 && f.app.RolloutID == "" && course != nil:
+		ResizeBehind(course, region, rapid.Int32Range(1, 4).Draw(t, "size"))
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
 	case e == 30:
@@ -391,9 +394,13 @@ func (f *fleet) heal() {
 			_, err := Promote(c, "ada", f.now)
 			require.NoError(f.t, err)
 		}
+		if f.app.RolloutID == "" && f.staging.Course != nil {
+			RetryBehind(f.staging.Course, f.now)
+		}
 		out := f.step()
 		f.now += 10_000
-		if f.app.RolloutID == "" && f.staging.Course.Retained() == "" && !out.Changed() && !Next(f.input(), f.now).Changed() {
+		behind := f.staging.Course != nil && len(f.staging.Course.Behind) > 0
+		if f.app.RolloutID == "" && f.staging.Course.Retained() == "" && !behind && !out.Changed() && !Next(f.input(), f.now).Changed() {
 			return
 		}
 	}
@@ -442,6 +449,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		require.Equal(t, int32(100), row.Weight)
 		require.Equal(t, row.Replicas, f.runs[k].ready)
 		require.Equal(t, []string{live}, f.routes[k.region])
+		require.Nil(t, f.staging.Course.BehindIn(k.region))
 	}
 	for i, d := range f.deps {
 		if d.ID == live {

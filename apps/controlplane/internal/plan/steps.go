@@ -78,7 +78,7 @@ func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
 // wait tells whether a person ends the region's wait at the stop, and if not, for how
 // long it is. Where somebody has to approve, nothing is promoted by itself.
 func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
-	return s.pause, s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0)
+	return s.pause, !c.CatchesUp && (s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0))
 }
 
 // Waits tells until when the region waits at its step, or that it does for a person;

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -135,7 +134,11 @@ func (w *world) check(in Input, out Output) {
 	}
 	live := in.App.LiveDeploymentID
 	if out.App != nil && out.App.DeletedAt == 0 && out.App.LiveDeploymentID != live {
-		w.requireServed(out.App.LiveDeploymentID)
+		var behind *model.Course
+		if out.Staging != nil {
+			behind = out.Staging.Course
+		}
+		w.requireServed(out.App.LiveDeploymentID, behind)
 	}
 	for _, row := range out.Topology {
 		was, had := w.rows[rowKey{row.DeploymentID, row.RegionID}]
@@ -174,10 +177,14 @@ func (w *world) check(in Input, out Output) {
 }
 
 // requireServed: a deployment goes live only when every region that it goes to
-// says, in its present epoch, that its replicas are ready and its route serves.
-func (w *world) requireServed(live string) {
+// says, in its present epoch, that its replicas are ready and its route serves; every one
+// but those that are left behind, and one at least.
+func (w *world) requireServed(live string, course *model.Course) {
+	if course != nil && len(course.Behind) > 0 {
+		require.NotEqual(w.t, len(course.Behind), len(course.Sizes), "it is live where nothing serves it")
+	}
 	for k, row := range w.rows {
-		if k.deployment != live {
+		if k.deployment != live || course.BehindIn(k.region) != nil {
 			continue
 		}
 		w.requirePresent(row)
@@ -422,79 +429,4 @@ func (w *world) settle() {
 		}
 	}
 	require.Fail(w.t, "the app does not settle")
-}
-
-func describeCourse(b *strings.Builder, c *model.Course) {
-	for _, wave := range c.Waves {
-		fmt.Fprintf(b, "  wave %s %s:", wave.Name, strings.ToLower(strings.TrimPrefix(wave.State.String(), "STATE_")))
-		for _, r := range wave.Regions {
-			fmt.Fprintf(b, " %s=%s", r.RegionID, strings.ToLower(strings.TrimPrefix(r.State.String(), "STATE_")))
-		}
-		b.WriteString("\n")
-		describeChecks(b, wave)
-	}
-}
-
-func describe(out Output, w *world) string {
-	var b strings.Builder
-	for _, h := range out.History {
-		fmt.Fprintf(&b, "%s", h.What)
-		if h.Version != 0 {
-			fmt.Fprintf(&b, " v%d", h.Version)
-		}
-		if h.RegionID != "" {
-			fmt.Fprintf(&b, " %s", h.RegionID)
-		}
-		fmt.Fprintf(&b, ": %s", h.Why)
-		if h.Who != Who {
-			fmt.Fprintf(&b, " (by %s)", h.Who)
-		}
-		b.WriteString("\n")
-	}
-	for _, d := range out.Deployments {
-		fmt.Fprintf(&b, "  deployment v%d %s\n", d.Version, name(d.Status))
-	}
-	for _, t := range out.Topology {
-		fmt.Fprintf(&b, "  row %s %s: %s replicas=%d weight=%d generation=%d", t.DeploymentID, t.RegionID,
-			strings.ToLower(strings.TrimPrefix(t.Status.String(), "TOPOLOGY_STATUS_")), t.Replicas, t.Weight, t.Generation)
-		if t.Reason != "" {
-			fmt.Fprintf(&b, " %s", t.Reason)
-		}
-		b.WriteString("\n")
-	}
-	for _, r := range out.Routes {
-		fmt.Fprintf(&b, "  route %s: generation=%d hosts=%v\n", r.RegionID, r.Generation, r.Hosts)
-	}
-	if s := out.Staging; s != nil {
-		describeCourse(&b, s.Course)
-	}
-	if r := out.Rollout; r != nil {
-		fmt.Fprintf(&b, "  rollout v%d %s\n", r.Version, strings.ToLower(strings.TrimPrefix(r.Status.String(), "ROLLOUT_STATUS_")))
-	}
-	if a := out.App; a != nil {
-		fmt.Fprintf(&b, "  app %s", strings.ToLower(strings.TrimPrefix(a.Status.String(), "APP_STATUS_")))
-		if a.LiveDeploymentID != "" {
-			fmt.Fprintf(&b, " live=%s", a.LiveDeploymentID)
-		}
-		if a.PreviousDeploymentID != "" {
-			fmt.Fprintf(&b, " previous=%s", a.PreviousDeploymentID)
-		}
-		if a.DeletedAt != 0 {
-			b.WriteString(" deleted")
-		}
-		if a.Message != "" {
-			fmt.Fprintf(&b, " %q", a.Message)
-		}
-		b.WriteString("\n")
-	}
-	if out.Resolve != "" {
-		fmt.Fprintf(&b, "  resolve %s\n", out.Resolve)
-	}
-	switch w.next {
-	case 0:
-		b.WriteString("settled\n")
-	default:
-		fmt.Fprintf(&b, "look again in %.1f s\n", float64(w.next-w.now)/1000)
-	}
-	return b.String()
 }

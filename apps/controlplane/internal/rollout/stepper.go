@@ -228,6 +228,11 @@ func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
 	for _, r := range in.Routes {
 		want[r.RegionID] = true
 	}
+	if in.Staging != nil && in.Staging.Course != nil {
+		for _, b := range in.Staging.Course.Behind {
+			want[b.RegionID] = true
+		}
+	}
 	if in.Staging != nil && in.Staging.Course.Active(in.App.RolloutID) {
 		for _, w := range in.Staging.Course.Waves {
 			for _, r := range w.Regions {

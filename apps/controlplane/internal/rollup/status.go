@@ -23,6 +23,10 @@ type Facts struct {
 	// HasLive with the places of the live deployment.
 	HasLive bool
 	Live    []Place
+	// Behind tells of regions that have yet to catch up with the live deployment, empty for
+	// none; CatchingUp tells whether any of them is on its way.
+	Behind     string
+	CatchingUp bool
 	// Newest deployment of all, nil for none: it tells idle from failed.
 	Newest *model.Deployment
 }
@@ -36,7 +40,7 @@ func Status(f Facts) (windlassv1.AppStatus, string) {
 	case f.Target != nil:
 		return windlassv1.AppStatus_APP_STATUS_PROGRESSING, progress(f)
 	case f.HasLive:
-		return live(f.Live)
+		return behind(f)
 	case f.Newest != nil && f.Newest.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED:
 		return windlassv1.AppStatus_APP_STATUS_FAILED,
 			fmt.Sprintf("v%d failed: %s", f.Newest.Version, f.Newest.Message)
@@ -64,6 +68,24 @@ func progress(f Facts) string {
 	default:
 	}
 	return v + ": about to start"
+}
+
+// behind is live's status, unless regions that are behind are worse.
+func behind(f Facts) (windlassv1.AppStatus, string) {
+	status, text := live(f.Live)
+	switch {
+	case f.Behind == "":
+		return status, text
+	case text != "":
+		text += "; "
+	}
+	switch {
+	case status == windlassv1.AppStatus_APP_STATUS_READY && f.CatchingUp:
+		status = windlassv1.AppStatus_APP_STATUS_PROGRESSING
+	case status == windlassv1.AppStatus_APP_STATUS_READY || status == windlassv1.AppStatus_APP_STATUS_PROGRESSING && !f.CatchingUp:
+		status = windlassv1.AppStatus_APP_STATUS_DEGRADED
+	}
+	return status, text + f.Behind
 }
 
 func live(places []Place) (windlassv1.AppStatus, string) {

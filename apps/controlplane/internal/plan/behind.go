@@ -1,0 +1,309 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A wave whose on_unreachable is skip leaves regions out that are out of reach.
+//
+//	its wave moves still      it joins the wave when it returns
+//	its wave has moved        it is held as it is, until the rollout is over
+//	the rollout is over       it is behind: what it had stays wanted there, and when it
+//	                          returns it catches up with what is live
+//
+// To catch up is a rollout of one region, from what it has to what is live, by the policy
+// that it was left behind under. It has a course of its own, and all that is decided about
+// staged rollouts is decided about it in the same way: only what the two versions are, and
+// that a failure is nobody else's, differs.
+
+// newer is the version that the course leads to.
+func (p *planner) newer() *model.Deployment {
+	if p.behind != nil {
+		return p.live()
+	}
+	return p.target()
+}
+
+// olderIn is the deployment that the region has until it has moved, and goes back to;
+// empty for none.
+func (p *planner) olderIn(region string) string {
+	switch b := p.whole.BehindIn(region); {
+	case p.behind != nil && !p.course.Back:
+		return p.behind.DeploymentID
+	case b == nil || b.DeploymentID == "" || p.behind != nil:
+		return p.app.LiveDeploymentID
+	default:
+		return b.DeploymentID
+	}
+}
+
+// isBehind tells whether the region has yet to catch up.
+func (p *planner) isBehind(region string) bool {
+	return p.app.DeletingSince == 0 && p.whole.BehindIn(region) != nil
+}
+
+// isKept tells whether the row is wanted, as all of its deployment are or as what a
+// region that is behind has.
+func (p *planner) isKept(t *model.Topology) bool {
+	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.whole.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+}
+
+// catching tells whether regions have to catch up and no rollout is in flight, which would
+// take them along.
+func (p *planner) catching() bool {
+	return p.whole != nil && len(p.whole.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
+}
+
+// within looks at a region that is behind by its own course.
+func (p *planner) within(b *model.Behind, look func()) {
+	p.course, p.behind = b.Course, b
+	defer func() { p.course, p.behind = p.whole, nil }()
+	look()
+}
+
+// skips tells whether the wave leaves out what is out of reach. Nobody waits for a region
+// that catches up, so that it may be waited for.
+func (p *planner) skips(w *model.CourseWave) bool {
+	return p.behind == nil && wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
+}
+
+// skip leaves the region out.
+func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
+	st.State, st.Since, st.HeldSince, st.Reason, st.Message = regionSkipped, p.now, 0, "", ""
+	st.StoppedAt, st.PromotedBy = 0, ""
+	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s goes on without it, and it follows when it returns; %s",
+		why, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+}
+
+func allSkipped(w *model.CourseWave) bool {
+	return !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return st.State != regionSkipped })
+}
+
+// inReach tells whether the control plane can tell how the wave serves: in all of its
+// regions, or where those out of reach are skipped, in one.
+func (p *planner) inReach(w *model.CourseWave) bool {
+	heard := 0
+	for _, st := range w.Regions {
+		switch {
+		case !p.lane(st.RegionID).lost:
+			heard++
+		case !p.skips(w):
+			return false
+		}
+	}
+	return heard > 0
+}
+
+// leaveBehind notes which regions a rollout that has come to its end leaves behind.
+func (p *planner) leaveBehind(d *model.Deployment) {
+	c := p.course
+	var behind []model.Behind
+	for i := range c.Waves {
+		for _, st := range c.Waves[i].Regions {
+			if st.State != regionSkipped {
+				continue
+			}
+			older := p.olderIn(st.RegionID)
+			if !p.isActive(older, st.RegionID) {
+				older = ""
+			}
+			behind = append(behind, model.Behind{RegionID: st.RegionID, DeploymentID: older, Course: p.courseOf(&c.Waves[i], st.RegionID)})
+			p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or returned too late for its wave; it keeps what it has until it has caught up with %s",
+				p.versionOf(d.ID)), d, st.RegionID)
+		}
+	}
+	c.Behind = sortedBehind(behind)
+}
+
+// leaveLost notes which regions a rollout that has gone back leaves behind: those that it
+// lost half way. What was behind before it catches up anew.
+func (p *planner) leaveLost() {
+	c := p.course
+	for i := range c.Behind {
+		begin(c.Behind[i].Course, p.now)
+	}
+	for _, l := range p.look() {
+		if l.restored() || p.isBehind(l.region) || !p.isActive(p.app.LiveDeploymentID, l.region) {
+			continue
+		}
+		w, _ := courseRegion(c, l.region)
+		of := p.courseOf(w, l.region)
+		of.Back = true
+		c.Behind = sortedBehind(append(c.Behind, model.Behind{RegionID: l.region, Course: of}))
+		p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
+			p.versionOf(p.app.LiveDeploymentID), l.figures(p)), p.live(), l.region)
+	}
+}
+
+func sortedBehind(behind []model.Behind) []model.Behind {
+	slices.SortFunc(behind, func(a, b model.Behind) int { return strings.Compare(a.RegionID, b.RegionID) })
+	return behind
+}
+
+// courseOf is the course of one region of the wave.
+func (p *planner) courseOf(w *model.CourseWave, region string) *model.Course {
+	c := p.course.Clone()
+	of := &model.Course{
+		RolloutID: c.RolloutID, Policy: c.Policy, Replicas: -1, DefaultReplicas: c.DefaultReplicas,
+		Sizes: map[string]int32{}, OldSizes: map[string]int32{}, CatchesUp: true,
+		Waves: []model.CourseWave{{Name: w.Name, Policy: w.Policy, SkippedBy: w.SkippedBy, Regions: []model.CourseRegion{{RegionID: region}}}},
+	}
+	if n, ok := c.Sizes[region]; ok {
+		of.Sizes[region] = n
+	}
+	if n, ok := c.OldSizes[region]; ok {
+		of.OldSizes[region] = n
+	}
+	begin(of, p.now)
+	return of
+}
+
+// begin has the one region of the course begin anew.
+func begin(c *model.Course, now int64) {
+	w := &c.Waves[0]
+	w.State, w.BakingSince = waveRolling, 0
+	w.Regions[0] = model.CourseRegion{RegionID: w.Regions[0].RegionID, State: regionWaiting, Since: now}
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+}
+
+// catchUp takes the regions that are behind as far as the facts allow, once in a call.
+func (p *planner) catchUp() {
+	if !p.catching() {
+		return
+	}
+	var left []model.Behind
+	for i := range p.whole.Behind {
+		b := &p.whole.Behind[i]
+		done := false
+		p.within(b, func() { done = p.catchUpRegion(b) })
+		if !done {
+			left = append(left, *b)
+			continue
+		}
+		// It is as all others are: what else is there leaves as it does elsewhere.
+		if _, st := courseRegion(p.whole, b.RegionID); st != nil && p.whole.RolloutID == b.Course.RolloutID {
+			if st.State = regionMoved; b.Course.Back {
+				st.State = regionBack
+			}
+			st.Since = p.now
+		}
+	}
+	p.whole.Behind = left
+}
+
+func (p *planner) catchUpRegion(b *model.Behind) (done bool) {
+	c, d := p.course, p.live()
+	switch {
+	case c.Back:
+		l := p.lane(b.RegionID)
+		if done = l.restored(); done {
+			p.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", p.versionOf(d.ID), l.figures(p)), d, b.RegionID)
+		}
+	case c.PausedAt == 0:
+		if done = p.judge(d); done {
+			p.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", p.versionOf(d.ID), p.lane(b.RegionID).figures(p)), d, b.RegionID)
+		}
+	}
+	if done {
+		return true
+	}
+	p.noteBack()
+	if l := p.lane(b.RegionID); !l.lost {
+		p.moveLane(l)
+	}
+	return false
+}
+
+// failBehind is failRegion for one that catches up: the others have the version long since.
+func (p *planner) failBehind(d *model.Deployment, st *model.CourseRegion, onFailure windlassv1.Wave_OnFailure, reason, text string) {
+	what := "it goes back to what it had"
+	st.State = regionGoingBack
+	if onFailure == windlassv1.Wave_ON_FAILURE_PAUSE {
+		st.State, what = regionFailed, "it stays as it is"
+	}
+	p.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
+	p.pause(fmt.Sprintf("%s failed (%s)", p.regionName(st.RegionID), reason))
+}
+
+// othersCatchingUp counts the regions of the same wave, but for the one that is looked at,
+// that catch up now.
+func (p *planner) othersCatchingUp() (n int) {
+	if p.behind == nil {
+		return 0
+	}
+	for _, b := range p.whole.Behind {
+		w := b.Course.Waves[0]
+		same := b.Course.RolloutID == p.course.RolloutID && w.Policy == p.course.Waves[0].Policy
+		if same && b.RegionID != p.behind.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// behindMessage is which regions are behind in one line, empty for none, and whether any
+// of them is on its way.
+func (p *planner) behindMessage() (text string, moving bool) {
+	if !p.catching() {
+		return "", false
+	}
+	var parts []string
+	for i := range p.whole.Behind {
+		b := &p.whole.Behind[i]
+		p.within(b, func() {
+			l, name := p.lane(b.RegionID), p.regionName(b.RegionID)
+			st := p.course.Waves[0].Regions[0]
+			switch {
+			case l.lost:
+				parts = append(parts, fmt.Sprintf("%s is out of reach and has yet to catch up with %s", name, p.versionOf(p.app.LiveDeploymentID)))
+			case p.course.Failed:
+				parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, p.versionOf(p.app.LiveDeploymentID), st.Reason, st.Message))
+			default:
+				moving = true
+				parts = append(parts, fmt.Sprintf("%s catches up with %s: %d of %d replicas ready", name, p.versionOf(p.app.LiveDeploymentID), l.To.Serving, l.Size))
+			}
+		})
+	}
+	return strings.Join(parts, "; "), moving
+}
+
+// RetryBehind has the regions begin again that failed to catch up, and tells how many.
+func RetryBehind(c *model.Course, now int64) (retried int) {
+	for _, b := range c.Behind {
+		if b.Course.Failed {
+			begin(b.Course, now)
+			retried++
+		}
+	}
+	return retried
+}
+
+// ResizeBehind is Resize for the regions that are behind.
+func ResizeBehind(c *model.Course, region string, replicas int32) (changed int) {
+	for _, b := range c.Behind {
+		if region == "" || region == b.RegionID {
+			changed += Resize(b.Course, region, replicas)
+		}
+	}
+	return changed
+}
+
+// takeAlong has a new course know of the regions that are behind.
+func takeAlong(c *model.Course, before *model.Course) {
+	c.Behind = before.Clone().Behind
+	for _, b := range c.Behind {
+		of := b.Course
+		size, had := of.OldSizes[b.RegionID]
+		if _, partly := c.OldSizes[b.RegionID]; !had && partly {
+			size, had = of.Sizes[b.RegionID], true
+		}
+		if had {
+			c.OldSizes[b.RegionID] = size
+		}
+	}
+}
