@@ -239,9 +239,18 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	for _, t := range listed {
 		rows[t.AppID] = append(rows[t.AppID], t)
 	}
+	stagings := map[string]model.Staging{}
+	staged, err := tx.GetStagings(ids)
+	if err != nil {
+		return nil, fmt.Errorf("read stagings: %w", err)
+	}
+	for _, s := range staged {
+		stagings[s.AppID] = s
+	}
 	claims := make([]model.Claim, 0, len(apps))
 	for _, app := range apps {
-		claims = append(claims, admission.Claim(app, deployments[app.LiveDeploymentID], deployments[next[app.ID]], rows[app.ID]))
+		live, newer := deployments[app.LiveDeploymentID], deployments[next[app.ID]]
+		claims = append(claims, admission.Claim(app, live, newer, counted(stagings[app.ID], app, live, newer, rows[app.ID])))
 	}
 	return claims, nil
 }

@@ -100,6 +100,9 @@ func (a *API) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRe
 func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	defer func() { a.counted("retry", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RetryRolloutResponse, error) {
+		if id, err := c.retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
+			return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
+		}
 		id, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(course *model.Course) (string, error) {
 			_, err := plan.Retry(course, c.at)
 			return "regions that failed begin again", err
@@ -107,6 +110,39 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 		return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
 	})
 	return res, err
+}
+
+// retryBehind has the regions begin again that failed to catch up. It returns the id of
+// the rollout that left them behind; empty, if none did or a rollout is in flight.
+func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
+	app, err := c.lockedApp(ref)
+	if err != nil {
+		return "", err
+	}
+	if err := alive(app); err != nil {
+		return "", err
+	}
+	s, err := c.stagingOf(app)
+	if err != nil || app.RolloutID != "" || s.Course == nil {
+		return "", err
+	}
+	before := s.Clone()
+	s.Course = before.Clone().Course
+	if plan.RetryBehind(s.Course, c.at) == 0 {
+		return "", nil
+	}
+	text := "regions that failed to catch up begin again"
+	if why != "" {
+		text += ": " + why
+	}
+	c.log(app, model.History{What: "RolloutRetried", Why: text, RolloutID: s.Course.RolloutID, DeploymentID: app.LiveDeploymentID})
+	if err := c.putStaging(s); err != nil {
+		return "", err
+	}
+	if err := c.wake(app.ID); err != nil {
+		return "", err
+	}
+	return s.Course.RolloutID, c.audit("rollout", s.Course.RolloutID, courseProto(before.Course), courseProto(s.Course))
 }
 
 // Promote has the regions go on that wait at a step.

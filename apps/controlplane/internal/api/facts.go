@@ -77,6 +77,9 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 				regionIDs[r.RegionID] = true
 			}
 		}
+		for _, b := range s.Course.Behind {
+			regionIDs[b.RegionID], want[b.DeploymentID] = true, true
+		}
 	}
 	for _, t := range rows {
 		f.rows[t.AppID] = append(f.rows[t.AppID], t)

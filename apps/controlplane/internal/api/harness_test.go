@@ -45,7 +45,25 @@ type world struct {
 	rival                             string // an owner's of workspace rival
 	workspace                         string
 	regions                           map[string]string // ids by name, of acme
+	away                              map[string]bool   // ids of regions that are out of reach
 }
+
+// lose has a region of acme be out of reach, until find.
+func (w *world) lose(region string) {
+	w.t.Helper()
+	w.away = map[string]bool{w.regions[region]: true}
+	id := w.regions[region]
+	w.update(func(tx store.Tx) error {
+		// A lease that was over as it began.
+		if _, _, err := tx.StartSession(id, "session-"+id, -60_000, model.Region{}); err != nil {
+			return err
+		}
+		_, err := tx.ExpireLeases(time.Now().UnixMilli(), 100)
+		return err
+	})
+}
+
+func (w *world) find() { w.away = nil }
 
 // fakeAgents answers for regions that are connected.
 type fakeAgents struct {
@@ -259,6 +277,9 @@ func (w *world) report(appID string) {
 		}
 		var observed []model.Observed
 		for _, t := range rows {
+			if w.away[t.RegionID] {
+				continue
+			}
 			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{})
 			if err != nil {
 				return err
@@ -278,6 +299,9 @@ func (w *world) report(appID string) {
 		}
 		var acknowledged []model.RouteObserved
 		for _, r := range routes {
+			if w.away[r.RegionID] {
+				continue
+			}
 			region, err := tx.GetRegion(r.RegionID)
 			if err != nil {
 				return err

@@ -62,7 +62,7 @@ func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
 	}
 	regionID, where := "", "each region"
 	if req.GetRegion() != "" {
-		region, err := c.regionOf(*app, live.ID, req.GetRegion())
+		region, err := c.regionOf(*app, live.ID, r.staging.Course, req.GetRegion())
 		if err != nil {
 			return err
 		}
@@ -79,8 +79,8 @@ func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
 	return nil
 }
 
-// regionOf finds a region that the deployment runs in.
-func (c *change) regionOf(app model.App, deploymentID, ref string) (model.Region, error) {
+// regionOf finds a region that the deployment runs in, or is to once it has caught up.
+func (c *change) regionOf(app model.App, deploymentID string, course *model.Course, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
 	if err != nil {
 		return model.Region{}, fmt.Errorf("list topology of app %s: %w", app.ID, err)
@@ -89,6 +89,11 @@ func (c *change) regionOf(app model.App, deploymentID, ref string) (model.Region
 	for _, t := range rows {
 		if t.DeploymentID == deploymentID && topology.Active(t) {
 			ids[t.RegionID] = true
+		}
+	}
+	if course != nil {
+		for _, b := range course.Behind {
+			ids[b.RegionID] = true
 		}
 	}
 	regions, err := c.GetRegions(keys(ids))

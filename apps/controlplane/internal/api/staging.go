@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -55,8 +56,11 @@ func (c *change) setPolicy(app model.App, s *model.Staging, policy *windlassv1.R
 // counted are the rows that the app is to count by in its workspace's quotas. A staged
 // rollout's rows say what regions run for now: what counts is what they are to come to.
 func counted(s model.Staging, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
-	if !s.Course.Active(app.RolloutID) || live == nil {
+	if live == nil {
 		return rows
+	}
+	if !s.Course.Active(app.RolloutID) {
+		return countedBehind(s, app, live, rows)
 	}
 	var out []model.Topology
 	for _, t := range rows {
@@ -79,12 +83,42 @@ func counted(s model.Staging, app model.App, live, next *model.Deployment, rows 
 	return out
 }
 
+// countedBehind are the live deployment's rows, with those that regions that are behind are
+// to come to.
+func countedBehind(s model.Staging, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
+	if s.Course == nil || len(s.Course.Behind) == 0 {
+		return rows
+	}
+	rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool { return s.Course.BehindIn(t.RegionID) != nil })
+	for _, b := range s.Course.Behind {
+		rows = append(rows, model.Topology{
+			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: behindSize(b),
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+		})
+	}
+	return rows
+}
+
 func keysOf[V any](m map[string]V) []string {
 	set := map[string]bool{}
 	for id := range m {
 		set[id] = true
 	}
 	return keys(set)
+}
+
+// scaleBehind scales the regions that are behind, and tells how many that changed. The
+// workflow takes them there.
+func (c *change) scaleBehind(r *running, regionID string, replicas int32) (int, error) {
+	if r.staging.Course == nil {
+		return 0, nil
+	}
+	r.staging = r.staging.Clone()
+	n := plan.ResizeBehind(r.staging.Course, regionID, replicas)
+	if n == 0 {
+		return 0, nil
+	}
+	return n, c.putStaging(r.staging)
 }
 
 // resize scales an app in the middle of a staged rollout, and tells whether that

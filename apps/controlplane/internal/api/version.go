@@ -131,8 +131,13 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, region
 	if id := r.staging.Course.Retained(); id != "" {
 		deploymentIDs = append(deploymentIDs, id)
 	}
+	behind, err := c.scaleBehind(&r, regionID, replicas)
+	if err != nil {
+		return 0, err
+	}
+	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.staging.Course.BehindIn(t.RegionID) != nil })
 	for _, id := range deploymentIDs {
-		changed = append(changed, topology.Scale(r.rows, id, regionID, replicas, c.traceparent, c.at)...)
+		changed = append(changed, topology.Scale(elsewhere, id, regionID, replicas, c.traceparent, c.at)...)
 	}
 	if regionID == "" {
 		app.Replicas = replicas
@@ -140,14 +145,14 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, region
 	if err := c.store(app); err != nil {
 		return 0, err
 	}
-	if len(changed) == 0 {
+	if len(changed)+behind == 0 {
 		return 0, nil
 	}
 	if err := topology.Write(c, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
-	c.claims(*app, r.live, r.flight.deployment, replaced(r.rows, changed))
-	return len(changed), c.wake(app.ID)
+	c.claims(*app, r.live, r.flight.deployment, counted(r.staging, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
+	return len(changed) + behind, c.wake(app.ID)
 }
 
 // replaced are the rows, with those that changed as they are now.

@@ -26,6 +26,8 @@ func appProto(f facts, app model.App) *windlassv1.App {
 	live := f.livePlaces(app)
 	if staging.Course.Active(app.RolloutID) {
 		live = f.movingPlaces(app, staging.Course, live)
+	} else {
+		live = f.behindPlaces(app, staging.Course, live)
 	}
 	for _, p := range live {
 		out.Replicas += p.Row.Replicas
@@ -91,6 +93,8 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		}
 		in.AwaitsRoom = plan.WaitsForCapacity(f.stagings[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
+	case app.LiveDeploymentID != "" && f.isBehind(app):
+		return app.Status, app.Message // the workflow's word: it alone knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
 	case app.Status == windlassv1.AppStatus_APP_STATUS_FAILED:

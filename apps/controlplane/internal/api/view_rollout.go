@@ -33,6 +33,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 			regionProgress(f, app, r, c, st, out.Progress.Waves[i].Regions[j])
 		}
 	}
+	behindView(f, app, c, out.Progress.Behind)
 	return out
 }
 
@@ -67,6 +68,7 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 		}
 		out.Waves = append(out.Waves, wave)
 	}
+	out.Behind = behindProto(c)
 	return out
 }
 
@@ -101,9 +103,6 @@ func number(v *float64) *float64 {
 
 // regionProgress fills in what runs in the region.
 func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st model.CourseRegion, out *windlassv1.RegionProgress) {
-	if region, ok := f.regions[st.RegionID]; ok {
-		out.Region = region.Name
-	}
 	out.Replicas = c.Sizes[st.RegionID]
 	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
 		out.Replicas = n
@@ -114,10 +113,20 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 			out.WaitsForCapacitySince = st.NoRoomSince
 		}
 	}
-	version := func(deploymentID string, number int32) *windlassv1.VersionProgress {
-		v := &windlassv1.VersionProgress{Version: number}
+	older := model.Deployment{ID: r.FromDeploymentID, Version: r.FromVersion}
+	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
+}
+
+// fillRegion fills in what runs in the region of both versions, of which only ids and
+// numbers are read.
+func fillRegion(f facts, app model.App, st model.CourseRegion, out *windlassv1.RegionProgress, older, newer model.Deployment) {
+	if region, ok := f.regions[st.RegionID]; ok {
+		out.Region = region.Name
+	}
+	version := func(d model.Deployment) *windlassv1.VersionProgress {
+		v := &windlassv1.VersionProgress{Version: d.Version}
 		for _, t := range f.rows[app.ID] {
-			if t.DeploymentID != deploymentID || t.RegionID != st.RegionID {
+			if t.DeploymentID != d.ID || t.RegionID != st.RegionID {
 				continue
 			}
 			pl := f.place(t)
@@ -125,7 +134,7 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
 				v.Replicas, v.Ready = t.Replicas, pl.Observed.ReadyReplicas
 			}
-			if out.Reason == "" && deploymentID == r.DeploymentID && !pl.Settled() && v.Replicas > 0 {
+			if out.Reason == "" && d.ID == newer.ID && !pl.Settled() && v.Replicas > 0 {
 				out.Reason, out.Message = pl.Why()
 			}
 			if pl.Unreachable() {
@@ -135,5 +144,5 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 		}
 		return v
 	}
-	out.Old, out.New = version(r.FromDeploymentID, r.FromVersion), version(r.DeploymentID, r.Version)
+	out.Old, out.New = version(older), version(newer)
 }

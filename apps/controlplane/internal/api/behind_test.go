@@ -1,0 +1,94 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// leftBehind is an app whose v2 is live without the region eu-west-1, which is out of reach.
+func leftBehind(t *testing.T) *world {
+	w := setup(t)
+	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
+		{Name: "canary", Regions: []string{"eu-west-1"}, OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_SKIP}, {Name: "rest"},
+	}}
+	_, err := w.deployBy("chat", policy, args("a"))
+	require.NoError(t, err)
+	w.settle("chat")
+	w.lose("eu-west-1")
+	_, err = w.deployBy("chat", policy, args("b"))
+	require.NoError(t, err)
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+	return w
+}
+
+func (w *world) lastRollout(app string) *windlassv1.Rollout {
+	w.t.Helper()
+	res, err := w.rollouts(w.viewer).ListRollouts(w.t.Context(), &windlassv1.ListRolloutsRequest{App: app})
+	require.NoError(w.t, err)
+	got, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: res.GetRollouts()[0].GetId()})
+	require.NoError(w.t, err)
+	return got.GetRollout()
+}
+
+func TestARegionThatWasSkippedIsShownUntilItHasCaughtUp(t *testing.T) {
+	w := leftBehind(t)
+	app := w.app("chat")
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DEGRADED, app.GetStatus())
+	require.Equal(t, "eu-west-1 is out of reach and has yet to catch up with v2", app.GetMessage())
+	require.Equal(t, []int32{4, 4}, []int32{app.GetReplicas(), app.GetReadyReplicas()})
+	require.Len(t, app.GetRegions(), 2)
+	r := w.lastRollout("chat")
+	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, r.GetStatus())
+	require.Equal(t, windlassv1.RegionProgress_STATE_SKIPPED, r.GetProgress().GetWaves()[0].GetRegions()[0].GetState())
+	require.Len(t, r.GetProgress().GetBehind(), 1)
+	eu := r.GetProgress().GetBehind()[0].GetRegions()[0]
+	require.Equal(t, "eu-west-1", eu.GetRegion())
+	require.Equal(t, windlassv1.RegionProgress_STATE_SKIPPED, eu.GetState())
+	require.Equal(t, "RegionUnreachable", eu.GetReason())
+	require.Equal(t, []int32{1, 2, 100, 2, 0}, []int32{
+		eu.GetOld().GetVersion(), eu.GetOld().GetReady(), eu.GetOld().GetWeight(), eu.GetNew().GetVersion(), eu.GetNew().GetReplicas(),
+	})
+	_, err := w.rollouts(w.deployer).RetryRollout(t.Context(), &windlassv1.RetryRolloutRequest{App: "chat"})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+
+	w.find()
+	app = w.settle("chat")
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
+	require.Equal(t, []int32{4, 4, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
+	r = w.lastRollout("chat")
+	require.Empty(t, r.GetProgress().GetBehind())
+	require.Equal(t, windlassv1.RegionProgress_STATE_MOVED, r.GetProgress().GetWaves()[0].GetRegions()[0].GetState())
+	said := w.said("chat")
+	require.Subset(t, said, []string{"RegionSkipped", "RegionLeftBehind", "RegionCaughtUp"})
+	require.Empty(t, w.told("chat", 1), "what it had is gone")
+}
+
+func TestARegionThatIsBehindIsScaledLikeAnyOther(t *testing.T) {
+	w := leftBehind(t)
+	used := w.usage().Instances
+	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 5, Region: "eu-west-1"})
+	require.NoError(t, err)
+	require.Equal(t, used+3, w.usage().Instances, "it counts before it is there")
+	require.Equal(t, int32(7), w.app("chat").GetReplicas())
+	w.find()
+	app := w.settle("chat")
+	require.Equal(t, []int32{7, 7, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
+	require.Equal(t, []int32{5, 100}, w.told("chat", 2)["eu-west-1"][:2])
+}
+
+func TestARollbackWhileARegionIsBehindEndsWithOneVersionEverywhere(t *testing.T) {
+	w := leftBehind(t)
+	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
+	require.NoError(t, err)
+	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
+	w.find()
+	app := w.settle("chat")
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
+	require.Empty(t, w.told("chat", 1))
+	require.Empty(t, w.told("chat", 2))
+	require.Len(t, w.told("chat", 3), 2)
+}
