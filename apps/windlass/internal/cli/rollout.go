@@ -163,6 +163,13 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
+	for _, wave := range p.Behind {
+		for _, g := range wave.Regions {
+			row(w, "behind", g.Region, regionState(wave, g), versionCounts(g.Old), versionCounts(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))
+			cut.add(g.Region, g.Reason, g.Message)
+		}
+	}
 	checksTable(w, p)
 	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	cut.print(w)
@@ -175,6 +182,9 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	switch p := ro.Progress; {
 	case ro.FinishedAt != 0:
 		text += " after " + short(time.Duration(ro.FinishedAt-ro.CreatedAt)*time.Millisecond)
+		if len(p.GetBehind()) > 0 && r.App.GetMessage() != "" {
+			why = firstLine(r.App.Message)
+		}
 		if p.GetRetainedUntil() != 0 {
 			why = fmt.Sprintf("%s is retained for %s: windlass rollback %s", version(ro.FromVersion), short(time.Until(time.UnixMilli(p.RetainedUntil))), r.App.GetName())
 		}
@@ -284,6 +294,14 @@ func counts(v *windlassv1.VersionProgress) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
+}
+
+// versionCounts are counts with the version, of a region whose versions are its own.
+func versionCounts(v *windlassv1.VersionProgress) string {
+	if v.GetVersion() == 0 {
+		return "-"
+	}
+	return version(v.Version) + " " + counts(v)
 }
 
 func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
