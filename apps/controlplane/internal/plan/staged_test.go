@@ -278,8 +278,8 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
-	switch e := rapid.IntRange(0, 35).Draw(t, "event"); {
-	case e == 35:
+	switch e := rapid.IntRange(0, 36).Draw(t, "event"); {
+	case e == 36:
 		drawFreeze(t, f.world)
 	case e <= 4 && connected:
 		f.pull(key)
