@@ -21,8 +21,10 @@ type dryTx struct {
 	// deployments and rollouts that were written, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// staging as it is after and was before.
+	// staging as it is after and was before. counts: the change is done, and what is read
+	// now is what others have.
 	staging, wasStaging model.Staging
+	counts              bool
 	// rows that were there, and that were written.
 	wasRows, rows []model.Topology
 	// woken: the workflow has something to do.
@@ -92,7 +94,7 @@ func (t *dryTx) UpdateRollout(r model.Rollout) error {
 
 func (t *dryTx) GetStagings(appIDs []string) ([]model.Staging, error) {
 	rows, err := t.Tx.GetStagings(appIDs)
-	if len(rows) > 0 {
+	if len(rows) > 0 && !t.counts {
 		t.wasStaging, t.staging = rows[0].Clone(), rows[0].Clone()
 	}
 	return rows, err

@@ -34,11 +34,11 @@ func (r *dryRun) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 		if err != nil {
 			return err
 		}
-		wave, waits := r.waveOf(f, id)
+		wave, waits, skips := r.waveOf(f, id)
 		v.Wave = wave
 		out.Regions = append(out.Regions, v)
 		if r.woken {
-			out.Findings = append(out.Findings, r.reach(v, id, waits, out.GetOutcome())...)
+			out.Findings = append(out.Findings, r.reach(v, id, waits, skips, out.GetOutcome())...)
 			if found := r.room(v, reported); found != nil {
 				out.Findings = append(out.Findings, r.awaited(found))
 			}
@@ -198,10 +198,10 @@ func (c *change) foresee(appID string, made outcome) (*foresight, error) {
 }
 
 // waveOf is the region's wave in the forecast, and whether that waits for a region that is
-// out of reach.
-func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, waits bool) {
+// out of reach, or skips it.
+func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, waits, skips bool) {
 	if f.Course == nil || r.in.Rollout == nil || f.Course.RolloutID != r.in.Rollout.ID {
-		return "", false
+		return "", false, false
 	}
 	for _, w := range f.Course.Waves {
 		if !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return st.RegionID == region }) {
@@ -211,13 +211,14 @@ func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, wai
 		if waves := f.Course.Policy.GetWaves(); w.Policy < len(waves) {
 			policy = waves[w.Policy]
 		}
-		return w.Name, policy.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL
+		on := policy.GetOnUnreachable()
+		return w.Name, on != windlassv1.Wave_ON_UNREACHABLE_FAIL, on == windlassv1.Wave_ON_UNREACHABLE_SKIP
 	}
-	return "", true
+	return "", true, false
 }
 
 // reach tells of a region that cannot be told anything now.
-func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
+func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil
 	}
@@ -235,6 +236,8 @@ func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits bool, outcome 
 		f.Message = why + ": what runs there stays until it returns"
 	case outcome != windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
 		f.Message = why + ": what is asked for is done there when it returns"
+	case skips:
+		f.Message = why + ": the rollout would leave it out for now, and it would catch up when it returns"
 	case waits:
 		f.Message = why + ": the rollout would wait for it when its turn comes, and those after it with it"
 	default:

@@ -60,6 +60,7 @@ func (a *API) dryRun(ctx context.Context, tx Tx, by caller, req *windlassv1.Depl
 	if err == nil {
 		r.done, err = c.deploy(req, spec)
 	}
+	c.dry.counts = true
 	if err == nil {
 		err = c.admit()
 	}
