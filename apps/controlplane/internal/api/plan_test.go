@@ -331,6 +331,8 @@ func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {
 		return err
 	})
 	require.Equal(t, []string{"REGION_UNREACHABLE spec.regions[1]"}, reasons(w.planned("chat", nil, args("b"))))
+	skip := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_SKIP}}}
+	require.Contains(t, w.planned("chat", skip, args("b")).GetFindings()[0].GetMessage(), "would leave it out for now")
 	fail := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_FAIL}}}
 	require.Equal(t, []string{"REGION_UNREACHABLE spec.regions[1]"}, reasons(w.planned("chat", fail, args("b"))))
 	p := w.planned("chat", &windlassv1.RolloutPolicy{}, args("b"))
