@@ -67,7 +67,7 @@ type Course struct {
 	RetainedID    string
 	RetainedUntil int64
 	// CatchesUp: it is the course of a region that is behind. What people would have to
-	// promote is live already.
+	// promote, or to approve, is live already.
 	CatchesUp bool
 	// Behind are the regions that have yet to catch up, by id.
 	Behind []Behind

@@ -14,7 +14,7 @@ import (
 // wave's end. A gate adds to what the place waits for and takes nothing off it: pauses,
 // bake times and analysis hold as they do without it, and neither promotion nor the end of
 // a bake opens it. Approvals are kept with what they are of, and go when that serves no
-// longer.
+// longer. A region that catches up has no gates: what they are of is live already.
 
 // GateRefusal is why somebody's word does not take a rollout past a gate, and what would.
 type GateRefusal struct {
@@ -38,7 +38,7 @@ func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount(
 // Missing says who has to approve yet, empty for nobody.
 func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval) string {
 	left := gateCount(gate) - len(given)
-	if gate == nil || left <= 0 {
+	if gate == nil || left <= 0 || c.CatchesUp {
 		return ""
 	}
 	role := strings.ToLower(strings.TrimPrefix(gateRole(gate).String(), "ROLE_"))
@@ -66,7 +66,7 @@ func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval)
 // StepGate is the gate of the step that the region waits at, nil for none.
 func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
 	all := stops(c.Policy)
-	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) {
+	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) || c.CatchesUp {
 		return nil
 	}
 	return all[st.Step].approval
@@ -74,7 +74,7 @@ func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
 
 // WaveGate is the gate at the end of a wave all of whose regions have moved, nil for none.
 func WaveGate(c *model.Course, w model.CourseWave) *windlassv1.Approval {
-	if w.State != waveBaking && w.State != waveDone {
+	if w.State != waveBaking && w.State != waveDone || c.CatchesUp {
 		return nil
 	}
 	return wavePolicy(c, w).GetApproval()
@@ -177,9 +177,9 @@ func shutBefore(c *model.Course) error {
 	return nil
 }
 
-// approvedBy tells who opened the gate, empty if there is none.
+// approvedBy tells who opened the gate, empty if there is none or nobody had to.
 func approvedBy(gate *windlassv1.Approval, given []model.Approval) string {
-	if gate == nil {
+	if gate == nil || len(given) == 0 {
 		return ""
 	}
 	var parts []string
