@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,21 +72,8 @@ func (s *stack) rolloutOf(t *testing.T, id string) *windlassv1.Rollout {
 // the table that it serves from.
 func (s *stack) requireRouted(t *testing.T, region, appID string, want map[string]int32) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(s.agentDir(region), "data", "routes.json"))
+	got, err := s.routed(region, appID)
 	require.NoError(t, err)
-	var table map[string]struct {
-		Targets []struct {
-			Deployment string `json:"deployment_id"`
-			Weight     int32  `json:"weight"`
-		} `json:"targets"`
-	}
-	require.NoError(t, json.Unmarshal(data, &table))
-	got := map[string]int32{}
-	for _, target := range table[appID].Targets {
-		if target.Weight > 0 {
-			got[target.Deployment] = target.Weight
-		}
-	}
 	require.Equal(t, want, got, "what %s routes", region)
 }
 
