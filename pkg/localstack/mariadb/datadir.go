@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
@@ -19,7 +16,7 @@ import (
 // The private directory of one server:
 //
 //	data/          MariaDB's own; exists only complete
-//	data.tmp/      an installation under way, or one that was killed
+//	data.tmp/      a data directory that is being made, or was when its maker was killed
 //	password       of the account that Windlass uses
 //	init.sql       run by the server at each start: makes that account
 //	tmp/  mariadbd.log  mariadbd.json (pid record)
@@ -28,9 +25,6 @@ import (
 // mariadb-install-db makes is let in by the socket alone, and only for this
 // system user.
 const account = "windlass"
-
-// installDBDeadline bounds mariadb-install-db: 2 s on an idle machine.
-const installDBDeadline = 2 * time.Minute
 
 // prepare makes the directory ready for a server to start on: idempotent, and
 // what a killed predecessor left half done is done again.
@@ -44,8 +38,8 @@ func prepare(ctx context.Context, paths Paths, dir string, d Durability, progres
 	data := filepath.Join(dir, "data")
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {
 		progress("making a new MariaDB data directory")
-		if err := installDB(ctx, paths, dir, d); err != nil {
-			return "", err
+		if err := newData(ctx, paths, dir, d); err != nil {
+			return "", fmt.Errorf("make a data directory: %w", err)
 		}
 	} else if err != nil {
 		return "", err
@@ -55,50 +49,6 @@ ALTER USER '%[1]s'@'127.0.0.1' IDENTIFIED BY '%[2]s';
 GRANT ALL PRIVILEGES ON *.* TO '%[1]s'@'127.0.0.1';
 `, account, password)
 	return password, atomicfile.Write(filepath.Join(dir, "init.sql"), []byte(init), 0o600)
-}
-
-func installDB(ctx context.Context, paths Paths, dir string, d Durability) error {
-	tmp := filepath.Join(dir, "data.tmp")
-	if err := os.RemoveAll(tmp); err != nil {
-		return err
-	}
-	me, err := user.Current()
-	if err != nil {
-		return fmt.Errorf("make a data directory: %w", err)
-	}
-	args := []string{
-		"--no-defaults",
-		"--basedir=" + paths.BaseDir,
-		"--datadir=" + tmp,
-		"--tmpdir=" + filepath.Join(dir, "tmp"),
-		"--auth-root-authentication-method=socket",
-		"--auth-root-socket-user=" + me.Username,
-		"--skip-test-db",
-		"--skip-name-resolve",
-		"--innodb-log-file-size=" + d.logFileSize(),
-	}
-	if os.Geteuid() == 0 {
-		args = append(args, "--user=root")
-	}
-	if d == Relaxed {
-		args = append(args, "--innodb-flush-method=nosync")
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, installDBDeadline, fmt.Errorf("gave up after %s", installDBDeadline))
-	defer cancel()
-	cmd := exec.CommandContext(ctx, paths.InstallDB, args...)
-	cmd.WaitDelay = 5 * time.Second
-	out, err := cmd.CombinedOutput()
-	logErr := atomicfile.Write(filepath.Join(dir, "install.log"), out, 0o600)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return fmt.Errorf("make a data directory: mariadb-install-db: %w (log: %s)", err, filepath.Join(dir, "install.log"))
-	}
-	if logErr != nil {
-		return logErr
-	}
-	return os.Rename(tmp, filepath.Join(dir, "data"))
 }
 
 // ensurePassword reads the password, or makes one of 128 random bits.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -105,12 +106,35 @@ func TestAServerLeftRunningIsStoppedByTheNextStartOnItsDir(t *testing.T) {
 
 func TestAHalfMadeDataDirectoryIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
-	// What a kill -9 in the middle of mariadb-install-db leaves.
+	// What a kill -9 in the middle of a copy leaves.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.tmp", "mysql"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
 	s := start(t, mariadb.Config{Dir: dir})
 	require.NoError(t, open(t, s, "").PingContext(t.Context()))
 	require.NoDirExists(t, filepath.Join(dir, "data.tmp"))
+}
+
+func TestTheFirstServersOfAUserMakeOneDirectoryToCopy(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	found, err := mariadb.Find(t.Context())
+	require.NoError(t, err)
+	me, err := user.Current()
+	require.NoError(t, err)
+	from := filepath.Join(cache, "windlass", "mariadb", found.Version+"-"+me.Username)
+	// What a kill -9 in the middle of mariadb-install-db leaves.
+	require.NoError(t, os.MkdirAll(filepath.Join(from, "data.tmp"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(from, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
+	durable, err := mariadb.Start(t.Context(), mariadb.Config{Dir: t.TempDir(), DieWithParent: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, durable.Stop(context.WithoutCancel(t.Context()))) }()
+	relaxed := start(t, mariadb.Config{Dir: t.TempDir()})
+	for _, s := range []*mariadb.Server{durable, relaxed} {
+		require.NoError(t, s.CreateDatabase(t.Context(), "one"))
+	}
+	require.DirExists(t, filepath.Join(from, "data"))
+	require.NoDirExists(t, filepath.Join(from, "data.tmp"))
+	require.NoDirExists(t, filepath.Join(from, "data", "one"), "a server ran on what is copied")
 }
 
 func TestATakenPortIsSaidAtOnce(t *testing.T) {

@@ -28,8 +28,9 @@ const (
 	stopDeadline = 3 * time.Minute
 	// instancesDeadline is a minute and a half: the default grace thrice.
 	instancesDeadline = 90 * time.Second
-	// bootstrapDeadline holds all migrations on a slow disk.
-	bootstrapDeadline = 2 * time.Minute
+	// bootstrapDeadline holds all migrations on a slow disk, which they wait for some
+	// hundreds of times.
+	bootstrapDeadline = 5 * time.Minute
 )
 
 // run is one dev, from its lock to its end.

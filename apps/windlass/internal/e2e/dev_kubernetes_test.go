@@ -20,6 +20,7 @@ import (
 // and the files of the README.
 func TestDevOnKubernetes(t *testing.T) {
 	t.Parallel()
+	turnWithClusters(t)
 	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 	defer cancel()
 	program, err := kubelab.Ensure(ctx, func(line string) { t.Log(line) })

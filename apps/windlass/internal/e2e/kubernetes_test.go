@@ -28,6 +28,7 @@ const (
 // each with apps of its own. Whose nodes are counted are those of that test alone.
 func TestKubernetes(t *testing.T) { //nolint:tparallel // what follows the group is for when all of it is over
 	t.Parallel()
+	turnWithClusters(t)
 	s := newStack(t, stackConfig{runtime: "kubernetes", groups: []string{
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + h100 + ",zones=a|b,taint=nvidia.com/gpu=present:NoSchedule",
 		"name=l4,nodes=2,gpu=nvidia.com/gpu=2,gpu-product=" + l4,

@@ -372,6 +372,7 @@ func TestStrategiesOnProcesses(t *testing.T) { //nolint:tparallel // one way beg
 
 func TestStrategiesOnKubernetes(t *testing.T) { //nolint:tparallel // as above
 	t.Parallel()
+	turnWithClusters(t)
 	testStrategies(t, newStack(t, stackConfig{runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}}))
 }
 

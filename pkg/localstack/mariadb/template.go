@@ -1,0 +1,140 @@
+package mariadb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// mariadb-install-db waits for the disk about a thousand times, which no option
+// changes: 2 s on an idle machine, a minute on a busy one. So it runs once for each
+// user and version of MariaDB, and every new data directory is a copy of what it made:
+//
+//	<user's cache>/windlass/mariadb/<version>-<user>/
+//	    data/         complete, and never started on
+//	    lock          held by the process that makes it
+//	    install.log   what mariadb-install-db printed
+
+// installDBDeadline bounds mariadb-install-db, and the wait for another process's.
+const installDBDeadline = 5 * time.Minute
+
+// newData makes dir/data, which is there complete or not at all.
+func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
+	made, err := template(ctx, paths)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, "data.tmp")
+	if err := os.RemoveAll(tmp); err != nil {
+		return err
+	}
+	if err := os.CopyFS(tmp, os.DirFS(made)); err != nil {
+		return err
+	}
+	if d == Durable {
+		if err := syncTree(tmp); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, filepath.Join(dir, "data"))
+}
+
+// template returns the data directory to copy, which it makes when there is none.
+func template(ctx context.Context, paths Paths) (string, error) {
+	me, err := user.Current()
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for what every data directory begins as: %w", err)
+	}
+	name := strings.ReplaceAll(paths.Version+"-"+me.Username, string(filepath.Separator), "_")
+	dir := filepath.Join(cache, "windlass", "mariadb", name)
+	data := filepath.Join(dir, "data")
+	if exists(data) {
+		return data, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, installDBDeadline, fmt.Errorf("gave up after %s", installDBDeadline))
+	defer cancel()
+	lock, err := flock.Acquire(ctx, filepath.Join(dir, "lock"), nil)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Unlock() }()
+	if exists(data) {
+		return data, nil
+	}
+	tmp := data + ".tmp"
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	if err := installDB(ctx, paths, me, dir, tmp); err != nil {
+		return "", err
+	}
+	// A copy may not outlive a power failure that what it is a copy of does not.
+	if err := syncTree(tmp); err != nil {
+		return "", err
+	}
+	return data, os.Rename(tmp, data)
+}
+
+func installDB(ctx context.Context, paths Paths, me *user.User, dir, data string) error {
+	args := []string{
+		"--no-defaults",
+		"--basedir=" + paths.BaseDir,
+		"--datadir=" + data,
+		"--tmpdir=" + dir,
+		"--auth-root-authentication-method=socket",
+		"--auth-root-socket-user=" + me.Username,
+		"--skip-test-db",
+		"--skip-name-resolve",
+		// Small to copy: a server makes of it at its start what it is to be there.
+		"--innodb-log-file-size=" + Relaxed.logFileSize(),
+		"--innodb-flush-method=nosync",
+	}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	cmd := exec.CommandContext(ctx, paths.InstallDB, args...)
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	log := filepath.Join(dir, "install.log")
+	logErr := atomicfile.Write(log, out, 0o600)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("mariadb-install-db: %w (log: %s)", err, log)
+	}
+	return logErr
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// syncTree waits until the disk has every file and folder below root.
+func syncTree(root string) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() && !entry.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}
