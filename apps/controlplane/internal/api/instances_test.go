@@ -67,6 +67,30 @@ func TestInstancesAreListedByFilterAndShownWithTheirNames(t *testing.T) {
 	require.Empty(t, theirs.GetInstances())
 }
 
+func TestANewVersionHasAPreviewUntilItIsLive(t *testing.T) {
+	w := setup(t)
+	preview := func(rollout string) []string {
+		res, err := w.rollouts(w.viewer).GetRollout(t.Context(), &windlassv1.GetRolloutRequest{Rollout: rollout})
+		require.NoError(t, err)
+		return res.GetRollout().GetPreviewUrls()
+	}
+	first := w.deploy("chat")
+	w.putInstance(first, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	require.Empty(t, preview(first.GetRolloutId()), "there is nothing live to come before")
+	w.settle("chat")
+	second := w.deploy("chat", func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"A": "b"} })
+	require.Empty(t, preview(second.GetRolloutId()), "not ready yet")
+	w.putInstance(second, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	require.Equal(t, []string{"http://127.0.0.1:8000"}, preview(second.GetRolloutId()))
+	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
+	require.NoError(t, err)
+	require.True(t, stream.Receive())
+	require.Equal(t, []string{"http://127.0.0.1:8000"}, stream.Msg().GetRollout().GetPreviewUrls())
+	require.NoError(t, stream.Close())
+	w.settle("chat")
+	require.Empty(t, preview(second.GetRolloutId()))
+}
+
 func TestLogsComeFromTheInstancesRegion(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()

@@ -40,27 +40,27 @@ func (a *API) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 
 func appView(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
-	out.Urls, err = urls(tx, app)
+	out.Urls, err = urls(tx, app.WorkspaceID, app.LiveDeploymentID)
 	return out, err
 }
 
 const (
-	// maxURLs of an app are shown: enough to try one, and to see that there are
+	// maxURLs of a deployment are shown: enough to try one, and to see that there are
 	// several.
 	maxURLs = 20
 	// urlCandidates are the instances looked at for them.
 	urlCandidates = 200
 )
 
-// urls of ready instances of the live deployment.
-func urls(tx Tx, app model.App) ([]string, error) {
-	if app.LiveDeploymentID == "" {
+// urls of ready instances of a deployment; of none without one.
+func urls(tx Tx, workspaceID, deploymentID string) ([]string, error) {
+	if deploymentID == "" {
 		return nil, nil
 	}
 	instances, err := tx.ListInstances(
-		model.InstanceFilter{WorkspaceID: app.WorkspaceID, DeploymentID: app.LiveDeploymentID}, model.Page{Limit: urlCandidates})
+		model.InstanceFilter{WorkspaceID: workspaceID, DeploymentID: deploymentID}, model.Page{Limit: urlCandidates})
 	if err != nil {
-		return nil, fmt.Errorf("list instances of %s: %w", app.LiveDeploymentID, err)
+		return nil, fmt.Errorf("list instances of %s: %w", deploymentID, err)
 	}
 	var out []string
 	for _, i := range instances {

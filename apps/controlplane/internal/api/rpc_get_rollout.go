@@ -48,5 +48,15 @@ func (a *API) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollout, 
 	if err != nil {
 		return nil, err
 	}
-	return rolloutView(f, app, r), nil
+	out := rolloutView(f, app, r)
+	out.PreviewUrls, err = previewURLs(tx, app, r)
+	return out, err
+}
+
+// previewURLs lead to the new version before it is live.
+func previewURLs(tx Tx, app model.App, r model.Rollout) ([]string, error) {
+	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
+		return nil, nil
+	}
+	return urls(tx, r.WorkspaceID, r.DeploymentID)
 }

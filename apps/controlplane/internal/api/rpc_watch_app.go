@@ -117,7 +117,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 			return err
 		}
 		p.view.App = appProto(f, app)
-		if p.view.App.Urls, err = urls(tx, app); err != nil {
+		if p.view.App.Urls, err = urls(tx, workspaceID, app.LiveDeploymentID); err != nil {
 			return err
 		}
 		shown = append(shown, f.behind(app, shown)...)
@@ -127,6 +127,9 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 		}
 		if rollout != nil {
 			p.view.Rollout = rolloutView(f, app, *rollout)
+			if p.view.Rollout.PreviewUrls, err = previewURLs(tx, app, *rollout); err != nil {
+				return err
+			}
 		}
 		p.view.Deleted = app.DeletedAt != 0
 		rows, err := tx.ListHistory(workspaceID, appID, model.Page{Limit: historyWindow})

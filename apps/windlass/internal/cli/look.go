@@ -116,6 +116,9 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		}
 		row(w, label, url)
 	}
+	if r.Rollout != nil {
+		previewRows(w, r.Rollout)
+	}
 	row(w)
 	row(w, "VERSION", "REGION", "STATUS", "READY", "INSTANCES", "WEIGHT", "WHY")
 	var cut whys

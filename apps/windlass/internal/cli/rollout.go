@@ -143,6 +143,7 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		return
 	}
 	row(w, "Policy:", policyText(p.Policy))
+	previewRows(w, ro)
 	if len(p.Waves) == 0 {
 		return
 	}
@@ -173,6 +174,22 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	checksTable(w, p)
 	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	cut.print(w)
+}
+
+// previewRows tell where the new version can be looked at before it is live.
+func previewRows(w *tabwriter.Writer, ro *windlassv1.Rollout) {
+	const most = 3
+	for i, url := range ro.PreviewUrls {
+		label := ""
+		if i == 0 {
+			label = "Preview:"
+		}
+		if i == most {
+			row(w, label, fmt.Sprintf("and %d more: -o json", len(ro.PreviewUrls)-most))
+			return
+		}
+		row(w, label, url)
+	}
 }
 
 func rolloutState(r *windlassv1.WatchAppResponse) string {

@@ -50,6 +50,9 @@ func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	require.Regexp(t, `eu +step 1 of 2, 1m\d\ds left`, text)
 	require.Contains(t, text, "running: what the workflow says")
 
+	ro.PreviewUrls = []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000", "http://10.0.0.4:8000", "http://10.0.0.5:8000"}
+	require.Regexp(t, `(?m)^Preview: +http://10.0.0.1:8000\n.*2:8000\n.*3:8000\n +and 2 more: -o json$`, picture(t, ro))
+
 	eu.WaitsForCapacitySince = time.Now().Add(-90 * time.Second).UnixMilli()
 	require.Regexp(t, `eu +waits for room for 1m3\ds`, picture(t, ro))
 }

@@ -212,6 +212,13 @@ func testBlueGreen(t *testing.T, s *stack) {
 	require.Equal(t, map[string]int{"v1": 2}, s.runs(app, us))
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 95, v2.DeploymentId: 5})
 	require.Contains(t, c.ok("rollout", "status", app), "waits for promotion: windlass rollout promote "+app)
+	ro := must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: v2.RolloutId}).Rollout
+	require.Len(t, ro.PreviewUrls, 2)
+	for _, url := range ro.PreviewUrls {
+		require.Contains(t, c.ok("rollout", "status", app), url)
+		_, version := chat(t, url, "who are you, before anybody asks")
+		require.Equal(t, "green", version)
+	}
 	c.ok("rollout", "promote", app)
 	s.waitPromotion(t, v2.RolloutId, us)
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v2.DeploymentId: 100})
@@ -223,6 +230,7 @@ func testBlueGreen(t *testing.T, s *stack) {
 		require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, region))
 	}
 	require.Contains(t, c.ok("rollout", "status", app), "v1 is retained for")
+	require.Empty(t, must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: v2.RolloutId}).Rollout.PreviewUrls)
 
 	back := c.run("", "rollback", app, "-m", "green is worse")
 	require.Zero(t, back.code, back.stderr)

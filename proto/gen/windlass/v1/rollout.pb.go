@@ -1922,7 +1922,11 @@ type Rollout struct {
 	// Where it is. Only of the app's newest rollout, and only under a policy.
 	Progress *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
 	// A freeze keeps it from starting.
-	Hold          *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Where the new version is reached before it is live, for a look at it: until gateways
+	// route hosts, up to 20 of its ready instances. Of a rollout in flight that replaces a
+	// live version; not in lists.
+	PreviewUrls   []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2051,6 +2055,13 @@ func (x *Rollout) GetProgress() *RolloutProgress {
 func (x *Rollout) GetHold() *FreezeHold {
 	if x != nil {
 		return x.Hold
+	}
+	return nil
+}
+
+func (x *Rollout) GetPreviewUrls() []string {
+	if x != nil {
+		return x.PreviewUrls
 	}
 	return nil
 }
@@ -3098,7 +3109,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xda\x03\n" +
+	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xfd\x03\n" +
 	"\aRollout\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12#\n" +
@@ -3117,7 +3128,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\vfinished_at\x18\f \x01(\x03R\n" +
 	"finishedAt\x128\n" +
 	"\bprogress\x18\r \x01(\v2\x1c.windlass.v1.RolloutProgressR\bprogress\x12+\n" +
-	"\x04hold\x18\x14 \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"9\n" +
+	"\x04hold\x18\x14 \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\x12!\n" +
+	"\fpreview_urls\x18\x18 \x03(\tR\vpreviewUrls\"9\n" +
 	"\x11GetRolloutRequest\x12$\n" +
 	"\arollout\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\arollout\"D\n" +
