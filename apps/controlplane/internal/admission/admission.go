@@ -41,6 +41,7 @@ import (
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -120,24 +121,34 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
 	}
-	replicas, placed := int64(0), false
+	add := func(regionID string, replicas int32) {
+		each, gpusEach := PerReplica(override.In(d.Spec, regionID))
+		instances += int64(replicas) * each
+		gpus += int64(replicas) * gpusEach
+	}
+	placed := false
 	for _, t := range rows {
 		if t.DeploymentID != d.ID {
 			continue
 		}
 		placed = true
 		if topology.Active(t) {
-			replicas += int64(t.Replicas)
+			add(t.RegionID, t.Replicas)
 		}
 	}
-	if !placed {
-		replicas = int64(d.Spec.GetReplicas()) * int64(len(d.Spec.GetRegions()))
+	if placed {
+		return instances, gpus
 	}
-	each, gpusEach := PerReplica(d.Spec)
-	return replicas * each, replicas * gpusEach
+	for _, name := range d.Spec.GetRegions() {
+		id := override.ID(d.Spec, name)
+		n, _ := override.Replicas(d.Spec, id)
+		add(id, n)
+	}
+	return instances, gpus
 }
 
-// PerReplica is how many instances make a replica, and how many GPUs they have.
+// PerReplica is how many instances make a replica of the spec, as it is in a region, and
+// how many GPUs they have.
 func PerReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
 		return 1, int64(spec.GetResources().GetGpu().GetCount())

@@ -85,6 +85,10 @@ func TestAnAppCountsWithTheLargerOfItsVersions(t *testing.T) {
 	roles.Spec.Roles = []*windlassv1.RoleSpec{
 		{Name: "leader"}, {Name: "worker", Instances: 3, Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 2}}},
 	}
+	differs := &model.Deployment{ID: "next", Spec: spec(3, 4, "e", "w")}
+	differs.Spec.PinnedOverrides = []*windlassv1.PinnedOverride{{Region: "w", RegionId: west, Values: &windlassv1.Override{
+		Replicas: new(int32(5)), Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 8, Pool: "l4"}},
+	}}}
 	running := []model.Topology{row("live", east, 5, started), row("live", west, 1, starting)}
 	for name, c := range map[string]struct {
 		live, next      *model.Deployment
@@ -98,6 +102,8 @@ func TestAnAppCountsWithTheLargerOfItsVersions(t *testing.T) {
 		"an update that is placed":        {live: live, next: next, rows: append([]model.Topology{row("next", east, 9, starting)}, running...), instances: 9, gpus: 36},
 		"what stops does not count":       {live: live, rows: []model.Topology{row("live", east, 2, started), row("live", west, 2, stopping)}, instances: 2, gpus: 2},
 		"what others left does not count": {live: live, rows: append([]model.Topology{row("old", east, 50, started)}, running...), instances: 6, gpus: 6},
+		"regions that differ":             {next: differs, instances: 3 + 5, gpus: 3*4 + 5*8},
+		"regions that differ, placed":     {next: differs, rows: []model.Topology{row("next", east, 1, starting), row("next", west, 2, started)}, instances: 3, gpus: 4 + 16},
 		"roles":                           {next: roles, instances: 8, gpus: 2 * (8 + 3*2)},
 	} {
 		got := Claim(model.App{ID: "app_1", LiveDeploymentID: "l", RolloutID: "r", WorkspaceID: "ws_1"}, c.live, c.next, c.rows)

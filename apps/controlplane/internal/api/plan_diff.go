@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -21,12 +23,44 @@ func (r *dryRun) changes() ([]*windlassv1.FieldChange, error) {
 	}
 	after := proto.CloneOf(r.target.Spec)
 	after.Replicas = new(r.app.Replicas)
+	r.setSizes(before, after)
 	out, err := diff("", specLeaves(before), specLeaves(after))
 	if err != nil {
 		return nil, err
 	}
 	policy, err := diff("rollout", leavesOf(r.wasStaging.Policy), leavesOf(policyWithDefaults(r.req.GetRollout())))
 	return append(out, policy...), err
+}
+
+// setSizes has the specs say the replicas of regions that have a number of their own, as
+// they are and come to be: scaling changes no spec that is stored.
+func (r *dryRun) setSizes(before, after *windlassv1.DeploymentSpec) {
+	own := map[string]bool{}
+	for _, p := range slices.Concat(before.GetPinnedOverrides(), after.GetPinnedOverrides()) {
+		own[p.GetRegionId()] = own[p.GetRegionId()] || p.GetValues().Replicas != nil
+	}
+	was, will := running{live: r.live, rows: r.wasRows, staging: r.wasStaging}.sizes(), map[string]int32{}
+	if r.done.GetScaled() {
+		for _, t := range counted(r.staging, *r.app, r.live, r.target, r.topology()) {
+			if t.DeploymentID == r.target.ID && topology.Active(t) {
+				will[t.RegionID] = t.Replicas
+				asAll := t.Replicas == r.app.Replicas && was[t.RegionID] == r.wasApp.Replicas
+				own[t.RegionID] = own[t.RegionID] || t.Replicas != was[t.RegionID] && !asAll
+			}
+		}
+	}
+	for id, mine := range own {
+		if n, ok := was[id]; ok && mine && before != nil {
+			override.StateReplicas(before, r.regions[id].Name, id, n)
+		}
+		n, ok := will[id]
+		if !ok {
+			n, ok = override.Replicas(after, id)
+		}
+		if ok && mine && slices.Contains(after.GetRegions(), r.regions[id].Name) {
+			override.StateReplicas(after, r.regions[id].Name, id, n)
+		}
+	}
 }
 
 // leaf is a field's value, as text. Two that are hidden may differ in what is not told.
@@ -74,11 +108,13 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 }
 
 // specLeaves are those of what people write: regions and secrets by name, as their order
-// means nothing, and variables without their values.
+// means nothing, and variables without their values. Of overrides they are what these come
+// to in each region, under its name.
 func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	plain := proto.CloneOf(s)
 	if plain != nil {
 		plain.Regions, plain.Secrets, plain.Env, plain.InheritedEnv = nil, nil, nil, nil
+		plain.Overrides, plain.PinnedOverrides = nil, nil
 	}
 	out := leavesOf(plain)
 	if out.err != nil {
@@ -87,17 +123,33 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	for _, name := range s.GetRegions() {
 		out.leaves[fmt.Sprintf("regions[%q]", name)] = leaf{value: name}
 	}
-	for _, ref := range s.GetSecrets() {
-		if ref.GetImagePull() {
-			out.leaves[fmt.Sprintf("secrets[%q]", ref.GetSecret())] = leaf{value: "pulls the image"}
-			continue
+	out.variables(s.GetEnv(), s.GetSecrets())
+	for _, p := range s.GetPinnedOverrides() {
+		values := proto.CloneOf(p.GetValues())
+		values.Env, values.Secrets = nil, nil
+		of := leavesOf(values)
+		if of.err != nil {
+			return of
 		}
-		out.leaves[fmt.Sprintf("secrets[%q]", ref.GetEnvName())] = leaf{value: ref.GetSecret()}
-	}
-	for name, value := range s.GetEnv() {
-		out.leaves[fmt.Sprintf("env[%q]", name)] = leaf{value: value, hidden: true}
+		of.variables(p.GetValues().GetEnv(), p.GetValues().GetSecrets())
+		for path, l := range of.leaves {
+			out.leaves[joined(fmt.Sprintf("regions[%q]", p.GetRegion()), path)] = l
+		}
 	}
 	return out
+}
+
+func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretReference) {
+	for _, ref := range secrets {
+		if ref.GetImagePull() {
+			l[fmt.Sprintf("secrets[%q]", ref.GetSecret())] = leaf{value: "pulls the image"}
+			continue
+		}
+		l[fmt.Sprintf("secrets[%q]", ref.GetEnvName())] = leaf{value: ref.GetSecret()}
+	}
+	for name, value := range env {
+		l[fmt.Sprintf("env[%q]", name)] = leaf{value: value, hidden: true}
+	}
 }
 
 // leavesOf a message in its JSON form.

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -103,7 +105,7 @@ func (r *foresight) regionView(f forecast.Forecast, id string) (*windlassv1.Plan
 	e := r.extent(f, region, view.GetGpus())
 	v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
 	v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
-	if gpu := gpuOf(r.target.Spec); gpu != nil && e.comes {
+	if gpu := gpuOf(override.In(r.target.Spec, id)); gpu != nil && e.comes {
 		v.Gpu, v.GpusNeeded, v.GpusKept, v.Pools = gpu, e.needed, e.kept, fitting(gpu, view.GetGpus())
 		for _, p := range v.GetPools() {
 			v.GpusFree += usable(p)
@@ -115,7 +117,7 @@ func (r *foresight) regionView(f forecast.Forecast, id string) (*windlassv1.Plan
 // roomToBegin refuses a rollout that a call made if what it begins with does not fit in a
 // region that tells what it has, unless its policy has it wait for room.
 func (c *change) roomToBegin(app model.App, made outcome) error {
-	if c.dry != nil || made.Unchanged || made.Scaled || gpuOf(made.Deployment.Spec) == nil {
+	if c.dry != nil || made.Unchanged || made.Scaled || !slices.ContainsFunc(override.Any(made.Deployment.Spec), hasGPU) {
 		return nil // a dry run tells of more than the beginning
 	}
 	r, err := c.foresee(app.ID, made)
@@ -255,7 +257,7 @@ func (r *foresight) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.Pla
 		return nil
 	}
 	f := &windlassv1.PlanFinding{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: "spec.resources.gpu", Region: v.GetRegion(),
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: r.gpuField(v), Region: v.GetRegion(),
 	}
 	// Hosts that take nobody else may take it, and others may have to leave for it: what is
 	// free for all says less then.
@@ -291,6 +293,14 @@ func (r *foresight) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.Pla
 	return f
 }
 
+// gpuField is what asks for the region's GPUs: the spec, or its overrides.
+func (r *foresight) gpuField(v *windlassv1.PlanRegion) string {
+	if proto.Equal(v.GetGpu(), gpuOf(r.target.Spec)) {
+		return "spec.resources.gpu"
+	}
+	return "spec.overrides"
+}
+
 // gpuText is what is asked for, in words.
 func gpuText(g *windlassv1.Gpu) string {
 	text := "GPUs"
@@ -322,7 +332,9 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 	return strings.Join(parts, ", ")
 }
 
-// gpuOf is what each instance of the spec asks for, nil for none.
+func hasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
+
+// gpuOf is what each instance of the spec, as it is in a region, asks for; nil for none.
 func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
 	resources := s.GetResources()
 	for _, role := range s.GetRoles() {
@@ -378,11 +390,12 @@ type extent struct {
 // either says, at most.
 func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
 	each, gives := map[string]int32{}, map[string]bool{}
-	mine := gpuOf(r.target.Spec)
+	mine := gpuOf(override.In(r.target.Spec, region.ID))
 	for _, d := range r.in.Deployments {
-		_, n := admission.PerReplica(d.Spec)
+		there := override.In(d.Spec, region.ID)
+		_, n := admission.PerReplica(there)
 		each[d.ID] = int32(n)
-		theirs := gpuOf(d.Spec)
+		theirs := gpuOf(there)
 		// What it gives back is of use if the target could take any of it.
 		gives[d.ID] = mine != nil && theirs != nil && subset(fitting(theirs, pools), fitting(mine, pools))
 	}

@@ -43,7 +43,7 @@ func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Deployment
 }
 
 func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
-	app, environment, err := c.appToDeploy(req.GetApp(), len(spec.GetSecrets()) > 0)
+	app, environment, err := c.appToDeploy(req.GetApp(), usesSecrets(spec))
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +56,9 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := c.checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
+	if err := c.hold(c.pinOverrides(spec, "spec")); err != nil {
+		return nil, err
+	}
 	pin(spec, environment.Variables, spec.GetEnv())
 	if err := checkEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
@@ -64,13 +67,16 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 		return nil, err
 	}
 	v := version{
-		Spec: spec, Scale: spec.Replicas != nil, Source: "deploy",
+		Spec: spec, Asked: askedBy(spec), Source: "deploy",
 		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
 	}
-	if !v.Scale {
+	if spec.Replicas == nil {
 		spec.Replicas = new(app.Replicas)
 	}
 	if err := checkSpec(spec, "spec"); err != nil {
+		return nil, err
+	}
+	if err := checkOverridden(spec, "spec"); err != nil {
 		return nil, err
 	}
 	out, err := c.run(app, v)

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -68,7 +69,7 @@ func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
 		}
 		regionID, where = region.ID, region.Name
 	}
-	n, err := c.scale(app, r, ids, regionID, req.GetReplicas())
+	n, err := c.scale(app, r, ids, plan.AskedIn(regionID, req.GetReplicas()))
 	if err != nil || n == 0 {
 		return err
 	}

@@ -113,5 +113,11 @@ func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment
 	if err := c.checkRegions(spec, "spec"); err != nil {
 		return err
 	}
+	if err := c.repin(spec); err != nil {
+		return err
+	}
+	if err := checkOverridden(spec, "spec"); err != nil {
+		return err
+	}
 	return c.checkSecretsExist(e.ID, spec, "spec")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -30,10 +31,17 @@ func (c *change) runningWith(environmentID, secret string) ([]model.Topology, ma
 			specs[d.ID] = d.Spec
 		}
 	}
-	rows = slices.DeleteFunc(rows, func(t model.Topology) bool { return specs[t.DeploymentID] == nil || !topology.Active(t) })
+	rows = slices.DeleteFunc(rows, func(t model.Topology) bool {
+		return !topology.Active(t) || !mentions(override.In(specs[t.DeploymentID], t.RegionID), secret)
+	})
 	return rows, specs, nil
 }
 
+// refersTo tells whether the spec does in any region.
 func refersTo(spec *windlassv1.DeploymentSpec, secret string) bool {
+	return slices.ContainsFunc(override.Any(spec), func(s *windlassv1.DeploymentSpec) bool { return mentions(s, secret) })
+}
+
+func mentions(spec *windlassv1.DeploymentSpec, secret string) bool {
 	return slices.ContainsFunc(spec.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetSecret() == secret })
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -36,7 +37,7 @@ var (
 // out, but for replicas and regions, which depend on more than the spec.
 func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(in)
-	s.InheritedEnv = nil
+	s.InheritedEnv, s.PinnedOverrides = nil, nil
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
 	}
@@ -116,6 +117,8 @@ func ownEnv(s *windlassv1.DeploymentSpec) map[string]string {
 func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) {
 	s := proto.CloneOf(spec)
 	s.Replicas, s.InheritedEnv = nil, nil
+	// What overrides came to is what runs, however they say it.
+	s.Overrides, s.PinnedOverrides = nil, override.Versioned(s)
 	s.VersionLabel, s.Message, s.SourceCommit = "", "", ""
 	slices.Sort(s.Regions)
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)

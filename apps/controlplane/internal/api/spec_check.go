@@ -44,6 +44,9 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkKubernetes(s, field); err != nil {
 		return err
 	}
+	if err := checkOverrides(s, field+".overrides"); err != nil {
+		return err
+	}
 	h := s.GetHealthCheck()
 	if !slices.ContainsFunc(s.GetPorts(), func(p *windlassv1.Port) bool { return p.GetName() == h.GetPort() }) {
 		return invalid(field+".health_check.port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",

@@ -109,12 +109,12 @@ func keysOf[V any](m map[string]V) []string {
 
 // scaleBehind scales the regions that are behind, and tells how many that changed. The
 // workflow takes them there.
-func (c *change) scaleBehind(r *running, regionID string, replicas int32) (int, error) {
+func (c *change) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	if r.staging.Course == nil {
 		return 0, nil
 	}
 	r.staging = r.staging.Clone()
-	n := plan.ResizeBehind(r.staging.Course, regionID, replicas)
+	n := plan.ResizeBehind(r.staging.Course, asked)
 	if n == 0 {
 		return 0, nil
 	}
@@ -123,11 +123,11 @@ func (c *change) scaleBehind(r *running, regionID string, replicas int32) (int, 
 
 // resize scales an app in the middle of a staged rollout, and tells whether that
 // changes anything. The workflow takes the regions there.
-func (c *change) resize(app *model.App, r running, regionID string, replicas int32) (int, error) {
+func (c *change) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.staging.Clone()
-	n := plan.Resize(s.Course, regionID, replicas)
-	if regionID == "" {
-		app.Replicas = replicas
+	n := plan.Resize(s.Course, asked)
+	if asked.All != nil {
+		app.Replicas = *asked.All
 	}
 	if err := c.store(app); err != nil {
 		return 0, err

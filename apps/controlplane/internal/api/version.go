@@ -20,9 +20,9 @@ import (
 type version struct {
 	// Spec is complete: defaults, pinned variables, replicas.
 	Spec *windlassv1.DeploymentSpec
-	// Scale tells that the caller asked for Spec.Replicas; else they are what the
-	// app has, and no reason to scale.
-	Scale bool
+	// Asked are the replicas that the caller asked for. Where nothing is, Spec's are what
+	// the app has, and no reason to scale.
+	Asked plan.Asked
 	// Source is "deploy", "environment" or model.SourceRollback.
 	Source        string
 	FromVersion   int32
@@ -106,41 +106,41 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 			return outcome{}, err
 		}
 	}
-	if !v.Scale {
+	if v.Asked.Nothing() {
 		return out, nil
 	}
-	n, err := c.scale(&app, r, []string{d.ID}, "", v.Spec.GetReplicas())
+	n, err := c.scale(&app, r, []string{d.ID}, v.Asked)
 	if err != nil || n == 0 {
 		return out, err
 	}
 	out.Unchanged, out.Scaled = false, true
 	c.log(app, model.History{
-		What: "Scaled", Why: fmt.Sprintf("v%d is to have %d replicas in each region", d.Version, v.Spec.GetReplicas()),
+		What: "Scaled", Why: fmt.Sprintf("v%d is to have %s", d.Version, askedText(v.Asked, v.Spec)),
 		RolloutID: app.RolloutID, DeploymentID: d.ID, Version: d.Version,
 	})
 	return out, nil
 }
 
-// scale gives the deployments other replicas, in one region or in all, and tells
-// how many regions that changed. It stores the app.
-func (c *change) scale(app *model.App, r running, deploymentIDs []string, regionID string, replicas int32) (int, error) {
+// scale gives the deployments the replicas asked for, and tells how many regions that
+// changed. It stores the app.
+func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.staging.Course.Active(app.RolloutID) {
-		return c.resize(app, r, regionID, replicas)
+		return c.resize(app, r, asked)
 	}
 	var changed []model.Topology
 	if id := r.staging.Course.Retained(); id != "" {
 		deploymentIDs = append(deploymentIDs, id)
 	}
-	behind, err := c.scaleBehind(&r, regionID, replicas)
+	behind, err := c.scaleBehind(&r, asked)
 	if err != nil {
 		return 0, err
 	}
 	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.staging.Course.BehindIn(t.RegionID) != nil })
 	for _, id := range deploymentIDs {
-		changed = append(changed, topology.Scale(elsewhere, id, regionID, replicas, c.traceparent, c.at)...)
+		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
 	}
-	if regionID == "" {
-		app.Replicas = replicas
+	if asked.All != nil {
+		app.Replicas = *asked.All
 	}
 	if err := c.store(app); err != nil {
 		return 0, err
@@ -171,6 +171,7 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 // make writes the next version and its rollout.
 func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	f, live := was.flight, was.live
+	asked := carrySizes(app, was, v)
 	hash, err := specHash(v.Spec)
 	if err != nil {
 		return outcome{}, err
@@ -206,10 +207,6 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
 	}
 	staging := was.staging.Clone()
-	asked := int32(-1)
-	if v.Scale {
-		asked = v.Spec.GetReplicas()
-	}
 	course := plan.NextCourse(staging, app, was.rows, r.ID, asked)
 	if course != nil && v.Source == model.SourceRollback {
 		// The way back is a person's word already: what comes after it is held.
@@ -242,7 +239,7 @@ func whyCreated(v version, r model.Rollout) string {
 	if v.FromVersion != 0 {
 		why = fmt.Sprintf("back to the configuration of v%d", v.FromVersion)
 	}
-	why += fmt.Sprintf("; %d replicas in each of %s", v.Spec.GetReplicas(), strings.Join(v.Spec.GetRegions(), ", "))
+	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return sizeOf(v.Spec, region) })
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
 	}
@@ -426,10 +423,7 @@ func unknownRegion(field, name string, known []model.Region) error {
 
 // checkSecretsExist fails on a secret that the environment does not have.
 func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
-	var names []string
-	for _, r := range spec.GetSecrets() {
-		names = append(names, r.GetSecret())
-	}
+	names, fields := secretsOf(spec, field)
 	if len(names) == 0 {
 		return nil
 	}
@@ -441,7 +435,7 @@ func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.Deploy
 		if versions[name] != 0 {
 			continue
 		}
-		if err := c.hold(unknownSecret(fmt.Sprintf("%s.secrets[%d].secret", field, i), name)); err != nil {
+		if err := c.hold(unknownSecret(fields[i], name)); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/digest"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -57,7 +58,7 @@ func describe(state *agentv1.DeploymentState, it model.DesiredItem) {
 	if it.Delete {
 		return
 	}
-	state.RequiredFeatures = requiredFeatures(it.Deployment.Spec)
+	state.RequiredFeatures = requiredFeatures(state.Deployment.Spec)
 	state.WorkloadVersion = it.Deployment.Version
 	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.App.ProjectName, it.App.EnvironmentName
 }
@@ -71,6 +72,7 @@ func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
 		}
 	}
 	d := it.Deployment
+	d.Spec = override.In(d.Spec, it.RegionID)
 	spec := proto.CloneOf(d.Spec)
 	if d.ResolvedImage != "" {
 		spec.Image = d.ResolvedImage

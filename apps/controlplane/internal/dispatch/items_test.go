@@ -104,3 +104,34 @@ func TestOnlySecretsThatInstancesHoldReplaceThem(t *testing.T) {
 		})
 	}
 }
+
+// A region is told what is to run there, and nothing of what is so elsewhere: not even
+// which secrets others have.
+func TestARegionIsToldTheSpecAsItIsThere(t *testing.T) {
+	in := func(region string, secrets map[string]int32) *agentv1.Item {
+		return encoded(t, func(it *model.DesiredItem) {
+			it.RegionID, it.SecretVersions = region, secrets
+			s := it.Deployment.Spec
+			s.Overrides = []*windlassv1.Override{{Labels: map[string]string{"gpu": "l4"}, ExtraArgs: []string{"--tp", "8"}}}
+			s.PinnedOverrides = []*windlassv1.PinnedOverride{{Region: "eu", RegionId: "reg_eu", Values: &windlassv1.Override{
+				ExtraArgs: []string{"--tp", "8"}, Env: map[string]string{"A": "9"},
+				Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 8, Pool: "l4"}},
+				Secrets:   []*windlassv1.SecretReference{{EnvName: "EXTRA", Secret: "extra"}},
+			}}}
+		})
+	}
+	here, there := in("reg_eu", map[string]int32{"token": 4, "extra": 1}), in("reg_us", map[string]int32{"token": 4})
+	spec := here.GetDeployment().GetDeployment().GetSpec()
+	require.Equal(t, []string{"--tp", "8"}, spec.GetArgs())
+	require.Equal(t, map[string]string{"A": "9", "B": "2"}, spec.GetEnv())
+	require.Contains(t, here.GetDeployment().GetRequiredFeatures(), "FEATURE_GPU_POOL")
+	require.Empty(t, spec.GetOverrides())
+	require.Empty(t, spec.GetPinnedOverrides())
+
+	plain := encoded(t, nil)
+	require.Equal(t, plain.SpecHash, there.SpecHash, "where no override is about, nothing differs from a version without any")
+	require.Empty(t, there.GetDeployment().GetRequiredFeatures())
+	rotated := in("reg_eu", map[string]int32{"token": 4, "extra": 2})
+	require.NotEqual(t, here.GetDeployment().GetDeployment().GetTemplateHash(), rotated.GetDeployment().GetDeployment().GetTemplateHash(),
+		"a secret of the region's own replaces its instances")
+}

@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -63,7 +64,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	}
 	var out []model.Secret
 	seen := map[string]bool{}
-	for _, ref := range deployments[0].Spec.GetSecrets() {
+	for _, ref := range override.In(deployments[0].Spec, regionID).GetSecrets() {
 		if seen[ref.Secret] {
 			continue
 		}

@@ -310,7 +310,7 @@ type DesiredItem struct {
 	Topology   Topology
 	Deployment Deployment
 	App        AppNames
-	// SecretVersions by name, of the secrets that the spec refers to.
+	// SecretVersions by name, of the secrets that the spec refers to in the region.
 	SecretVersions map[string]int32
 
 	// For KindRoutes. No hosts: the app has none in the region.

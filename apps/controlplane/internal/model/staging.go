@@ -40,6 +40,8 @@ type Course struct {
 	// Replicas that were asked for with the new version, -1 for none: each region then
 	// keeps the number that it has.
 	Replicas int32
+	// RegionReplicas are those that were asked for in some regions, by id; they win.
+	RegionReplicas map[string]int32 `json:",omitempty"`
 	// DefaultReplicas are for regions that the app is new to.
 	DefaultReplicas int32
 	// OldSizes and Sizes are the replicas wanted in each region, by id, of the version
@@ -164,6 +166,7 @@ func (c *Course) Clone() *Course {
 	out := *c
 	out.Policy = proto.CloneOf(c.Policy)
 	out.OldSizes, out.Sizes = maps.Clone(c.OldSizes), maps.Clone(c.Sizes)
+	out.RegionReplicas = maps.Clone(c.RegionReplicas)
 	out.Waves = slices.Clone(c.Waves)
 	for i := range out.Waves {
 		// Approvals are never changed in place.

@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -212,15 +214,50 @@ func (p *planner) start(d *model.Deployment) {
 			return
 		}
 	}
+	if n := override.Stale(d.Spec, p.in.RegionIDs); n != "" {
+		p.fail(d, ReasonUnknownRegion, "region "+n+" was made anew since its overrides were worked out: deploy again")
+		return
+	}
 	if p.staged() {
 		p.begin(d)
 		return
 	}
+	sizes := map[string]int32{}
 	for _, n := range d.Spec.GetRegions() {
-		p.assign(d, p.in.RegionIDs[n], replicas)
+		sizes[n] = replicas
+		if own, ok := override.Replicas(d.Spec, p.in.RegionIDs[n]); ok {
+			sizes[n] = own
+		}
+		p.assign(d, p.in.RegionIDs[n], sizes[n])
 	}
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
-	p.log("RegionsStarting", fmt.Sprintf("%d replicas in each of %s", replicas, strings.Join(d.Spec.GetRegions(), ", ")), d, "")
+	p.log("RegionsStarting", ReplicasText(d.Spec.GetRegions(), func(n string) int32 { return sizes[n] }), d, "")
+}
+
+// ReplicasText is how many replicas regions have, in words: "2 replicas in each of
+// eu-west-1, us-east-1; 6 in us-west-2".
+func ReplicasText(regions []string, of func(region string) int32) string {
+	var sizes []int32
+	by := map[int32][]string{}
+	for _, n := range regions {
+		if by[of(n)] == nil {
+			sizes = append(sizes, of(n))
+		}
+		by[of(n)] = append(by[of(n)], n)
+	}
+	slices.SortStableFunc(sizes, func(a, b int32) int { return cmp.Compare(len(by[b]), len(by[a])) })
+	var parts []string
+	for i, n := range sizes {
+		text := fmt.Sprintf("%d in %s", n, strings.Join(by[n], ", "))
+		switch {
+		case i == 0 && len(sizes) > 1 && len(by[n]) == 1:
+			text = fmt.Sprintf("%d replicas in %s", n, by[n][0])
+		case i == 0:
+			text = fmt.Sprintf("%d replicas in each of %s", n, strings.Join(by[n], ", "))
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (p *planner) assign(d *model.Deployment, region string, replicas int32) {

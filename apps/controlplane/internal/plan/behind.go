@@ -284,10 +284,10 @@ func RetryBehind(c *model.Course, now int64) (retried int) {
 }
 
 // ResizeBehind is Resize for the regions that are behind.
-func ResizeBehind(c *model.Course, region string, replicas int32) (changed int) {
+func ResizeBehind(c *model.Course, asked Asked) (changed int) {
 	for _, b := range c.Behind {
-		if region == "" || region == b.RegionID {
-			changed += Resize(b.Course, region, replicas)
+		if n, ok := asked.In(b.RegionID); ok {
+			changed += Resize(b.Course, AskedIn(b.RegionID, n))
 		}
 	}
 	return changed

@@ -11,16 +11,17 @@ import (
 // NextCourse is the course that a new rollout of the app sets out on, given its rows;
 // nil if it is to have none: the app has no policy, or nothing is live that is to be
 // protected. What a rollout that it supersedes left half way keeps its policy until it
-// is sorted out, even if the app has none any more; so do regions that are behind. replicas are those asked for with
-// the new version, -1 for none.
-func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, replicas int32) *model.Course {
+// is sorted out, even if the app has none any more; so do regions that are behind. asked
+// are the replicas that come with the new version.
+func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Course {
 	if app.LiveDeploymentID == "" {
 		return nil
 	}
 	policy := s.Policy
 	c := &model.Course{
-		RolloutID: rolloutID, Replicas: replicas, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
+		RolloutID: rolloutID, Replicas: -1, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
 	}
+	asked.note(c)
 	if s.Course != nil {
 		c.Held, c.RolledBack = s.Course.RolledBack, s.Course.RolledBack
 	}
@@ -46,21 +47,74 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 	return c
 }
 
-// Resize has regions come to another number of replicas, of whichever version is wanted
-// there; all of them if region is empty. It tells how many that changed.
-func Resize(c *model.Course, region string, replicas int32) (changed int) {
+// Asked is how many replicas somebody asked for; the zero value: nobody did.
+type Asked struct {
+	// All is for each region, nil for none.
+	All *int32
+	// Regions are for some, by id. They win.
+	Regions map[string]int32
+}
+
+// AskedIn the region, or in each if it is empty.
+func AskedIn(region string, replicas int32) Asked {
+	if region == "" {
+		return Asked{All: &replicas}
+	}
+	return Asked{Regions: map[string]int32{region: replicas}}
+}
+
+// In is how many for the region; ok tells whether it was asked for.
+func (a Asked) In(region string) (n int32, ok bool) {
+	if n, ok = a.Regions[region]; !ok && a.All != nil {
+		n, ok = *a.All, true
+	}
+	return n, ok
+}
+
+// Nothing tells whether nobody asked.
+func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
+
+// note what was asked for in the course, over what was before.
+func (a Asked) note(c *model.Course) {
+	if a.All != nil {
+		c.Replicas, c.RegionReplicas = *a.All, nil
+	}
+	for id, n := range a.Regions {
+		if c.RegionReplicas == nil {
+			c.RegionReplicas = map[string]int32{}
+		}
+		c.RegionReplicas[id] = n
+	}
+}
+
+// size that the region is to come to: what was asked for, else what it has, else what
+// regions have that are new.
+func size(c *model.Course, region string) int32 {
+	if n, ok := c.RegionReplicas[region]; ok {
+		return n
+	}
+	if c.Replicas >= 0 {
+		return c.Replicas
+	}
+	if n, had := c.OldSizes[region]; had {
+		return n
+	}
+	return c.DefaultReplicas
+}
+
+// Resize has regions come to other numbers of replicas, of whichever version is wanted
+// there. It tells how many that changed.
+func Resize(c *model.Course, asked Asked) (changed int) {
 	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
-		for id, n := range sizes {
-			if (region == "" || id == region) && n != replicas {
-				sizes[id] = replicas
+		for id, was := range sizes {
+			if n, ok := asked.In(id); ok && n != was {
+				sizes[id] = n
 				changed++
 			}
 		}
 	}
-	if region == "" {
-		c.Replicas = replicas
-	}
-	return changed + ResizeBehind(c, region, replicas)
+	asked.note(c)
+	return changed + ResizeBehind(c, asked)
 }
 
 // Refusal is why a person's word about a rollout makes no sense now, and what would.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -20,7 +21,8 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the world
-//	deploy us eu [replicas=2] [min_ready=1] [image=...] [source=rollback]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback]
+//	                             own: replicas that are asked for in some regions
 //	ready us v1 [replicas=1]     the agent applied the row; replicas are ready
 //	doomed us v1 reason=... message=...
 //	reject us v1 code=... [retryable]
@@ -122,6 +124,13 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		s.MinReady = num("min_ready", 0)
 		s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
 		s.Image = opts["image"]
+		for own := range strings.SplitSeq(opts["own"], ", ") {
+			if region, n, ok := strings.Cut(own, ":"); ok {
+				size, err := strconv.Atoi(n)
+				require.NoError(t, err)
+				override.SetReplicas(s, region, region, int32(size))
+			}
+		}
 		w.deploy(s)
 		w.deps[len(w.deps)-1].Source = opts["source"]
 	case "ready":
@@ -255,7 +264,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		if len(names) > 0 && names[0] != "replicas" {
 			region = names[0]
 		}
-		Resize(w.staging.Course, region, num("replicas", 0))
+		Resize(w.staging.Course, AskedIn(region, num("replicas", 0)))
 	case "trace", "step":
 	case "break", "mend":
 		w.broken = map[string]bool{}

@@ -331,9 +331,9 @@ func (f *fleet) happen() {
 	case e == 28 && inFlight:
 		n := rapid.Int32Range(0, 4).Draw(t, "size")
 		f.zeroed = f.zeroed || n == 0
-		Resize(course, rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n)
+		Resize(course, AskedIn(rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n))
 	case e == 28 && f.app.RolloutID == "" && course != nil:
-		ResizeBehind(course, region, rapid.Int32Range(1, 4).Draw(t, "size"))
+		ResizeBehind(course, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size")))
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
 	case e == 30:

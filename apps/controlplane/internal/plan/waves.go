@@ -19,14 +19,7 @@ func (p *planner) begin(d *model.Deployment) {
 	for _, n := range d.Spec.GetRegions() {
 		id := p.in.RegionIDs[n]
 		left = append(left, id)
-		size, had := c.OldSizes[id]
-		switch {
-		case c.Replicas >= 0:
-			size = c.Replicas
-		case !had:
-			size = c.DefaultReplicas
-		}
-		c.Sizes[id] = size
+		c.Sizes[id] = size(c, id)
 	}
 	for i, w := range waves(c.Policy) {
 		var taken []string

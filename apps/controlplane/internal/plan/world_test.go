@@ -320,7 +320,11 @@ func (w *world) stage(rolloutID string) {
 	for _, k := range sortedRows(w.rows) {
 		rows = append(rows, w.rows[k])
 	}
-	if w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, -1); w.staging.Course != nil {
+	asked := Asked{Regions: map[string]int32{}}
+	for _, o := range w.deps[len(w.deps)-1].Spec.GetPinnedOverrides() {
+		asked.Regions[o.GetRegionId()] = o.GetValues().GetReplicas()
+	}
+	if w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, asked); w.staging.Course != nil {
 		w.staging.Course.DeployedBy, w.staging.Course.DeployedByID = "dora", "key-dora"
 	}
 }

@@ -221,7 +221,7 @@ func (h *house) deploy(appID string, change func(*windlassv1.DeploymentSpec)) st
 				return err
 			}
 			s := model.Staging{AppID: appID, WorkspaceID: h.ws, Policy: h.policy}
-			s.Course = plan.NextCourse(s, app, rows, rol, -1)
+			s.Course = plan.NextCourse(s, app, rows, rol, plan.Asked{})
 			if err := tx.PutStaging(s); err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -110,12 +111,13 @@ func Active(t model.Topology) bool {
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
-// Scale returns the rows of the deployment with other replicas: those that run,
-// in the region given or, if it is empty, in all. Rows that have that many are
-// left out, so an empty answer means that there is nothing to do.
-func Scale(rows []model.Topology, deploymentID, regionID string, replicas int32, traceparent string, now int64) []model.Topology {
+// Scale returns the rows of the deployment with other replicas: those that run in
+// regions that want tells a number for. Rows that have that many are left out, so an
+// empty answer means that there is nothing to do.
+func Scale(rows []model.Topology, deploymentID string, want func(regionID string) (int32, bool), traceparent string, now int64) []model.Topology {
 	return bump(rows, traceparent, now, func(t *model.Topology) bool {
-		if t.DeploymentID != deploymentID || (regionID != "" && t.RegionID != regionID) || t.Replicas == replicas {
+		replicas, wanted := want(t.RegionID)
+		if t.DeploymentID != deploymentID || !wanted || t.Replicas == replicas {
 			return false
 		}
 		t.Replicas = replicas
@@ -124,10 +126,10 @@ func Scale(rows []model.Topology, deploymentID, regionID string, replicas int32,
 }
 
 // BumpSecrets returns the rows that are to fetch their secrets again: those that
-// run and whose deployment, by id in specs, refers to the secret.
+// run and whose deployment, by id in specs, refers to the secret in their region.
 func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentSpec, secret, traceparent string, now int64) []model.Topology {
 	return bump(rows, traceparent, now, func(t *model.Topology) bool {
-		return slices.ContainsFunc(specs[t.DeploymentID].GetSecrets(), func(r *windlassv1.SecretReference) bool {
+		return slices.ContainsFunc(override.In(specs[t.DeploymentID], t.RegionID).GetSecrets(), func(r *windlassv1.SecretReference) bool {
 			return r.GetSecret() == secret
 		})
 	})

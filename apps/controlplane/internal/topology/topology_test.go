@@ -100,7 +100,10 @@ func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {
 	gone.Status = stopping
 	rows := []model.Topology{row("v1", "us", 1), row("v1", "eu", 1), gone, row("v2", "us", 1)}
 
-	all := Scale(rows, "v1", "", 5, "tp", 9)
+	in := func(region string, n int32) func(string) (int32, bool) {
+		return func(id string) (int32, bool) { return n, region == "" || region == id }
+	}
+	all := Scale(rows, "v1", in("", 5), "tp", 9)
 	require.Len(t, all, 2)
 	for _, r := range all {
 		require.Equal(t, int32(5), r.Replicas)
@@ -108,10 +111,10 @@ func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {
 		require.Equal(t, "tp", r.Traceparent)
 		require.Equal(t, int64(9), r.UpdatedAt)
 	}
-	one := Scale(rows, "v1", "eu", 0, "", 9)
+	one := Scale(rows, "v1", in("eu", 0), "", 9)
 	require.Len(t, one, 1)
 	require.Equal(t, "eu", one[0].RegionID)
-	require.Empty(t, Scale(rows, "v1", "", 2, "", 9), "they have two")
+	require.Empty(t, Scale(rows, "v1", in("", 2), "", 9), "they have two")
 }
 
 func TestARotatedSecretReachesRowsThatUseItAndNoOthers(t *testing.T) {

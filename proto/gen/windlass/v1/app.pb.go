@@ -964,7 +964,8 @@ type ScaleRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Empty: in every region.
+	// Empty: in every region, those with an override included. Either holds until a deploy
+	// whose spec says replicas, for all or for the region.
 	Region        string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

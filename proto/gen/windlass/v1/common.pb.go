@@ -83,6 +83,11 @@ const (
 	ErrorReason_ERROR_REASON_APPROVAL_NEEDED ErrorReason = 23
 	// The gate does not take this key's approval: its role is too low, or it deployed.
 	ErrorReason_ERROR_REASON_NOT_AN_APPROVER ErrorReason = 24
+	// Two of a spec's overrides say different things of one region.
+	ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT ErrorReason = 33
+	// One of a spec's overrides changes nothing: no region has its labels, or all would be
+	// the same without it.
+	ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT ErrorReason = 34
 )
 
 // Enum value maps for ErrorReason.
@@ -113,33 +118,37 @@ var (
 		22: "ERROR_REASON_FROZEN",
 		23: "ERROR_REASON_APPROVAL_NEEDED",
 		24: "ERROR_REASON_NOT_AN_APPROVER",
+		33: "ERROR_REASON_OVERRIDE_CONFLICT",
+		34: "ERROR_REASON_OVERRIDE_WITHOUT_EFFECT",
 	}
 	ErrorReason_value = map[string]int32{
-		"ERROR_REASON_UNSPECIFIED":          0,
-		"ERROR_REASON_VALIDATION":           1,
-		"ERROR_REASON_UNAUTHENTICATED":      2,
-		"ERROR_REASON_PERMISSION_DENIED":    3,
-		"ERROR_REASON_NOT_FOUND":            4,
-		"ERROR_REASON_ALREADY_EXISTS":       5,
-		"ERROR_REASON_CONFLICT":             6,
-		"ERROR_REASON_IDEMPOTENCY_MISMATCH": 7,
-		"ERROR_REASON_UNKNOWN_REGION":       8,
-		"ERROR_REASON_APP_DELETING":         9,
-		"ERROR_REASON_NOTHING_TO_DO":        10,
-		"ERROR_REASON_IN_USE":               11,
-		"ERROR_REASON_LIMIT_EXCEEDED":       12,
-		"ERROR_REASON_UNAVAILABLE":          13,
-		"ERROR_REASON_INTERNAL":             14,
-		"ERROR_REASON_STALE_SESSION":        15,
-		"ERROR_REASON_JOIN_TOKEN_INVALID":   16,
-		"ERROR_REASON_UNKNOWN_SECRET":       17,
-		"ERROR_REASON_REGION_UNREACHABLE":   18,
-		"ERROR_REASON_QUOTA_EXCEEDED":       19,
-		"ERROR_REASON_RATE_LIMITED":         20,
-		"ERROR_REASON_NO_CAPACITY":          21,
-		"ERROR_REASON_FROZEN":               22,
-		"ERROR_REASON_APPROVAL_NEEDED":      23,
-		"ERROR_REASON_NOT_AN_APPROVER":      24,
+		"ERROR_REASON_UNSPECIFIED":             0,
+		"ERROR_REASON_VALIDATION":              1,
+		"ERROR_REASON_UNAUTHENTICATED":         2,
+		"ERROR_REASON_PERMISSION_DENIED":       3,
+		"ERROR_REASON_NOT_FOUND":               4,
+		"ERROR_REASON_ALREADY_EXISTS":          5,
+		"ERROR_REASON_CONFLICT":                6,
+		"ERROR_REASON_IDEMPOTENCY_MISMATCH":    7,
+		"ERROR_REASON_UNKNOWN_REGION":          8,
+		"ERROR_REASON_APP_DELETING":            9,
+		"ERROR_REASON_NOTHING_TO_DO":           10,
+		"ERROR_REASON_IN_USE":                  11,
+		"ERROR_REASON_LIMIT_EXCEEDED":          12,
+		"ERROR_REASON_UNAVAILABLE":             13,
+		"ERROR_REASON_INTERNAL":                14,
+		"ERROR_REASON_STALE_SESSION":           15,
+		"ERROR_REASON_JOIN_TOKEN_INVALID":      16,
+		"ERROR_REASON_UNKNOWN_SECRET":          17,
+		"ERROR_REASON_REGION_UNREACHABLE":      18,
+		"ERROR_REASON_QUOTA_EXCEEDED":          19,
+		"ERROR_REASON_RATE_LIMITED":            20,
+		"ERROR_REASON_NO_CAPACITY":             21,
+		"ERROR_REASON_FROZEN":                  22,
+		"ERROR_REASON_APPROVAL_NEEDED":         23,
+		"ERROR_REASON_NOT_AN_APPROVER":         24,
+		"ERROR_REASON_OVERRIDE_CONFLICT":       33,
+		"ERROR_REASON_OVERRIDE_WITHOUT_EFFECT": 34,
 	}
 )
 
@@ -936,7 +945,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xa6\x06\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xf4\x06\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -963,7 +972,9 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x18ERROR_REASON_NO_CAPACITY\x10\x15\x12\x17\n" +
 	"\x13ERROR_REASON_FROZEN\x10\x16\x12 \n" +
 	"\x1cERROR_REASON_APPROVAL_NEEDED\x10\x17\x12 \n" +
-	"\x1cERROR_REASON_NOT_AN_APPROVER\x10\x18*\xb7\x01\n" +
+	"\x1cERROR_REASON_NOT_AN_APPROVER\x10\x18\x12\"\n" +
+	"\x1eERROR_REASON_OVERRIDE_CONFLICT\x10!\x12(\n" +
+	"$ERROR_REASON_OVERRIDE_WITHOUT_EFFECT\x10\"*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -534,7 +534,8 @@ func (x *PlanFinding) GetLimit() *LimitDetail {
 }
 
 // FieldChange is a leaf of the spec, or of the policy under "rollout", that differs. Paths
-// are those of the file: lists by index, but regions and secrets by name.
+// are those of the file: lists by index, but regions and secrets by name. What overrides
+// come to is told of each region: regions["us-east-1"].resources.gpu.pool.
 type FieldChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -805,7 +806,7 @@ type PlanRegion struct {
 	ReplicasNow   int32 `protobuf:"varint,4,opt,name=replicas_now,json=replicasNow,proto3" json:"replicas_now,omitempty"`
 	ReplicasPeak  int32 `protobuf:"varint,5,opt,name=replicas_peak,json=replicasPeak,proto3" json:"replicas_peak,omitempty"`
 	ReplicasAfter int32 `protobuf:"varint,6,opt,name=replicas_after,json=replicasAfter,proto3" json:"replicas_after,omitempty"`
-	// What an instance of the version asks for; absent: none.
+	// What an instance of the version asks for there; absent: none.
 	Gpu *Gpu `protobuf:"bytes,7,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	// GPUs of those replicas.
 	GpusNow   int32 `protobuf:"varint,8,opt,name=gpus_now,json=gpusNow,proto3" json:"gpus_now,omitempty"`

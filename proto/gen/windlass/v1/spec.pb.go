@@ -71,7 +71,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -126,7 +126,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // DeploymentSpec says what to run. It is immutable once a deployment has it.
@@ -163,11 +163,11 @@ type DeploymentSpec struct {
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,11,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
 	// Names of regions, each once.
 	Regions []string `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Replicas in each region. Absent: what the app has now, else 2. It is not
-	// part of the version: a change of it alone scales.
+	// Replicas in each region, but for those with an override. Absent: what the app has
+	// now, else 2. It is not part of the version: a change of it alone scales.
 	Replicas *int32 `protobuf:"varint,13,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Replicas that must be ready in each region before the deployment is.
-	// 0: all of them. Never below 1 unless replicas is 0.
+	// 0, or more than the region has: all of them. Never below 1 unless replicas is 0.
 	MinReady int32 `protobuf:"varint,14,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
 	// Free text that people read: "v1.4.2", why, and from which commit. Not part
 	// of what runs, so a change of these alone makes no new version.
@@ -186,9 +186,19 @@ type DeploymentSpec struct {
 	// From leaving the routes to SIGTERM, so that nobody still sends to an instance
 	// that stops; termination_grace begins after it. Absent: none on a host, 5 s on
 	// Kubernetes, which takes a moment to pass the news around.
-	DrainDelay    *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DrainDelay *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
+	// What is different in some of the regions. What an override that names a region says
+	// wins over what one says that it has the labels of, field by field, and both win over
+	// the rest of the spec. Two by labels may not say different things of a region. Part
+	// of the version like the rest, but for replicas.
+	Overrides []*Override `protobuf:"bytes,40,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	// What the overrides came to in each region that any of them is about, by name, as
+	// of when the version was made: labels that a region is given later, change what runs
+	// there with the next version and not before. Set by the control plane; ignored in
+	// requests.
+	PinnedOverrides []*PinnedOverride `protobuf:"bytes,41,rep,name=pinned_overrides,json=pinnedOverrides,proto3" json:"pinned_overrides,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DeploymentSpec) Reset() {
@@ -368,6 +378,197 @@ func (x *DeploymentSpec) GetDrainDelay() *durationpb.Duration {
 	return nil
 }
 
+func (x *DeploymentSpec) GetOverrides() []*Override {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetPinnedOverrides() []*PinnedOverride {
+	if x != nil {
+		return x.PinnedOverrides
+	}
+	return nil
+}
+
+// Override is what is different in the regions that it names, or that have its labels.
+type Override struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of regions of the app. A region has one override by name at most.
+	Regions []string `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Or labels that the app's regions have, all of them, as of when the version is made.
+	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Replicas in each of the regions. Not part of the version: a change of it alone
+	// scales. AppService.Scale wins over it until the next deploy.
+	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// Amounts that it states take the place of the spec's, one by one; gpu does so as a
+	// whole, as a product of one pool is none of another, and with count 0 there are none.
+	// Of a role that has resources of its own they take the place of those.
+	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
+	// In the place of all args.
+	Args []string `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
+	// After the spec's args: flags that belong to the region's GPUs. Most programs take
+	// the last of a flag that is there twice. Not beside args.
+	ExtraArgs []string `protobuf:"bytes,6,rep,name=extra_args,json=extraArgs,proto3" json:"extra_args,omitempty"`
+	// Beside the spec's variables and the environment's, and in the place of those of the
+	// same names, whether these are values or secrets.
+	Env map[string]string `protobuf:"bytes,7,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As env, by secrets of the environment. None of them may pull the image.
+	Secrets       []*SecretReference `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Override) Reset() {
+	*x = Override{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Override) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Override) ProtoMessage() {}
+
+func (x *Override) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Override.ProtoReflect.Descriptor instead.
+func (*Override) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Override) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *Override) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Override) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *Override) GetResources() *Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Override) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *Override) GetExtraArgs() []string {
+	if x != nil {
+		return x.ExtraArgs
+	}
+	return nil
+}
+
+func (x *Override) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *Override) GetSecrets() []*SecretReference {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+// PinnedOverride is all that is different in one region.
+type PinnedOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, and its id: a region of the same name that was made anew is another.
+	Region   string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	RegionId string `protobuf:"bytes,2,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// Without regions and labels. Its replicas are those that the version begins with.
+	Values        *Override `protobuf:"bytes,3,opt,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinnedOverride) Reset() {
+	*x = PinnedOverride{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinnedOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinnedOverride) ProtoMessage() {}
+
+func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
+func (*PinnedOverride) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PinnedOverride) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *PinnedOverride) GetRegionId() string {
+	if x != nil {
+		return x.RegionId
+	}
+	return ""
+}
+
+func (x *PinnedOverride) GetValues() *Override {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Thousandths of a core. Default 500.
@@ -387,7 +588,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +600,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +613,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -470,7 +671,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +683,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +696,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -550,7 +751,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +763,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +776,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -635,7 +836,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +848,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +861,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -701,7 +902,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +914,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +927,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -772,7 +973,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +985,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +998,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -846,7 +1047,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1059,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1072,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -951,7 +1152,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1164,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1177,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1018,7 +1219,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1231,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1244,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -1100,7 +1301,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1313,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1326,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Port) GetName() string {
@@ -1168,7 +1369,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1381,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1394,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -1256,7 +1457,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\v\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa1\f\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -1288,12 +1489,36 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"kubernetes\x12I\n" +
 	"\vdrain_delay\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
-	"drainDelay\x1a6\n" +
+	"drainDelay\x12=\n" +
+	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
+	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x7f\xbaH|\x1az\n" +
 	"\x13spec.runs_something\x127set image, or command, or both: there is nothing to run\x1a*this.image != '' || size(this.command) > 0B\v\n" +
-	"\t_replicas\"\xfa\x01\n" +
+	"\t_replicas\"\x80\x05\n" +
+	"\bOverride\x12K\n" +
+	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
+	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
+	"\breplicas\x18\x03 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\breplicas\x88\x01\x01\x124\n" +
+	"\tresources\x18\x04 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x12%\n" +
+	"\x04args\x18\x05 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\x04args\x120\n" +
+	"\n" +
+	"extra_args\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\textraArgs\x12d\n" +
+	"\x03env\x18\a \x03(\v2\x1e.windlass.v1.Override.EnvEntryB2\xbaH/\x9a\x01,\x10\x80\x01\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03env\x12@\n" +
+	"\asecrets\x18\b \x03(\v2\x1c.windlass.v1.SecretReferenceB\b\xbaH\x05\x92\x01\x02\x10@R\asecrets\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
+	"\t_replicas\"t\n" +
+	"\x0ePinnedOverride\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1b\n" +
+	"\tregion_id\x18\x02 \x01(\tR\bregionId\x12-\n" +
+	"\x06values\x18\x03 \x01(\v2\x15.windlass.v1.OverrideR\x06values\"\xfa\x01\n" +
 	"\tResources\x122\n" +
 	"\x0ecpu_millicores\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\x80\xc0>(\x00R\rcpuMillicores\x12+\n" +
 	"\n" +
@@ -1414,58 +1639,69 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(ModelCache_Retention)(0),         // 0: windlass.v1.ModelCache.Retention
 	(KubernetesOptions_ZoneSpread)(0), // 1: windlass.v1.KubernetesOptions.ZoneSpread
 	(*DeploymentSpec)(nil),            // 2: windlass.v1.DeploymentSpec
-	(*Resources)(nil),                 // 3: windlass.v1.Resources
-	(*Gpu)(nil),                       // 4: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 5: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 6: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 7: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 8: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 9: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 10: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 11: windlass.v1.SecurityException
-	(*Port)(nil),                      // 12: windlass.v1.Port
-	(*HealthCheck)(nil),               // 13: windlass.v1.HealthCheck
-	nil,                               // 14: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 15: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 16: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 17: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 18: google.protobuf.Duration
+	(*Override)(nil),                  // 3: windlass.v1.Override
+	(*PinnedOverride)(nil),            // 4: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 5: windlass.v1.Resources
+	(*Gpu)(nil),                       // 6: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 7: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 8: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 9: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 10: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 11: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 12: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 13: windlass.v1.SecurityException
+	(*Port)(nil),                      // 14: windlass.v1.Port
+	(*HealthCheck)(nil),               // 15: windlass.v1.HealthCheck
+	nil,                               // 16: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 17: windlass.v1.Override.LabelsEntry
+	nil,                               // 18: windlass.v1.Override.EnvEntry
+	nil,                               // 19: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 20: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 21: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	3,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	5,  // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	14, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	6,  // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	12, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	13, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	18, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	18, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	7,  // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	9,  // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	18, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
-	4,  // 11: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	3,  // 12: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	8,  // 13: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	0,  // 14: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	15, // 15: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	10, // 16: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	16, // 17: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	17, // 18: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	1,  // 19: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	11, // 20: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	18, // 21: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	18, // 22: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	18, // 23: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	7,  // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	16, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	8,  // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	14, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	15, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	22, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	22, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	9,  // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	11, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	22, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	3,  // 11: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	4,  // 12: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	17, // 13: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	5,  // 14: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	18, // 15: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	8,  // 16: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	3,  // 17: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	6,  // 18: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	5,  // 19: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	10, // 20: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	0,  // 21: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	19, // 22: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	12, // 23: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	20, // 24: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	21, // 25: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	1,  // 26: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	13, // 27: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	22, // 28: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	22, // 29: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	22, // 30: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -1474,14 +1710,15 @@ func file_windlass_v1_spec_proto_init() {
 		return
 	}
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[1].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

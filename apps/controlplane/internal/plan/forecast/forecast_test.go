@@ -43,7 +43,7 @@ func update(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string)
 		})
 	}
 	if policy != nil {
-		in.Staging.Course = plan.NextCourse(*in.Staging, in.App, in.Topology, "r2", -1)
+		in.Staging.Course = plan.NextCourse(*in.Staging, in.App, in.Topology, "r2", plan.Asked{})
 	}
 	return in
 }

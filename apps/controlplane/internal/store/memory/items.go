@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
 func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
@@ -90,7 +91,7 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
-	for _, ref := range item.Deployment.Spec.GetSecrets() {
+	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
 		s, ok := t.secrets.get(pair{item.App.EnvironmentID, ref.GetSecret()})
 		if !ok {
 			continue // deleted: the agent says so

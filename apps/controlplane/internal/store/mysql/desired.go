@@ -9,6 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/db/gen"
 )
 
@@ -214,7 +215,7 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	var environments, names []string
 	for i := range items {
 		it := &items[i]
-		for _, ref := range it.Deployment.Spec.GetSecrets() {
+		for _, ref := range override.In(it.Deployment.Spec, it.RegionID).GetSecrets() {
 			environments = append(environments, it.App.EnvironmentID)
 			names = append(names, ref.GetSecret())
 		}
@@ -234,7 +235,7 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	}
 	for i := range items {
 		it := &items[i]
-		for _, ref := range it.Deployment.Spec.GetSecrets() {
+		for _, ref := range override.In(it.Deployment.Spec, it.RegionID).GetSecrets() {
 			version, ok := latest[secretKey{it.App.EnvironmentID, ref.GetSecret()}]
 			if !ok {
 				continue // deleted: the agent says SecretUnavailable

@@ -1,0 +1,283 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// checkOverrides judges what needs no regions: each override alone, and which one names
+// what.
+func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
+	taken := map[string]int{}
+	for i, o := range s.GetOverrides() {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		switch {
+		case len(o.GetRegions()) == 0 && len(o.GetLabels()) == 0:
+			return invalidFix(at, "the override is about no region", "Name its regions, or labels that they have; what is meant for all of them stands in the spec itself.")
+		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
+			return invalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
+		case override.Empty(o):
+			return withReason(invalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extra_args, env or secrets, or leave it out."),
+				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
+		}
+		for j, n := range o.GetRegions() {
+			where := fmt.Sprintf("%s.regions[%d]", at, j)
+			if !slices.Contains(s.GetRegions(), n) {
+				return invalidFix(where, fmt.Sprintf("the override names region %s, and the app does not run there", n),
+					"Add it to the app's regions, or take it out of the override: the app's are "+strings.Join(s.GetRegions(), ", ")+".")
+			}
+			if first, ok := taken[n]; ok {
+				return withReason(invalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Say all that is different there in one override."),
+					windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT)
+			}
+			taken[n] = i
+		}
+		if err := checkOverrideValues(o, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkOverrideValues(o *windlassv1.Override, at string) error {
+	if len(o.GetArgs()) > 0 && len(o.GetExtraArgs()) > 0 {
+		return invalidFix(at+".extra_args", "the override has args, which take the place of all, and extra_args, which follow the spec's",
+			"Use one of the two.")
+	}
+	if err := checkCommand(nil, o.GetArgs(), at); err != nil {
+		return err
+	}
+	for i, arg := range o.GetExtraArgs() {
+		if strings.ContainsRune(arg, 0) {
+			return invalid(fmt.Sprintf("%s.extra_args[%d]", at, i), "an argument holds no zero byte")
+		}
+	}
+	if err := checkEnv(o.GetEnv(), at+".env"); err != nil {
+		return err
+	}
+	for i, r := range o.GetSecrets() {
+		if r.GetImagePull() {
+			return invalidFix(fmt.Sprintf("%s.secrets[%d].image_pull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
+		}
+	}
+	if err := checkSecrets(&windlassv1.DeploymentSpec{Env: o.GetEnv(), Secrets: o.GetSecrets()}, at); err != nil {
+		return err
+	}
+	return checkResources(o.GetResources(), at+".resources")
+}
+
+// withReason is the refusal with another reason.
+func withReason(err error, reason windlassv1.ErrorReason) error {
+	coded, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return err
+	}
+	detail := proto.CloneOf(rpc.DetailOf(err))
+	detail.Reason = reason
+	return rpc.ErrorWith(coded.Code(), detail, coded.Message())
+}
+
+// pinOverrides works out what the spec's overrides come to in its regions. The spec has
+// no variables of its environment yet: to be the same as these is no mistake.
+func (c *change) pinOverrides(spec *windlassv1.DeploymentSpec, field string) error {
+	spec.PinnedOverrides = nil
+	if len(spec.GetOverrides()) == 0 {
+		return nil
+	}
+	regions, err := c.regionsNamed(spec.GetRegions())
+	if err != nil {
+		return err
+	}
+	pinned, err := override.Pin(spec, regions)
+	if problem, ok := errors.AsType[*override.Problem](err); ok {
+		return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+			Reason: problem.Reason, Field: field + "." + problem.Field, Fix: problem.Fix,
+		}, problem.Message)
+	}
+	spec.PinnedOverrides = pinned
+	return err
+}
+
+// regionsNamed are the regions of the names, but for those that there are not.
+func (c *change) regionsNamed(names []string) (out []model.Region, err error) {
+	for _, n := range names {
+		r, err := c.GetRegionByName(c.workspaceID, n)
+		if c.api.cfg.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read region %s: %w", n, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// repin has the overrides of a version that is made of another be about the regions that
+// there are now.
+func (c *change) repin(spec *windlassv1.DeploymentSpec) error {
+	if len(spec.GetPinnedOverrides()) == 0 {
+		return nil
+	}
+	regions, err := c.regionsNamed(spec.GetRegions())
+	if err != nil {
+		return err
+	}
+	ids := map[string]string{}
+	for _, r := range regions {
+		ids[r.Name] = r.ID
+	}
+	override.Repin(spec, ids)
+	return nil
+}
+
+// checkOverridden judges the spec as it is in each region that an override is about.
+func checkOverridden(spec *windlassv1.DeploymentSpec, field string) error {
+	for _, p := range spec.GetPinnedOverrides() {
+		s := override.In(spec, p.GetRegionId())
+		s.Replicas = nil // fewer than min_ready: then all of them are meant
+		err := checkSpec(s, field)
+		if err == nil {
+			continue
+		}
+		coded, ok := errors.AsType[*connect.Error](err)
+		if !ok {
+			return err
+		}
+		detail := rpc.DetailOf(err)
+		return invalidFix(field+".overrides", fmt.Sprintf("with its overrides region %s would break a rule of %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
+			detail.GetFix())
+	}
+	return nil
+}
+
+// askedBy are the replicas that the spec asks for.
+func askedBy(spec *windlassv1.DeploymentSpec) plan.Asked {
+	asked := plan.Asked{Regions: map[string]int32{}}
+	if spec.Replicas != nil {
+		asked.All = new(spec.GetReplicas())
+	}
+	for _, p := range spec.GetPinnedOverrides() {
+		if v := p.GetValues(); v.Replicas != nil {
+			asked.Regions[p.GetRegionId()] = v.GetReplicas()
+		}
+	}
+	return asked
+}
+
+// askedText is how many replicas were asked for, in words.
+func askedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
+	var parts []string
+	for _, name := range slices.Sorted(slices.Values(spec.GetRegions())) {
+		if n, ok := asked.Regions[override.ID(spec, name)]; ok {
+			parts = append(parts, fmt.Sprintf("%d in %s", n, name))
+		}
+	}
+	text := strings.Join(parts, ", ")
+	switch {
+	case asked.All == nil:
+		return "as replicas " + text
+	case text == "":
+		return fmt.Sprintf("%d replicas in each region", *asked.All)
+	}
+	return fmt.Sprintf("%d replicas in each region, but %s", *asked.All, text)
+}
+
+// sizeOf is how many replicas the spec begins with in the region.
+func sizeOf(spec *windlassv1.DeploymentSpec, region string) int32 {
+	n, _ := override.Replicas(spec, override.ID(spec, region))
+	return n
+}
+
+// carrySizes has the version begin, in regions that have or had a number of their own,
+// with what was asked for, else with what runs there now: scaling outlasts versions. Where
+// nothing runs it is what the version was given before, which is as good as asked for. It
+// returns all that was.
+func carrySizes(app model.App, was running, v version) plan.Asked {
+	asked := plan.Asked{All: v.Asked.All, Regions: map[string]int32{}}
+	maps.Copy(asked.Regions, v.Asked.Regions)
+	now, done := was.sizes(), map[string]bool{}
+	size := func(p *windlassv1.PinnedOverride) (n int32, ok bool) {
+		done[p.GetRegionId()] = true
+		if n, ok = v.Asked.In(p.GetRegionId()); !ok {
+			n, ok = now[p.GetRegionId()]
+		}
+		return n, ok
+	}
+	for _, p := range slices.Clone(v.Spec.GetPinnedOverrides()) {
+		if p.GetValues().Replicas == nil {
+			continue
+		}
+		n, ok := size(p)
+		if !ok {
+			n = p.GetValues().GetReplicas()
+			asked.Regions[p.GetRegionId()] = n
+		}
+		override.SetReplicas(v.Spec, p.GetRegion(), p.GetRegionId(), n)
+	}
+	if was.live == nil {
+		return asked
+	}
+	for _, p := range was.live.Spec.GetPinnedOverrides() {
+		if p.GetValues().Replicas == nil || done[p.GetRegionId()] || !slices.Contains(v.Spec.GetRegions(), p.GetRegion()) {
+			continue
+		}
+		n, ok := size(p)
+		if !ok {
+			n = app.Replicas
+		}
+		override.SetReplicas(v.Spec, p.GetRegion(), p.GetRegionId(), n)
+	}
+	return asked
+}
+
+// sizes are the replicas that the regions of what is live have, or have when no rollout
+// is under way; by id.
+func (r running) sizes() map[string]int32 {
+	out := map[string]int32{}
+	if r.live == nil {
+		return out
+	}
+	for _, t := range r.rows {
+		if t.DeploymentID == r.live.ID && topology.Active(t) {
+			out[t.RegionID] = t.Replicas
+		}
+	}
+	if c := r.staging.Course; c != nil && c.DoneAt == 0 {
+		maps.Copy(out, c.OldSizes)
+	}
+	return out
+}
+
+// secretsOf are the secrets that the spec names anywhere, and the fields that do.
+func secretsOf(spec *windlassv1.DeploymentSpec, field string) (names, fields []string) {
+	add := func(refs []*windlassv1.SecretReference, at string) {
+		for i, r := range refs {
+			names = append(names, r.GetSecret())
+			fields = append(fields, fmt.Sprintf("%s.secrets[%d].secret", at, i))
+		}
+	}
+	add(spec.GetSecrets(), field)
+	for i, o := range spec.GetOverrides() {
+		add(o.GetSecrets(), fmt.Sprintf("%s.overrides[%d]", field, i))
+	}
+	return names, fields
+}
+
+func usesSecrets(spec *windlassv1.DeploymentSpec) bool {
+	names, _ := secretsOf(spec, "")
+	return len(names) > 0
+}

@@ -1,0 +1,214 @@
+// Package override says what an app is in one region: its spec, with what the spec's
+// overrides change there. In is the only place that applies them, and whoever asks what
+// runs in a region asks it, from the quota to the agent.
+//
+// Which override is about which region is decided once, by Pin, when a version is made,
+// and kept with it. A version is immutable: if a region's labels were looked up when it
+// is told what to run, a new label would change what runs there without a version, a
+// rollout or a generation, and agents would take it for drift.
+//
+// A region's overrides are layers, by field:
+//
+//	named by name   wins over   named by labels   wins over   the rest of the spec
+//
+// Variables are fields by name, whether values or secrets; a GPU is one field, and so are
+// args and extra_args together.
+package override
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// In is the spec as it is in the region: without overrides, and with what is pinned of
+// them applied. A spec that has none is returned as it is, and must not be changed.
+func In(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.DeploymentSpec {
+	if len(spec.GetOverrides()) == 0 && len(spec.GetPinnedOverrides()) == 0 {
+		return spec
+	}
+	s := proto.CloneOf(spec)
+	s.Overrides, s.PinnedOverrides = nil, nil
+	if p := pinned(spec, regionID); p != nil {
+		apply(s, p.GetValues())
+	}
+	return s
+}
+
+func pinned(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.PinnedOverride {
+	for _, p := range spec.GetPinnedOverrides() {
+		if p.GetRegionId() == regionID {
+			return p
+		}
+	}
+	return nil
+}
+
+// Any lists the spec as it is anywhere: in the regions that an override is about, and
+// where none is.
+func Any(spec *windlassv1.DeploymentSpec) []*windlassv1.DeploymentSpec {
+	all := []*windlassv1.DeploymentSpec{}
+	if len(spec.GetPinnedOverrides()) < len(spec.GetRegions()) || len(spec.GetRegions()) == 0 {
+		all = append(all, In(spec, ""))
+	}
+	for _, p := range spec.GetPinnedOverrides() {
+		all = append(all, In(spec, p.GetRegionId()))
+	}
+	return all
+}
+
+// ID is that of the region of the name, as far as overrides are about it; else empty.
+func ID(spec *windlassv1.DeploymentSpec, region string) string {
+	for _, p := range spec.GetPinnedOverrides() {
+		if p.GetRegion() == region {
+			return p.GetRegionId()
+		}
+	}
+	return ""
+}
+
+// Replicas that the spec begins with in the region; ok tells whether it says.
+func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok bool) {
+	if v := pinned(spec, regionID).GetValues(); v != nil && v.Replicas != nil {
+		return v.GetReplicas(), true
+	}
+	return spec.GetReplicas(), spec.Replicas != nil
+}
+
+// Stale is the name of a region that was made anew since the spec was pinned, empty for
+// none. ids are the regions' by name.
+func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
+	for _, p := range spec.GetPinnedOverrides() {
+		if id := ids[p.GetRegion()]; id != "" && id != p.GetRegionId() {
+			return p.GetRegion()
+		}
+	}
+	return ""
+}
+
+// Repin has the pinned overrides be about the regions that have those names now. Those
+// of regions that are none any more go.
+func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
+	var all []*windlassv1.PinnedOverride
+	for _, p := range spec.GetPinnedOverrides() {
+		if id := ids[p.GetRegion()]; id != "" {
+			p.RegionId = id
+			all = append(all, p)
+		}
+	}
+	spec.PinnedOverrides = all
+}
+
+// SetReplicas has the spec begin with so many in the region, which has a number of its own
+// only if that differs.
+func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
+	StateReplicas(spec, region, regionID, n)
+	if n == spec.GetReplicas() {
+		pinned(spec, regionID).Values.Replicas = nil
+	}
+	spec.PinnedOverrides = slices.DeleteFunc(spec.PinnedOverrides, func(p *windlassv1.PinnedOverride) bool {
+		return proto.Size(p.GetValues()) == 0
+	})
+}
+
+// StateReplicas has the region have that number of its own in any case.
+func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
+	p := pinned(spec, regionID)
+	if p == nil {
+		p = &windlassv1.PinnedOverride{Region: region, RegionId: regionID, Values: &windlassv1.Override{}}
+		spec.PinnedOverrides = sorted(append(slices.Clone(spec.PinnedOverrides), p))
+	}
+	p.Values.Replicas = &n
+}
+
+// Versioned are the pinned overrides as far as they are part of the version.
+func Versioned(spec *windlassv1.DeploymentSpec) []*windlassv1.PinnedOverride {
+	var all []*windlassv1.PinnedOverride
+	for _, p := range spec.GetPinnedOverrides() {
+		p = proto.CloneOf(p)
+		p.Values.Replicas = nil
+		if proto.Size(p.GetValues()) > 0 {
+			all = append(all, p)
+		}
+	}
+	return sorted(all)
+}
+
+// apply changes the spec by what the override says. What the two hold stays as it is: the
+// spec gets lists and maps of its own.
+func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
+	if o.Replicas != nil {
+		s.Replicas = new(o.GetReplicas())
+	}
+	s.Resources = resources(s.GetResources(), o.GetResources())
+	s.Args = args(s.GetArgs(), o)
+	s.Roles = slices.Clone(s.GetRoles())
+	for i, r := range s.Roles {
+		r = proto.CloneOf(r)
+		if r.GetResources() != nil {
+			r.Resources = resources(r.GetResources(), o.GetResources())
+		}
+		if len(r.GetArgs()) > 0 {
+			r.Args = args(r.GetArgs(), o)
+		}
+		s.Roles[i] = r
+	}
+	if len(o.GetEnv()) > 0 {
+		s.Env = maps.Clone(s.GetEnv())
+		if s.Env == nil {
+			s.Env = map[string]string{}
+		}
+		maps.Copy(s.Env, o.GetEnv())
+	}
+	if len(o.GetSecrets()) > 0 {
+		s.Env = maps.Clone(s.GetEnv())
+	}
+	s.Secrets = slices.DeleteFunc(slices.Clone(s.GetSecrets()), func(r *windlassv1.SecretReference) bool {
+		_, value := o.GetEnv()[r.GetEnvName()]
+		return !r.GetImagePull() && (value || hasSecret(o, r.GetEnvName()))
+	})
+	for _, r := range o.GetSecrets() {
+		delete(s.Env, r.GetEnvName())
+		s.Secrets = append(s.Secrets, r)
+	}
+	s.InheritedEnv = slices.DeleteFunc(slices.Clone(s.GetInheritedEnv()), func(name string) bool {
+		_, value := o.GetEnv()[name]
+		return value || hasSecret(o, name)
+	})
+}
+
+func hasSecret(o *windlassv1.Override, name string) bool {
+	return slices.ContainsFunc(o.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name })
+}
+
+func args(of []string, o *windlassv1.Override) []string {
+	switch {
+	case len(o.GetArgs()) > 0:
+		return o.GetArgs()
+	case len(o.GetExtraArgs()) > 0:
+		return slices.Concat(of, o.GetExtraArgs())
+	}
+	return of
+}
+
+func resources(of, by *windlassv1.Resources) *windlassv1.Resources {
+	if by == nil {
+		return of
+	}
+	r := &windlassv1.Resources{}
+	proto.Merge(r, of)
+	gpu := by.GetGpu()
+	plain := proto.CloneOf(by)
+	plain.Gpu = nil
+	proto.Merge(r, plain)
+	switch {
+	case gpu != nil && gpu.GetCount() > 0:
+		r.Gpu = gpu
+	case gpu != nil:
+		r.Gpu = nil
+	}
+	return r
+}

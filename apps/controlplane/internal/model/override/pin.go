@@ -1,0 +1,227 @@
+package override
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Problem is why overrides make no sense: the field at fault, from "overrides[0]" on, why
+// and what to do.
+type Problem struct {
+	Reason              windlassv1.ErrorReason
+	Field, Message, Fix string
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+const (
+	conflict = windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT
+	nothing  = windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT
+)
+
+// Pin returns what the spec's overrides come to in each of the app's regions, by name,
+// and the first problem that there is with them. regions are those that there are of the
+// spec's.
+func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1.PinnedOverride, error) {
+	all := spec.GetOverrides()
+	if len(all) == 0 {
+		return nil, nil
+	}
+	for i, o := range all {
+		if len(o.GetLabels()) > 0 && !slices.ContainsFunc(regions, func(r model.Region) bool { return takes(o, r) }) {
+			return nil, &Problem{
+				nothing, fmt.Sprintf("overrides[%d].labels", i), "none of the app's regions has these labels",
+				"`windlass list regions -o yaml` shows the labels that there are.",
+			}
+		}
+	}
+	l := layersOf(all)
+	var out []*windlassv1.PinnedOverride
+	for _, r := range regions {
+		values, problem := l.merged(r, -1)
+		if problem != nil {
+			return nil, problem
+		}
+		if values != nil {
+			out = append(out, &windlassv1.PinnedOverride{Region: r.Name, RegionId: r.ID, Values: values})
+		}
+	}
+	for i, o := range all {
+		about := slices.DeleteFunc(slices.Clone(regions), func(r model.Region) bool { return !takes(o, r) })
+		if len(about) == 0 {
+			continue // it names a region that there is not, which is told elsewhere
+		}
+		if !l.changes(spec, about, i) {
+			return nil, &Problem{
+				nothing, fmt.Sprintf("overrides[%d]", i),
+				fmt.Sprintf("it changes nothing: without it all would be the same in %s", names(about)), "Leave it out.",
+			}
+		}
+	}
+	return sorted(out), nil
+}
+
+func sorted(all []*windlassv1.PinnedOverride) []*windlassv1.PinnedOverride {
+	slices.SortFunc(all, func(a, b *windlassv1.PinnedOverride) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
+	return all
+}
+
+func names(regions []model.Region) string {
+	var out []string
+	for _, r := range regions {
+		out = append(out, r.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// takes tells whether the override is about the region.
+func takes(o *windlassv1.Override, r model.Region) bool {
+	if len(o.GetLabels()) == 0 {
+		return slices.Contains(o.GetRegions(), r.Name)
+	}
+	for k, v := range o.GetLabels() {
+		if have, ok := r.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// changes tells whether anything in one of the regions is as it is because of the
+// override. All together make sense.
+func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region, i int) bool {
+	// What no override is about is left out.
+	base := &windlassv1.DeploymentSpec{
+		Replicas: spec.Replicas, Resources: spec.GetResources(), Args: spec.GetArgs(), Roles: spec.GetRoles(),
+		Env: spec.GetEnv(), Secrets: spec.GetSecrets(),
+	}
+	for _, r := range regions {
+		with, _ := l.merged(r, -1)
+		without, unsettled := l.merged(r, i)
+		if unsettled != nil {
+			return true // it settles what others say differently
+		}
+		if proto.Equal(with, without) {
+			continue
+		}
+		a, b := proto.CloneOf(base), proto.CloneOf(base)
+		apply(a, with)
+		apply(b, cmp.Or(without, &windlassv1.Override{}))
+		if !proto.Equal(a, b) {
+			return true
+		}
+	}
+	return false
+}
+
+// field is one thing that an override says, and the override that says it alone.
+type field struct {
+	key, path string
+	alone     *windlassv1.Override
+}
+
+// fields of the override.
+func fields(o *windlassv1.Override) []field {
+	var out []field
+	add := func(key, path string, alone *windlassv1.Override) { out = append(out, field{key, path, alone}) }
+	if o.Replicas != nil {
+		add("replicas", "replicas", &windlassv1.Override{Replicas: o.Replicas})
+	}
+	r := o.GetResources()
+	for _, part := range []struct {
+		name  string
+		there bool
+		alone *windlassv1.Resources
+	}{
+		{"cpu_millicores", r.GetCpuMillicores() != 0, &windlassv1.Resources{CpuMillicores: r.GetCpuMillicores()}},
+		{"memory_mib", r.GetMemoryMib() != 0, &windlassv1.Resources{MemoryMib: r.GetMemoryMib()}},
+		{"shm_mib", r.GetShmMib() != 0, &windlassv1.Resources{ShmMib: r.GetShmMib()}},
+		{"ephemeral_storage_mib", r.GetEphemeralStorageMib() != 0, &windlassv1.Resources{EphemeralStorageMib: r.GetEphemeralStorageMib()}},
+		{"gpu", r.GetGpu() != nil, &windlassv1.Resources{Gpu: r.GetGpu()}},
+	} {
+		if part.there {
+			add("resources."+part.name, "resources."+part.name, &windlassv1.Override{Resources: part.alone})
+		}
+	}
+	switch {
+	case len(o.GetArgs()) > 0:
+		add("args", "args", &windlassv1.Override{Args: o.GetArgs()})
+	case len(o.GetExtraArgs()) > 0:
+		add("args", "extra_args", &windlassv1.Override{ExtraArgs: o.GetExtraArgs()})
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.GetEnv())) {
+		add("variable "+name, fmt.Sprintf("env[%q]", name), &windlassv1.Override{Env: map[string]string{name: o.GetEnv()[name]}})
+	}
+	for i, ref := range o.GetSecrets() {
+		add("variable "+ref.GetEnvName(), fmt.Sprintf("secrets[%d]", i), &windlassv1.Override{Secrets: []*windlassv1.SecretReference{ref}})
+	}
+	return out
+}
+
+// Empty tells whether the override says nothing.
+func Empty(o *windlassv1.Override) bool { return len(fields(o)) == 0 }
+
+// layers are overrides and their fields.
+type layers struct {
+	all    []*windlassv1.Override
+	fields [][]field
+}
+
+func layersOf(all []*windlassv1.Override) layers {
+	l := layers{all: all}
+	for _, o := range all {
+		l.fields = append(l.fields, fields(o))
+	}
+	return l
+}
+
+// merged is what the overrides, but for one by its index, say of the region; nil for
+// nothing.
+func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
+	type said struct {
+		field
+		by int
+	}
+	decided := map[string]said{}
+	for _, byName := range []bool{true, false} {
+		layer := map[string]said{}
+		for i, o := range l.all {
+			if i == but || !takes(o, r) || byName != (len(o.GetLabels()) == 0) {
+				continue
+			}
+			for _, f := range l.fields[i] {
+				if _, named := decided[f.key]; named {
+					continue // the name wins
+				}
+				first, ok := layer[f.key]
+				if ok && !proto.Equal(first.alone, f.alone) {
+					return nil, &Problem{
+						conflict, fmt.Sprintf("overrides[%d].%s", i, f.path),
+						fmt.Sprintf("region %s has the labels of overrides[%d] and of overrides[%d], which say different things of its %s", r.Name, first.by, i, f.key),
+						fmt.Sprintf("Say it of %s in an override by its name, which wins, or have one of them ask for another label.", r.Name),
+					}
+				}
+				if !ok {
+					layer[f.key] = said{f, i}
+				}
+			}
+		}
+		maps.Copy(decided, layer)
+	}
+	if len(decided) == 0 {
+		return nil, nil
+	}
+	out := &windlassv1.Override{}
+	for _, key := range slices.Sorted(maps.Keys(decided)) {
+		proto.Merge(out, decided[key].alone)
+	}
+	return out, nil
+}
