@@ -262,3 +262,37 @@ func TestTheDifferenceShowsWhatAClusterIsNoLongerTold(t *testing.T) {
 		"~ resources.gpu.count: 2 -> 4", "- resources.gpu.pool: h100",
 	}, lines)
 }
+
+func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
+	readme, err := os.ReadFile("../../../../README.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(readme), "```yaml\nreplicas: 4\n")
+	require.True(t, ok)
+	text, _, _ := strings.Cut("app: a\nreplicas: 4\n"+rest, "```")
+	f, err := parseAppFile([]byte(text))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"gpu": "l4"}, f.Spec.Overrides[0].Labels)
+	require.Equal(t, int32(8), f.Spec.Overrides[0].Resources.Gpu.Count)
+	require.Equal(t, []string{"--tensor-parallel-size", "8"}, f.Spec.Overrides[0].ExtraArgs)
+	require.Equal(t, int32(1), f.Spec.Overrides[1].GetReplicas())
+	require.Equal(t, "token-eu", f.Spec.Overrides[1].Secrets[0].Secret)
+
+	for text, says := range map[string]string{
+		"overrides: {regions: [eu]}":                 "overrides: want a list",
+		"overrides: [{region: [eu]}]":                "overrides[0].region: no such field: did you mean regions?",
+		"overrides: [{labels: {tier: 1}}]":           "overrides[0].labels.tier: 1 is not a text: put it in quotes",
+		"overrides: [{env: {BATCH: 16}}]":            "overrides[0].env.BATCH: 16 is not a text: put it in quotes",
+		"overrides: [{extraArgs: [--tp, 8]}]":        "overrides[0].extraArgs[1]: 8 is not a text: put it in quotes",
+		"overrides: [{resources: {gpu: {cont: 1}}}]": "overrides[0].resources.gpu.cont: no such field: did you mean count?",
+	} {
+		_, err := parseAppFile([]byte("app: a\n" + text))
+		require.ErrorContains(t, err, says)
+	}
+	live := &windlassv1.DeploymentSpec{
+		Overrides:       []*windlassv1.Override{{Regions: []string{"eu"}, ExtraArgs: []string{"x"}, Replicas: proto.Int32(2)}},
+		PinnedOverrides: []*windlassv1.PinnedOverride{{Region: "eu", Values: &windlassv1.Override{ExtraArgs: []string{"x"}}}},
+	}
+	lines, err := diffSpecs(live, &windlassv1.DeploymentSpec{Overrides: []*windlassv1.Override{{Regions: []string{"eu"}, Replicas: proto.Int32(3)}}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"- overrides[0].extraArgs[0]: x", "~ overrides[0].replicas: 2 -> 3"}, lines)
+}

@@ -24,7 +24,9 @@ what is live already makes no version; one that differs in replicas alone scales
 
 The file is YAML or JSON: "app" is its name ("project" and "environment" default to
 the context's), "rollout" how it moves to new versions (a RolloutPolicy; without it
-all regions move at once), the rest are the fields of a DeploymentSpec.
+all regions move at once), the rest are the fields of a DeploymentSpec. "overrides"
+among them say what is different in some regions, by name or by label: replicas,
+resources, args or extraArgs, env and secrets.
 
 Exit code: 0 ready (or accepted with --wait=false), 1 failed or refused, 3 still
 under way when --patience ended.`,
@@ -133,8 +135,11 @@ func (a *app) scaleCommand() *cobra.Command {
 	var wait bool
 	var patience time.Duration
 	c := &cobra.Command{
-		Use:     "scale APP --replicas N",
-		Short:   "Set the number of replicas of the live version",
+		Use:   "scale APP --replicas N",
+		Short: "Set the number of replicas of the live version",
+		Long: `Scale sets the number of replicas in every region, those included that the app's file
+gives a number of their own, or in one. That holds, for later versions too, until a file
+is deployed that says another number for the region.`,
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {

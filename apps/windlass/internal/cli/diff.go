@@ -49,7 +49,7 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 // withoutDefault are parts of a spec that are not there when a file leaves them
 // out, but for the values that they take with anything else of the part.
 var withoutDefault = []string{
-	"args[", "command[", "secrets[", "regions[", "resources.gpu.", "resources.shmMib", "resources.ephemeralStorageMib",
+	"args[", "command[", "secrets[", "regions[", "overrides[", "resources.gpu.", "resources.shmMib", "resources.ephemeralStorageMib",
 	"drainDelay", "modelCache.", "kubernetes.",
 }
 

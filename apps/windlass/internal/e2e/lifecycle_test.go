@@ -26,6 +26,8 @@ func TestProduct(t *testing.T) {
 		"an app is deployed to two regions, updated, rolled back and deleted": testLifecycle,
 		"scaling starts and stops only what it must":                          testScale,
 		"variables make a version, and secrets reach only the process":        testVariablesAndSecrets,
+		"each region runs what its overrides say":                             testOverrides,
+		"a secret of one region's override is that region's alone":            testRegionSecret,
 		"a change cancels or supersedes the rollout in flight":                testInFlight,
 		"a repeated call acts once":                                           testIdempotency,
 		"a crowd that changes one app at once":                                testCrowd,
