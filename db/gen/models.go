@@ -39,6 +39,20 @@ type App struct {
 	ResourceVersion      int64
 }
 
+type AppPin struct {
+	AppID        string
+	DeploymentID string
+	WorkspaceID  string
+	Version      int32
+	Weight       int32
+	Removing     bool
+	PinnedBy     string
+	Why          string
+	Regions      []byte
+	CreatedAt    int64
+	UpdatedAt    int64
+}
+
 type AppRoute struct {
 	AppID       string
 	Region      string

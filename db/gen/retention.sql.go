@@ -374,6 +374,7 @@ SELECT d.id FROM deployments d
 WHERE d.app_id = ? AND d.version <= ? AND d.status IN (6, 7, 8)
   AND d.id <> ? AND d.id <> ?
   AND NOT EXISTS (SELECT 1 FROM deployment_topology t WHERE t.deployment_id = d.id)
+  AND NOT EXISTS (SELECT 1 FROM app_pins p WHERE p.app_id = d.app_id AND p.deployment_id = d.id)
   AND NOT EXISTS (SELECT 1 FROM rollouts r WHERE r.id = ? AND r.deployment_id = d.id)
 ORDER BY d.version LIMIT ?
 `
@@ -388,7 +389,7 @@ type EndedVersionsParams struct {
 }
 
 // Of the versions up to one, those that nothing refers to: not the app, no rollout in
-// flight, no row of topology. 6, 7 and 8 are failed, superseded and stopped.
+// flight, no row of topology, no pin. 6, 7 and 8 are failed, superseded and stopped.
 func (q *Queries) EndedVersions(ctx context.Context, arg EndedVersionsParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, endedVersions,
 		arg.AppID,

@@ -325,9 +325,11 @@ func (q *Queries) LockTopologyOfApp(ctx context.Context, appID string) ([]Deploy
 }
 
 const targetsOfApps = `-- name: TargetsOfApps :many
-SELECT app_id, region, deployment_id, weight FROM deployment_topology
-WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?) AND weight > 0 AND status <> 4
-ORDER BY app_id, deployment_id
+SELECT t.app_id, t.region, t.deployment_id, t.weight,
+    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
+FROM deployment_topology t
+WHERE t.app_id IN (/*SLICE:app_ids*/?) AND t.region IN (/*SLICE:regions*/?) AND t.weight > 0 AND t.status <> 4
+ORDER BY t.app_id, t.deployment_id
 `
 
 type TargetsOfAppsParams struct {
@@ -340,6 +342,7 @@ type TargetsOfAppsRow struct {
 	Region       string
 	DeploymentID string
 	Weight       int32
+	Pins         int64
 }
 
 func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([]TargetsOfAppsRow, error) {
@@ -374,6 +377,7 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 			&i.Region,
 			&i.DeploymentID,
 			&i.Weight,
+			&i.Pins,
 		); err != nil {
 			return nil, err
 		}
@@ -389,9 +393,11 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 }
 
 const targetsOfRegion = `-- name: TargetsOfRegion :many
-SELECT app_id, region, deployment_id, weight FROM deployment_topology
-WHERE region = ? AND weight > 0 AND status <> 4
-ORDER BY app_id, deployment_id
+SELECT t.app_id, t.region, t.deployment_id, t.weight,
+    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
+FROM deployment_topology t
+WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
+ORDER BY t.app_id, t.deployment_id
 `
 
 type TargetsOfRegionRow struct {
@@ -399,6 +405,7 @@ type TargetsOfRegionRow struct {
 	Region       string
 	DeploymentID string
 	Weight       int32
+	Pins         int64
 }
 
 func (q *Queries) TargetsOfRegion(ctx context.Context, region string) ([]TargetsOfRegionRow, error) {
@@ -415,6 +422,7 @@ func (q *Queries) TargetsOfRegion(ctx context.Context, region string) ([]Targets
 			&i.Region,
 			&i.DeploymentID,
 			&i.Weight,
+			&i.Pins,
 		); err != nil {
 			return nil, err
 		}

@@ -11,11 +11,12 @@ ORDER BY app_id LIMIT ?;
 
 -- name: EndedVersions :many
 -- Of the versions up to one, those that nothing refers to: not the app, no rollout in
--- flight, no row of topology. 6, 7 and 8 are failed, superseded and stopped.
+-- flight, no row of topology, no pin. 6, 7 and 8 are failed, superseded and stopped.
 SELECT d.id FROM deployments d
 WHERE d.app_id = sqlc.arg(app_id) AND d.version <= sqlc.arg(upto) AND d.status IN (6, 7, 8)
   AND d.id <> sqlc.arg(live) AND d.id <> sqlc.arg(previous)
   AND NOT EXISTS (SELECT 1 FROM deployment_topology t WHERE t.deployment_id = d.id)
+  AND NOT EXISTS (SELECT 1 FROM app_pins p WHERE p.app_id = d.app_id AND p.deployment_id = d.id)
   AND NOT EXISTS (SELECT 1 FROM rollouts r WHERE r.id = sqlc.arg(rollout) AND r.deployment_id = d.id)
 ORDER BY d.version LIMIT ?;
 

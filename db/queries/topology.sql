@@ -34,14 +34,18 @@ WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(re
 ORDER BY deployment_id, region;
 
 -- name: TargetsOfRegion :many
-SELECT app_id, region, deployment_id, weight FROM deployment_topology
-WHERE region = ? AND weight > 0 AND status <> 4
-ORDER BY app_id, deployment_id;
+SELECT t.app_id, t.region, t.deployment_id, t.weight,
+    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
+FROM deployment_topology t
+WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
+ORDER BY t.app_id, t.deployment_id;
 
 -- name: TargetsOfApps :many
-SELECT app_id, region, deployment_id, weight FROM deployment_topology
-WHERE app_id IN (sqlc.slice(app_ids)) AND region IN (sqlc.slice(regions)) AND weight > 0 AND status <> 4
-ORDER BY app_id, deployment_id;
+SELECT t.app_id, t.region, t.deployment_id, t.weight,
+    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
+FROM deployment_topology t
+WHERE t.app_id IN (sqlc.slice(app_ids)) AND t.region IN (sqlc.slice(regions)) AND t.weight > 0 AND t.status <> 4
+ORDER BY t.app_id, t.deployment_id;
 
 -- name: LockStoppedTopology :many
 SELECT deployment_id, region FROM deployment_topology

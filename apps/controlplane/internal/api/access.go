@@ -37,6 +37,8 @@ var access = map[string]need{
 	w.AppServiceSetEnvironmentProcedure: deployer,
 	w.AppServiceRollbackProcedure:       deployer,
 	w.AppServiceCancelProcedure:         deployer,
+	w.AppServicePinVersionProcedure:     deployer,
+	w.AppServiceUnpinVersionProcedure:   deployer,
 	w.AppServiceWatchAppProcedure:       viewer,
 
 	w.DeploymentServiceGetDeploymentProcedure:   viewer,

@@ -25,6 +25,7 @@ var starts = map[string]bool{
 	w.AppServiceScaleProcedure:             true,
 	w.AppServiceSetEnvironmentProcedure:    true,
 	w.AppServiceRollbackProcedure:          true,
+	w.AppServicePinVersionProcedure:        true,
 	w.EnvironmentServiceSetSecretProcedure: true,
 }
 
@@ -49,6 +50,8 @@ func (q *asked) was() model.Usage {
 // mutation first looked stays.
 func (c *change) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
 	claim := admission.Claim(app, live, next, rows)
+	claim.Instances += c.pinned.Instances
+	claim.GPUs += c.pinned.GPUs
 	if c.asked == nil {
 		c.asked = &asked{before: claim}
 	}
@@ -227,6 +230,10 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read deployments: %w", err)
 	}
+	pinned, err := pinnedUsage(tx, ids)
+	if err != nil {
+		return nil, err
+	}
 	deployments := map[string]*model.Deployment{}
 	for _, d := range found {
 		deployments[d.ID] = &d
@@ -250,7 +257,10 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	claims := make([]model.Claim, 0, len(apps))
 	for _, app := range apps {
 		live, newer := deployments[app.LiveDeploymentID], deployments[next[app.ID]]
-		claims = append(claims, admission.Claim(app, live, newer, counted(stagings[app.ID], app, live, newer, rows[app.ID])))
+		claim := admission.Claim(app, live, newer, counted(stagings[app.ID], app, live, newer, rows[app.ID]))
+		claim.Instances += pinned[app.ID].Instances
+		claim.GPUs += pinned[app.ID].GPUs
+		claims = append(claims, claim)
 	}
 	return claims, nil
 }

@@ -22,6 +22,8 @@ type facts struct {
 	regions  map[string]model.Region
 	// stagings of the apps that have one.
 	stagings map[string]model.Staging
+	// pins by app, by version.
+	pins map[string][]model.Pin
 	// rollouts in flight, by id.
 	rollouts map[string]model.Rollout
 }
@@ -34,6 +36,7 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
 		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},
 		stagings: map[string]model.Staging{}, rollouts: map[string]model.Rollout{},
+		pins: map[string][]model.Pin{},
 	}
 	var appIDs, rolloutIDs []string
 	for _, app := range apps {
@@ -67,6 +70,17 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		return f, fmt.Errorf("read stagings: %w", err)
 	}
 	regionIDs := map[string]bool{}
+	pins, err := tx.ListPins(appIDs)
+	if err != nil {
+		return f, fmt.Errorf("list pins: %w", err)
+	}
+	for _, p := range pins {
+		f.pins[p.AppID] = append(f.pins[p.AppID], p)
+		want[p.DeploymentID] = true
+		for _, r := range p.Regions {
+			regionIDs[r.RegionID] = true
+		}
+	}
 	for _, s := range stagings {
 		f.stagings[s.AppID] = s
 		if s.Course == nil {

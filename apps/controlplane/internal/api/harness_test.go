@@ -412,6 +412,8 @@ func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
 		put("history of "+a.ID, history, e)
 		topology, e := tx.ListTopology([]string{a.ID})
 		put("topology of "+a.ID, topology, e)
+		pins, e := tx.ListPins([]string{a.ID})
+		put("pins of "+a.ID, pins, e)
 	}
 	regions, e := tx.ListRegions(ws, all)
 	put("regions", regions, e)

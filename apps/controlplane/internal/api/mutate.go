@@ -35,8 +35,10 @@ type change struct {
 	history     []model.History
 	ended       []model.Rollout
 	// starts work; what it asks of the quotas, nil for nothing; what it learned.
-	starts  bool
-	asked   *asked
+	starts bool
+	asked  *asked
+	// pinned is what the pins of the app that is changed count for.
+	pinned  model.Usage
 	learned learned
 	// dry is its transaction if it is to write nothing, else nil.
 	dry *dryTx

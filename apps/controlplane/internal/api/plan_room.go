@@ -120,14 +120,20 @@ func (c *change) roomToBegin(app model.App, made outcome) error {
 	if c.dry != nil || made.Unchanged || made.Scaled || !slices.ContainsFunc(override.Any(made.Deployment.Spec), hasGPU) {
 		return nil // a dry run tells of more than the beginning
 	}
-	r, err := c.foresee(app.ID, made)
+	r, err := c.foresee(app.ID, made.Deployment, made.RolloutID)
 	if err != nil {
 		return err
 	}
+	return r.roomToBegin(c)
+}
+
+// roomToBegin refuses what is foreseen if it cannot begin with what regions have free, and
+// is not to wait for more.
+func (r *foresight) roomToBegin(c *change) error {
 	if r.waitsForRoom() > 0 {
 		return nil
 	}
-	f := forecast.Begin(r.was, r.in, c.at, made.Deployment.ID)
+	f := forecast.Begin(r.was, r.in, c.at, r.target.ID)
 	ids := map[string]bool{}
 	for _, s := range f.Steps {
 		if s.Kind == windlassv1.PlanStep_KIND_MOVE {
@@ -160,18 +166,26 @@ func (c *change) roomToBegin(app model.App, made outcome) error {
 	}, "there is no room to begin: "+text)
 }
 
-// foresee reads what the planner goes by in the rollout that was made.
-func (c *change) foresee(appID string, made outcome) (*foresight, error) {
-	r := &foresight{target: &made.Deployment}
+// foresee reads what the planner goes by once the deployment was asked for, in a rollout
+// or, if it is pinned, beside the one in flight; empty for none.
+func (c *change) foresee(appID string, d model.Deployment, rolloutID string) (*foresight, error) {
+	r := &foresight{target: &d}
 	var err error
 	if r.in.App, err = c.GetApp(c.workspaceID, appID); err != nil {
 		return nil, fmt.Errorf("read app %s: %w", appID, err)
 	}
-	rollout, err := c.GetRollout(c.workspaceID, made.RolloutID)
-	if err != nil {
-		return nil, fmt.Errorf("read rollout %s: %w", made.RolloutID, err)
+	want, regions := map[string]bool{d.ID: true}, map[string]bool{}
+	if rolloutID != "" {
+		rollout, err := c.GetRollout(c.workspaceID, rolloutID)
+		if err != nil {
+			return nil, fmt.Errorf("read rollout %s: %w", rolloutID, err)
+		}
+		r.in.Rollout = &rollout
+		want[rollout.DeploymentID] = true
 	}
-	r.in.Rollout = &rollout
+	if err := r.readPins(c, want, regions); err != nil {
+		return nil, err
+	}
 	if r.in.Topology, err = c.ListTopology([]string{appID}); err != nil {
 		return nil, fmt.Errorf("read topology of app %s: %w", appID, err)
 	}
@@ -183,7 +197,6 @@ func (c *change) foresee(appID string, made outcome) (*foresight, error) {
 	if len(stagings) > 0 {
 		r.in.Staging = &stagings[0]
 	}
-	want, regions := map[string]bool{made.Deployment.ID: true}, map[string]bool{}
 	if id := r.in.App.LiveDeploymentID; id != "" {
 		want[id] = true
 	}

@@ -129,6 +129,9 @@ func (r *dryRun) read(c *change) error {
 			want[t.DeploymentID] = true
 		}
 	}
+	if err := r.readPins(c, want, regions); err != nil {
+		return err
+	}
 	var err error
 	if r.in.Deployments, err = r.readDeployments(want); err != nil {
 		return err

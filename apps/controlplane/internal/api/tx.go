@@ -98,6 +98,8 @@ type appTx interface {
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
+	ListPins(appIDs []string) ([]model.Pin, error)
+	PutPin(model.Pin) error
 
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)

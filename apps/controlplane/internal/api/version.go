@@ -275,6 +275,9 @@ func (c *change) running(app model.App) (r running, err error) {
 	if r.staging, err = c.stagingOf(app); err != nil {
 		return r, err
 	}
+	if err := c.countPins(app); err != nil {
+		return r, err
+	}
 	c.claims(app, r.live, r.flight.deployment, counted(r.staging, app, r.live, r.flight.deployment, r.rows))
 	return r, nil
 }

@@ -35,6 +35,9 @@ func appProto(f facts, app model.App) *windlassv1.App {
 		out.Regions = append(out.Regions, p.Name())
 	}
 	out.Status, out.Message = f.status(app, live)
+	for _, p := range f.pins[app.ID] {
+		out.Pins = append(out.Pins, pinProto(f, app, p))
+	}
 	return out
 }
 
@@ -55,7 +58,7 @@ func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place)
 		region := p.Row.RegionID
 		size, ok := c.OldSizes[region]
 		for _, t := range f.rows[app.ID] {
-			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) {
+			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) || f.isPinned(t) {
 				continue
 			}
 			p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas
@@ -121,6 +124,9 @@ func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Dep
 		Reason: d.Reason, Message: d.Message, Source: d.Source, FromVersion: d.FromVersion,
 		ResolvedImage: d.ResolvedImage, CreatedBy: d.CreatedBy, Live: d.ID == app.LiveDeploymentID, Stable: d.Stable,
 		CreatedAt: d.CreatedAt, ReadyAt: d.ReadyAt, EndedAt: d.EndedAt,
+	}
+	if p := f.pinOf(app.ID, d.ID); p != nil && !p.Removing {
+		out.PinnedWeight = p.Weight
 	}
 	for _, p := range f.places(d.AppID, d.ID, func(model.Topology) bool { return true }) {
 		out.Regions = append(out.Regions, p.Proto())

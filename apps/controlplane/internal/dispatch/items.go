@@ -127,7 +127,7 @@ func routesOf(it model.DesiredItem) *agentv1.Routes {
 		return r
 	}
 	r.Hosts = it.Route.Hosts
-	for _, t := range it.Targets {
+	for _, t := range model.Shares(it.Targets) {
 		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight})
 	}
 	return r

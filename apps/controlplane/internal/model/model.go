@@ -132,7 +132,7 @@ type Topology struct {
 	WorkspaceID, AppID, DeploymentID string
 	RegionID                         string
 	Replicas                         int32
-	Weight                           int32 // of 100, relative to the app's others there
+	Weight                           int32 // of 100, relative to the app's others there; of a Pin, percent of all
 	Generation                       int64 // grows with every change that the agent must see
 	Status                           windlassv1.TopologyStatus
 	Reason                           string // why it is still stopping
@@ -330,6 +330,8 @@ type AppNames struct {
 type RouteTarget struct {
 	DeploymentID string
 	Weight       int32
+	// Pinned: Weight is percent of all, and not of what pins leave; see Shares.
+	Pinned bool
 }
 
 // History is one decision about an app.

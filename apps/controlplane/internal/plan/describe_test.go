@@ -59,6 +59,7 @@ func describe(out Output, w *world) string {
 	if s := out.Staging; s != nil {
 		describeCourse(&b, s.Course)
 	}
+	describePins(&b, out)
 	if r := out.Rollout; r != nil {
 		fmt.Fprintf(&b, "  rollout v%d %s\n", r.Version, strings.ToLower(strings.TrimPrefix(r.Status.String(), "ROLLOUT_STATUS_")))
 	}

@@ -15,6 +15,13 @@ import (
 // this package; the plan is carried out nevertheless, since what it was made on is gone
 // by the time anybody looks.
 func Lint(in Input, out Output) (findings []string) {
+	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
+		return lintMoves(in, out)
+	}
+	return append(lintMoves(apartOf(in, out)), lintPins(in, out)...)
+}
+
+func lintMoves(in Input, out Output) (findings []string) {
 	if in.Staging == nil || in.App.DeletingSince != 0 {
 		return nil
 	}
@@ -144,6 +151,9 @@ func (l *linter) region(region string, routed bool) {
 		var s strategy.Side
 		if had {
 			s = l.side(&before)
+		}
+		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+			s.Existing = l.seen(&before) // it was confirmed once, whatever the epoch is now
 		}
 		told := t.Replicas
 		if !active(&t) {

@@ -61,8 +61,8 @@ const MaxRegions = 32
 // Input is every fact about one app.
 type Input struct {
 	App model.App
-	// Deployments: the target, the live one, the newest one, and each that has
-	// topology which is not stopped.
+	// Deployments: the target, the live one, the newest one, those that are pinned, and each
+	// that has topology which is not stopped.
 	Deployments []model.Deployment
 	// Rollout that App.RolloutID names, nil for none.
 	Rollout *model.Rollout
@@ -86,6 +86,8 @@ type Input struct {
 	Measurements []Measurement
 	// Freezes of the workspace, while the rollout MayBeFrozen.
 	Freezes []model.Freeze
+	// Pins of the app, by version.
+	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
 }
@@ -108,6 +110,9 @@ type Output struct {
 	Deployments []model.Deployment
 	Topology    []model.Topology
 	Routes      []model.Route
+	// Pins that changed, and the deployments of those that are to be forgotten.
+	Pins     []model.Pin
+	Unpinned []string
 	// History in the order of the decisions; without ids.
 	History []model.History
 	// Resolve names an image whose tag is to be resolved, empty for none.
@@ -121,7 +126,7 @@ type Output struct {
 // Changed tells whether there is anything to write.
 func (o Output) Changed() bool {
 	return o.App != nil || o.Rollout != nil || o.Staging != nil ||
-		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History) > 0
+		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History)+len(o.Pins)+len(o.Unpinned) > 0
 }
 
 // Next decides. now is unix ms.
@@ -129,6 +134,14 @@ func Next(in Input, now int64) Output {
 	if in.App.DeletedAt != 0 {
 		return Output{}
 	}
+	if len(in.Pins) > 0 {
+		return nextPinned(in, now)
+	}
+	return move(in, now)
+}
+
+// move decides about all that is not pinned.
+func move(in Input, now int64) Output {
 	p := newPlanner(in, now)
 	p.wasStaged = p.staged() || p.catching()
 	p.endRollout()

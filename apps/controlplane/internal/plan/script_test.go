@@ -50,6 +50,8 @@ import (
 //	                             the workspace, or the app, is frozen; starts are at 00:16:40 on Thursday
 //	override why=...             an owner lets what is held start
 //	approve who=... [role=owner] an approval at the gates; "refused" if they do not take it
+//	pin v1 us [weight=10] [replicas=1], unpin v1
+//	                             v1 is pinned in us; "refused" if it cannot be
 //	break us                     the newest version crashes there
 //	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
@@ -265,6 +267,10 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 			region = names[0]
 		}
 		Resize(w.staging.Course, AskedIn(region, num("replicas", 0)))
+	case "pin":
+		w.refusal = w.pin(names[0], num("weight", 0), num("replicas", 0), names[1:]...)
+	case "unpin":
+		w.unpin(names[0])
 	case "trace", "step":
 	case "break", "mend":
 		w.broken = map[string]bool{}

@@ -77,7 +77,7 @@ func (f *fleet) pull(key rowKey) {
 		r.other -= over
 	}
 	r.told, r.generation, r.epoch = told, row.Generation, f.regs[key.region].SessionEpoch
-	if grows {
+	if grows && !f.isPinned(key) {
 		f.requireBelowCeiling(key.region)
 	}
 }
@@ -85,7 +85,7 @@ func (f *fleet) pull(key rowKey) {
 func (f *fleet) requireBelowCeiling(region string) {
 	var exist int32
 	for key, r := range f.runs {
-		if key.region == region {
+		if key.region == region && !f.isPinned(key) {
 			exist += r.existing()
 		}
 	}
@@ -104,7 +104,7 @@ func (f *fleet) step() Output {
 		if !active(&was) {
 			was.Replicas = 0
 		}
-		if row.Replicas <= was.Replicas || !active(&row) {
+		if row.Replicas <= was.Replicas || !active(&row) || f.isPinned(rowKey{row.DeploymentID, row.RegionID}) {
 			continue
 		}
 		f.may[row.RegionID] = 1000
@@ -348,7 +348,9 @@ func (f *fleet) happen() {
 	}
 	f.most = map[string]int32{}
 	for k, r := range f.runs {
-		f.most[k.region] += r.existing()
+		if !f.isPinned(k) {
+			f.most[k.region] += r.existing()
+		}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "step") != 0 {
 		f.step()

@@ -45,6 +45,9 @@ type Tx interface {
 	UpdateRollout(model.Rollout) error
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
+	ListPins(appIDs []string) ([]model.Pin, error)
+	PutPin(model.Pin) error
+	DeletePin(appID, deploymentID string) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
 	LockTopology(appID string) ([]model.Topology, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)

@@ -158,6 +158,11 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 	if len(stagings) > 0 {
 		in.Staging = &stagings[0]
 	}
+	if app.LatestVersion > 1 { // one version has nothing to be pinned beside
+		if in.Pins, err = tx.ListPins([]string{appID}); err != nil {
+			return in, err
+		}
+	}
 	if in.Deployments, err = s.readDeployments(tx, in); err != nil {
 		return in, err
 	}
@@ -204,6 +209,9 @@ func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, err
 			want[t.DeploymentID] = true
 		}
 	}
+	for _, p := range in.Pins {
+		want[p.DeploymentID] = true
+	}
 	deployments, err := tx.GetDeployments(sortedKeys(want))
 	if err != nil || in.App.LatestVersion == 0 || slices.ContainsFunc(deployments, func(d model.Deployment) bool {
 		return d.Version == in.App.LatestVersion
@@ -227,6 +235,11 @@ func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
 	}
 	for _, r := range in.Routes {
 		want[r.RegionID] = true
+	}
+	for _, p := range in.Pins {
+		for _, r := range p.Regions {
+			want[r.RegionID] = true
+		}
 	}
 	if in.Staging != nil && in.Staging.Course != nil {
 		for _, b := range in.Staging.Course.Behind {
@@ -302,6 +315,16 @@ func (s *Stepper) write(tx Tx, d decision, spans *stepSpans) error {
 	}
 	if out.Staging != nil {
 		if err := tx.PutStaging(*out.Staging); err != nil {
+			return err
+		}
+	}
+	for _, p := range out.Pins {
+		if err := tx.PutPin(p); err != nil {
+			return err
+		}
+	}
+	for _, id := range out.Unpinned {
+		if err := tx.DeletePin(d.in.App.ID, id); err != nil {
 			return err
 		}
 	}

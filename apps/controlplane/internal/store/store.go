@@ -195,6 +195,13 @@ type AppTx interface {
 	// PutStaging inserts or replaces the app's. Call it with the app's row locked.
 	PutStaging(model.Staging) error
 
+	// ListPins returns the pins of the apps, by (app, version).
+	ListPins(appIDs []string) ([]model.Pin, error)
+	// PutPin inserts or replaces the pin of its app and deployment. Call it with the app's
+	// row locked, and so DeletePin, which forgets one that may not be there.
+	PutPin(model.Pin) error
+	DeletePin(appID, deploymentID string) error
+
 	// PutFreeze inserts the freeze, or replaces that of its workspace and name.
 	PutFreeze(model.Freeze) error
 	// ListFreezes is by name. Page.After is the last name.

@@ -56,6 +56,8 @@ type App struct {
 	ResourceVersion int64    `protobuf:"varint,22,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// How its next rollout goes; absent: in all regions at once.
 	RolloutPolicy *RolloutPolicy `protobuf:"bytes,23,opt,name=rollout_policy,json=rolloutPolicy,proto3" json:"rollout_policy,omitempty"`
+	// Versions that are pinned beside the live one, by version.
+	Pins          []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +249,13 @@ func (x *App) GetResourceVersion() int64 {
 func (x *App) GetRolloutPolicy() *RolloutPolicy {
 	if x != nil {
 		return x.RolloutPolicy
+	}
+	return nil
+}
+
+func (x *App) GetPins() []*Pin {
+	if x != nil {
+		return x.Pins
 	}
 	return nil
 }
@@ -1536,7 +1545,7 @@ func (x *WatchAppRequest) GetApp() string {
 type WatchAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The live deployment, and the one on its way, each with its regions.
+	// The live deployment, the one on its way and those that are pinned, each with its regions.
 	Deployments []*Deployment `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// The rollout in flight or the last one.
 	Rollout *Rollout `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
@@ -1617,7 +1626,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xab\x06\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x15windlass/v1/pin.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xd1\x06\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1646,7 +1655,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\x15 \x01(\x03R\tupdatedAt\x12)\n" +
 	"\x10resource_version\x18\x16 \x01(\x03R\x0fresourceVersion\x12A\n" +
-	"\x0erollout_policy\x18\x17 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\rrolloutPolicy\"\xdb\x01\n" +
+	"\x0erollout_policy\x18\x17 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\rrolloutPolicy\x12$\n" +
+	"\x04pins\x18( \x03(\v2\x10.windlass.v1.PinR\x04pins\"\xdb\x01\n" +
 	"\x10CreateAppRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12*\n" +
 	"\venvironment\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\venvironment\x12<\n" +
@@ -1757,7 +1767,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\vdeployments\x18\x02 \x03(\v2\x17.windlass.v1.DeploymentR\vdeployments\x12.\n" +
 	"\arollout\x18\x03 \x01(\v2\x14.windlass.v1.RolloutR\arollout\x123\n" +
 	"\ahistory\x18\x04 \x03(\v2\x19.windlass.v1.HistoryEntryR\ahistory\x12\x18\n" +
-	"\adeleted\x18\x05 \x01(\bR\adeleted2\x94\a\n" +
+	"\adeleted\x18\x05 \x01(\bR\adeleted2\xb8\b\n" +
 	"\n" +
 	"AppService\x12J\n" +
 	"\tCreateApp\x12\x1d.windlass.v1.CreateAppRequest\x1a\x1e.windlass.v1.CreateAppResponse\x12F\n" +
@@ -1771,7 +1781,10 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x05Scale\x12\x19.windlass.v1.ScaleRequest\x1a\x1a.windlass.v1.ScaleResponse\x12Y\n" +
 	"\x0eSetEnvironment\x12\".windlass.v1.SetEnvironmentRequest\x1a#.windlass.v1.SetEnvironmentResponse\x12G\n" +
 	"\bRollback\x12\x1c.windlass.v1.RollbackRequest\x1a\x1d.windlass.v1.RollbackResponse\x12A\n" +
-	"\x06Cancel\x12\x1a.windlass.v1.CancelRequest\x1a\x1b.windlass.v1.CancelResponse\x12N\n" +
+	"\x06Cancel\x12\x1a.windlass.v1.CancelRequest\x1a\x1b.windlass.v1.CancelResponse\x12M\n" +
+	"\n" +
+	"PinVersion\x12\x1e.windlass.v1.PinVersionRequest\x1a\x1f.windlass.v1.PinVersionResponse\x12S\n" +
+	"\fUnpinVersion\x12 .windlass.v1.UnpinVersionRequest\x1a!.windlass.v1.UnpinVersionResponse\x12N\n" +
 	"\bWatchApp\x12\x1c.windlass.v1.WatchAppRequest\x1a\x1d.windlass.v1.WatchAppResponse\"\x03\x90\x02\x010\x01B\xab\x01\n" +
 	"\x0fcom.windlass.v1B\bAppProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
@@ -1815,74 +1828,84 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	nil,                            // 23: windlass.v1.SetEnvironmentRequest.SetEntry
 	(AppStatus)(0),                 // 24: windlass.v1.AppStatus
 	(*RolloutPolicy)(nil),          // 25: windlass.v1.RolloutPolicy
-	(*Mutation)(nil),               // 26: windlass.v1.Mutation
-	(*PageRequest)(nil),            // 27: windlass.v1.PageRequest
-	(*PageResponse)(nil),           // 28: windlass.v1.PageResponse
-	(*DeploymentSpec)(nil),         // 29: windlass.v1.DeploymentSpec
-	(*FreezeHold)(nil),             // 30: windlass.v1.FreezeHold
-	(*Deployment)(nil),             // 31: windlass.v1.Deployment
-	(*Rollout)(nil),                // 32: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 33: windlass.v1.HistoryEntry
-	(*PlanDeployRequest)(nil),      // 34: windlass.v1.PlanDeployRequest
-	(*PlanDeployResponse)(nil),     // 35: windlass.v1.PlanDeployResponse
+	(*Pin)(nil),                    // 26: windlass.v1.Pin
+	(*Mutation)(nil),               // 27: windlass.v1.Mutation
+	(*PageRequest)(nil),            // 28: windlass.v1.PageRequest
+	(*PageResponse)(nil),           // 29: windlass.v1.PageResponse
+	(*DeploymentSpec)(nil),         // 30: windlass.v1.DeploymentSpec
+	(*FreezeHold)(nil),             // 31: windlass.v1.FreezeHold
+	(*Deployment)(nil),             // 32: windlass.v1.Deployment
+	(*Rollout)(nil),                // 33: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 34: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 35: windlass.v1.PlanDeployRequest
+	(*PinVersionRequest)(nil),      // 36: windlass.v1.PinVersionRequest
+	(*UnpinVersionRequest)(nil),    // 37: windlass.v1.UnpinVersionRequest
+	(*PlanDeployResponse)(nil),     // 38: windlass.v1.PlanDeployResponse
+	(*PinVersionResponse)(nil),     // 39: windlass.v1.PinVersionResponse
+	(*UnpinVersionResponse)(nil),   // 40: windlass.v1.UnpinVersionResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
 	25, // 1: windlass.v1.App.rollout_policy:type_name -> windlass.v1.RolloutPolicy
-	26, // 2: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 3: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
-	0,  // 4: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
-	27, // 5: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 6: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
-	28, // 7: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
-	26, // 8: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 9: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
-	26, // 10: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 11: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
-	26, // 12: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 13: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	25, // 14: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	30, // 15: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
-	26, // 16: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 17: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	26, // 18: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	23, // 19: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	30, // 20: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
-	26, // 21: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	26, // 22: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 23: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	31, // 24: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	32, // 25: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	33, // 26: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	1,  // 27: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	3,  // 28: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	5,  // 29: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	7,  // 30: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	9,  // 31: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	11, // 32: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	34, // 33: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
-	13, // 34: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 35: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 36: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 37: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	21, // 38: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 39: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 40: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 41: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 42: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 43: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 44: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	35, // 45: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
-	14, // 46: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 47: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 48: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 49: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	22, // 50: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 2: windlass.v1.App.pins:type_name -> windlass.v1.Pin
+	27, // 3: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 4: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
+	0,  // 5: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
+	28, // 6: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
+	0,  // 7: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
+	29, // 8: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
+	27, // 9: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 10: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
+	27, // 11: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 12: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
+	27, // 13: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
+	30, // 14: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	25, // 15: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	31, // 16: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
+	27, // 17: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 18: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	27, // 19: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	23, // 20: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	31, // 21: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
+	27, // 22: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	27, // 23: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 24: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	32, // 25: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	33, // 26: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	34, // 27: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	1,  // 28: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	3,  // 29: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	5,  // 30: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	7,  // 31: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	9,  // 32: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	11, // 33: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	35, // 34: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	13, // 35: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	15, // 36: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	17, // 37: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	19, // 38: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	36, // 39: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
+	37, // 40: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
+	21, // 41: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	2,  // 42: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	4,  // 43: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	6,  // 44: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	8,  // 45: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	10, // 46: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	12, // 47: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	38, // 48: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	14, // 49: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	16, // 50: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	18, // 51: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	20, // 52: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	39, // 53: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
+	40, // 54: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
+	22, // 55: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	42, // [42:56] is the sub-list for method output_type
+	28, // [28:42] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }
@@ -1894,6 +1917,7 @@ func file_windlass_v1_app_proto_init() {
 	file_windlass_v1_deployment_proto_init()
 	file_windlass_v1_freeze_proto_init()
 	file_windlass_v1_history_proto_init()
+	file_windlass_v1_pin_proto_init()
 	file_windlass_v1_plan_proto_init()
 	file_windlass_v1_rollout_proto_init()
 	file_windlass_v1_spec_proto_init()

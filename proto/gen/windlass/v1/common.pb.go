@@ -88,6 +88,14 @@ const (
 	// One of a spec's overrides changes nothing: no region has its labels, or all would be
 	// the same without it.
 	ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT ErrorReason = 34
+	// The version is live, or a rollout is on its way to it: only others are pinned.
+	ErrorReason_ERROR_REASON_PIN_IS_LIVE ErrorReason = 35
+	// Nothing of a region's traffic would be left to the live version beside the pins.
+	ErrorReason_ERROR_REASON_PIN_WEIGHTS ErrorReason = 36
+	// Regions still have the version because of a rollout, which has to end first.
+	ErrorReason_ERROR_REASON_PIN_IN_ROLLOUT ErrorReason = 37
+	// The version is not pinned.
+	ErrorReason_ERROR_REASON_NOT_PINNED ErrorReason = 38
 )
 
 // Enum value maps for ErrorReason.
@@ -120,6 +128,10 @@ var (
 		24: "ERROR_REASON_NOT_AN_APPROVER",
 		33: "ERROR_REASON_OVERRIDE_CONFLICT",
 		34: "ERROR_REASON_OVERRIDE_WITHOUT_EFFECT",
+		35: "ERROR_REASON_PIN_IS_LIVE",
+		36: "ERROR_REASON_PIN_WEIGHTS",
+		37: "ERROR_REASON_PIN_IN_ROLLOUT",
+		38: "ERROR_REASON_NOT_PINNED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -149,6 +161,10 @@ var (
 		"ERROR_REASON_NOT_AN_APPROVER":         24,
 		"ERROR_REASON_OVERRIDE_CONFLICT":       33,
 		"ERROR_REASON_OVERRIDE_WITHOUT_EFFECT": 34,
+		"ERROR_REASON_PIN_IS_LIVE":             35,
+		"ERROR_REASON_PIN_WEIGHTS":             36,
+		"ERROR_REASON_PIN_IN_ROLLOUT":          37,
+		"ERROR_REASON_NOT_PINNED":              38,
 	}
 )
 
@@ -945,7 +961,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xf4\x06\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xee\a\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -974,7 +990,11 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1cERROR_REASON_APPROVAL_NEEDED\x10\x17\x12 \n" +
 	"\x1cERROR_REASON_NOT_AN_APPROVER\x10\x18\x12\"\n" +
 	"\x1eERROR_REASON_OVERRIDE_CONFLICT\x10!\x12(\n" +
-	"$ERROR_REASON_OVERRIDE_WITHOUT_EFFECT\x10\"*\xb7\x01\n" +
+	"$ERROR_REASON_OVERRIDE_WITHOUT_EFFECT\x10\"\x12\x1c\n" +
+	"\x18ERROR_REASON_PIN_IS_LIVE\x10#\x12\x1c\n" +
+	"\x18ERROR_REASON_PIN_WEIGHTS\x10$\x12\x1f\n" +
+	"\x1bERROR_REASON_PIN_IN_ROLLOUT\x10%\x12\x1b\n" +
+	"\x17ERROR_REASON_NOT_PINNED\x10&*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -44,10 +44,12 @@ type Deployment struct {
 	CreatedBy string `protobuf:"bytes,13,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	Live      bool   `protobuf:"varint,14,opt,name=live,proto3" json:"live,omitempty"`
 	// It reached ready and served.
-	Stable        bool  `protobuf:"varint,15,opt,name=stable,proto3" json:"stable,omitempty"`
-	CreatedAt     int64 `protobuf:"varint,16,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	ReadyAt       int64 `protobuf:"varint,17,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	EndedAt       int64 `protobuf:"varint,18,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	Stable    bool  `protobuf:"varint,15,opt,name=stable,proto3" json:"stable,omitempty"`
+	CreatedAt int64 `protobuf:"varint,16,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	ReadyAt   int64 `protobuf:"varint,17,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
+	EndedAt   int64 `protobuf:"varint,18,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// Percent of the traffic that it is pinned at beside the live version; 0: it is not.
+	PinnedWeight  int32 `protobuf:"varint,40,opt,name=pinned_weight,json=pinnedWeight,proto3" json:"pinned_weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -208,13 +210,21 @@ func (x *Deployment) GetEndedAt() int64 {
 	return 0
 }
 
+func (x *Deployment) GetPinnedWeight() int32 {
+	if x != nil {
+		return x.PinnedWeight
+	}
+	return 0
+}
+
 // RegionTopology is a deployment in one region: what is wanted and what is.
 type RegionTopology struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Region   string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	Status   TopologyStatus         `protobuf:"varint,2,opt,name=status,proto3,enum=windlass.v1.TopologyStatus" json:"status,omitempty"`
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Of 100, relative to the app's other deployments in the region.
+	// Of 100, relative to the app's other deployments in the region; of a version that is
+	// pinned, percent of all traffic, and the others' are relative to what pins leave.
 	Weight     int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
 	Generation int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Generation that the region's agent has applied.
@@ -1081,7 +1091,7 @@ var File_windlass_v1_deployment_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"\n" +
-	"\x1cwindlass/v1/deployment.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/spec.proto\"\xbb\x04\n" +
+	"\x1cwindlass/v1/deployment.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/spec.proto\"\xe0\x04\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
@@ -1104,7 +1114,8 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x10 \x01(\x03R\tcreatedAt\x12\x19\n" +
 	"\bready_at\x18\x11 \x01(\x03R\areadyAt\x12\x19\n" +
-	"\bended_at\x18\x12 \x01(\x03R\aendedAt\"\xa7\x03\n" +
+	"\bended_at\x18\x12 \x01(\x03R\aendedAt\x12#\n" +
+	"\rpinned_weight\x18( \x01(\x05R\fpinnedWeight\"\xa7\x03\n" +
 	"\x0eRegionTopology\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x123\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1b.windlass.v1.TopologyStatusR\x06status\x12\x1a\n" +

@@ -197,6 +197,12 @@ func (w *world) apply(out plan.Output) {
 		}
 	}
 	w.in.Topology = merged(w.in.Topology, out.Topology)
+	w.in.Pins = slices.DeleteFunc(slices.Clone(w.in.Pins), func(p model.Pin) bool { return slices.Contains(out.Unpinned, p.DeploymentID) })
+	for _, p := range out.Pins {
+		if i := slices.IndexFunc(w.in.Pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID }); i >= 0 {
+			w.in.Pins[i] = p
+		}
+	}
 	for _, r := range out.Routes {
 		i := slices.IndexFunc(w.in.Routes, func(have model.Route) bool { return have.RegionID == r.RegionID })
 		if i < 0 {

@@ -123,7 +123,8 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	for _, row := range t.placed(func(r model.Topology) bool {
 		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
 	}) {
-		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight})
+		_, pinned := t.pins.get(pair{row.AppID, row.DeploymentID})
+		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight, Pinned: pinned})
 	}
 	var items []model.DesiredItem
 	for _, r := range routes {

@@ -42,6 +42,7 @@ func (t *tx) DeleteApps(deletedBefore int64, limit int) (int, error) {
 		all := func(_ int, err error) { errs = append(errs, err) }
 		all(forget(&t.wakes, 0, func(w model.Wake) bool { return w.AppID == a.ID }, nil))
 		all(forget(&t.claims, 0, func(c model.Claim) bool { return c.AppID == a.ID }, nil))
+		all(forget(&t.pins, 0, func(p model.Pin) bool { return p.AppID == a.ID }, nil))
 		all(forget(&t.stagings, 0, func(s model.Staging) bool { return s.AppID == a.ID }, nil))
 		all(forget(&t.history, 0, func(h model.History) bool { return h.AppID == a.ID }, nil))
 		all(forget(&t.routeObserved, 0, func(o model.RouteObserved) bool { return o.AppID == a.ID }, nil))
@@ -85,6 +86,9 @@ func (t *tx) TrimVersions(app model.App, keep int32, limit int) (int, error) {
 	}
 	for _, r := range t.topology.list(func(r model.Topology) bool { return r.AppID == app.ID }) {
 		spared[r.DeploymentID] = true
+	}
+	for _, p := range t.pins.list(func(p model.Pin) bool { return p.AppID == app.ID }) {
+		spared[p.DeploymentID] = true
 	}
 	old := func(d model.Deployment) bool {
 		return d.AppID == app.ID && d.Version <= app.LatestVersion-keep && !spared[d.ID] && model.Terminal(model.DeploymentMoves, d.Status)

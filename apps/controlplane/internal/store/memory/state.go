@@ -104,6 +104,7 @@ type state struct {
 	claims         *table[string, model.Claim]
 	stagings       *table[string, model.Staging]
 	freezes        *table[pair, model.Freeze]
+	pins           *table[pair, model.Pin]
 }
 
 // regionStream is where a region's agent watched last.
@@ -149,6 +150,7 @@ func newState() *state {
 		claims:         newTable(&claimSchema),
 		stagings:       newTable(&stagingSchema),
 		freezes:        newTable(&freezeSchema),
+		pins:           newTable(&pinSchema),
 	}
 }
 
@@ -164,7 +166,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
-		s.stagings, s.freezes,
+		s.stagings, s.freezes, s.pins,
 	}
 }
 
@@ -344,6 +346,10 @@ var (
 	freezeSchema = schema[pair, model.Freeze]{
 		name: "freeze", copy: model.Freeze.Clone,
 		key: func(f model.Freeze) pair { return pair{f.WorkspaceID, f.Name} },
+	}
+	pinSchema = schema[pair, model.Pin]{
+		name: "pin", copy: model.Pin.Clone,
+		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },
 	}
 )
 

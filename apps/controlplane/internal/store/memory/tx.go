@@ -52,6 +52,7 @@ type tx struct {
 	claims         overlay[string, model.Claim]
 	stagings       overlay[string, model.Staging]
 	freezes        overlay[pair, model.Freeze]
+	pins           overlay[pair, model.Pin]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -100,6 +101,7 @@ func newTx(s *Store) *tx {
 	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
 	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
 	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
+	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
 	return t
 }
 

@@ -303,7 +303,7 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 	targetsOf := map[pair][]model.RouteTarget{}
 	for _, r := range targets {
 		at := pair{r.Region, r.AppID}
-		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight})
+		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight, Pinned: r.Pins > 0})
 	}
 	return list(t, "read routes", "", func(r gen.AppRoute) (model.DesiredItem, error) {
 		m, err := route(r)

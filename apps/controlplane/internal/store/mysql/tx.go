@@ -240,6 +240,7 @@ func distinct(ids []string) []string {
 const (
 	maxReason  = 128
 	maxName    = 255
+	maxWhy     = 1 << 10
 	maxMessage = 8 << 10
 )
 

@@ -56,6 +56,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Peers", testPeers},
 		{"Admission", testAdmission},
 		{"Freezes", testFreezes},
+		{"Pins", testPins},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })

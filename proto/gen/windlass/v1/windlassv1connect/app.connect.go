@@ -56,6 +56,10 @@ const (
 	AppServiceRollbackProcedure = "/windlass.v1.AppService/Rollback"
 	// AppServiceCancelProcedure is the fully-qualified name of the AppService's Cancel RPC.
 	AppServiceCancelProcedure = "/windlass.v1.AppService/Cancel"
+	// AppServicePinVersionProcedure is the fully-qualified name of the AppService's PinVersion RPC.
+	AppServicePinVersionProcedure = "/windlass.v1.AppService/PinVersion"
+	// AppServiceUnpinVersionProcedure is the fully-qualified name of the AppService's UnpinVersion RPC.
+	AppServiceUnpinVersionProcedure = "/windlass.v1.AppService/UnpinVersion"
 	// AppServiceWatchAppProcedure is the fully-qualified name of the AppService's WatchApp RPC.
 	AppServiceWatchAppProcedure = "/windlass.v1.AppService/WatchApp"
 )
@@ -89,6 +93,12 @@ type AppServiceClient interface {
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// Keeps a version live beside the one that rollouts move, at a share of the traffic, or
+	// brings it back for that: its replicas start, and get their share once they are ready.
+	// Of a version that is pinned it changes the pin, and where that failed tries it again.
+	PinVersion(context.Context, *v1.PinVersionRequest) (*v1.PinVersionResponse, error)
+	// Ends a pin: its share goes to the others, and then its replicas are stopped.
+	UnpinVersion(context.Context, *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error)
 	// Sends the app's state at once, and again whenever it changes. It ends only
 	// with the caller, with the app, or with the server.
 	WatchApp(context.Context, *v1.WatchAppRequest) (*connect.ServerStreamForClient[v1.WatchAppResponse], error)
@@ -174,6 +184,18 @@ func NewAppServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(appServiceMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		pinVersion: connect.NewClient[v1.PinVersionRequest, v1.PinVersionResponse](
+			httpClient,
+			baseURL+AppServicePinVersionProcedure,
+			connect.WithSchema(appServiceMethods.ByName("PinVersion")),
+			connect.WithClientOptions(opts...),
+		),
+		unpinVersion: connect.NewClient[v1.UnpinVersionRequest, v1.UnpinVersionResponse](
+			httpClient,
+			baseURL+AppServiceUnpinVersionProcedure,
+			connect.WithSchema(appServiceMethods.ByName("UnpinVersion")),
+			connect.WithClientOptions(opts...),
+		),
 		watchApp: connect.NewClient[v1.WatchAppRequest, v1.WatchAppResponse](
 			httpClient,
 			baseURL+AppServiceWatchAppProcedure,
@@ -197,6 +219,8 @@ type appServiceClient struct {
 	setEnvironment *connect.Client[v1.SetEnvironmentRequest, v1.SetEnvironmentResponse]
 	rollback       *connect.Client[v1.RollbackRequest, v1.RollbackResponse]
 	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
+	pinVersion     *connect.Client[v1.PinVersionRequest, v1.PinVersionResponse]
+	unpinVersion   *connect.Client[v1.UnpinVersionRequest, v1.UnpinVersionResponse]
 	watchApp       *connect.Client[v1.WatchAppRequest, v1.WatchAppResponse]
 }
 
@@ -299,6 +323,24 @@ func (c *appServiceClient) Cancel(ctx context.Context, req *v1.CancelRequest) (*
 	return nil, err
 }
 
+// PinVersion calls windlass.v1.AppService.PinVersion.
+func (c *appServiceClient) PinVersion(ctx context.Context, req *v1.PinVersionRequest) (*v1.PinVersionResponse, error) {
+	response, err := c.pinVersion.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// UnpinVersion calls windlass.v1.AppService.UnpinVersion.
+func (c *appServiceClient) UnpinVersion(ctx context.Context, req *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error) {
+	response, err := c.unpinVersion.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WatchApp calls windlass.v1.AppService.WatchApp.
 func (c *appServiceClient) WatchApp(ctx context.Context, req *v1.WatchAppRequest) (*connect.ServerStreamForClient[v1.WatchAppResponse], error) {
 	return c.watchApp.CallServerStream(ctx, connect.NewRequest(req))
@@ -333,6 +375,12 @@ type AppServiceHandler interface {
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// Keeps a version live beside the one that rollouts move, at a share of the traffic, or
+	// brings it back for that: its replicas start, and get their share once they are ready.
+	// Of a version that is pinned it changes the pin, and where that failed tries it again.
+	PinVersion(context.Context, *v1.PinVersionRequest) (*v1.PinVersionResponse, error)
+	// Ends a pin: its share goes to the others, and then its replicas are stopped.
+	UnpinVersion(context.Context, *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error)
 	// Sends the app's state at once, and again whenever it changes. It ends only
 	// with the caller, with the app, or with the server.
 	WatchApp(context.Context, *v1.WatchAppRequest, *connect.ServerStream[v1.WatchAppResponse]) error
@@ -414,6 +462,18 @@ func NewAppServiceHandler(svc AppServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(appServiceMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	appServicePinVersionHandler := connect.NewUnaryHandlerSimple(
+		AppServicePinVersionProcedure,
+		svc.PinVersion,
+		connect.WithSchema(appServiceMethods.ByName("PinVersion")),
+		connect.WithHandlerOptions(opts...),
+	)
+	appServiceUnpinVersionHandler := connect.NewUnaryHandlerSimple(
+		AppServiceUnpinVersionProcedure,
+		svc.UnpinVersion,
+		connect.WithSchema(appServiceMethods.ByName("UnpinVersion")),
+		connect.WithHandlerOptions(opts...),
+	)
 	appServiceWatchAppHandler := connect.NewServerStreamHandlerSimple(
 		AppServiceWatchAppProcedure,
 		svc.WatchApp,
@@ -445,6 +505,10 @@ func NewAppServiceHandler(svc AppServiceHandler, opts ...connect.HandlerOption) 
 			appServiceRollbackHandler.ServeHTTP(w, r)
 		case AppServiceCancelProcedure:
 			appServiceCancelHandler.ServeHTTP(w, r)
+		case AppServicePinVersionProcedure:
+			appServicePinVersionHandler.ServeHTTP(w, r)
+		case AppServiceUnpinVersionProcedure:
+			appServiceUnpinVersionHandler.ServeHTTP(w, r)
 		case AppServiceWatchAppProcedure:
 			appServiceWatchAppHandler.ServeHTTP(w, r)
 		default:
@@ -498,6 +562,14 @@ func (UnimplementedAppServiceHandler) Rollback(context.Context, *v1.RollbackRequ
 
 func (UnimplementedAppServiceHandler) Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.AppService.Cancel is not implemented"))
+}
+
+func (UnimplementedAppServiceHandler) PinVersion(context.Context, *v1.PinVersionRequest) (*v1.PinVersionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.AppService.PinVersion is not implemented"))
+}
+
+func (UnimplementedAppServiceHandler) UnpinVersion(context.Context, *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.AppService.UnpinVersion is not implemented"))
 }
 
 func (UnimplementedAppServiceHandler) WatchApp(context.Context, *v1.WatchAppRequest, *connect.ServerStream[v1.WatchAppResponse]) error {

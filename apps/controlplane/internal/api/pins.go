@@ -1,0 +1,138 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pinnedUsage is what the pins of apps count for, by app. A pin counts with all that it is to
+// have, whatever came of it, until it is taken away.
+func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
+	pins, err := tx.ListPins(appIDs)
+	if err != nil {
+		return nil, fmt.Errorf("list pins: %w", err)
+	}
+	return usageOfPins(tx, pins)
+}
+
+func usageOfPins(tx Tx, pins []model.Pin) (map[string]model.Usage, error) {
+	out, want := map[string]model.Usage{}, map[string]bool{}
+	for _, p := range pins {
+		want[p.DeploymentID] = true
+	}
+	if len(want) == 0 {
+		return out, nil
+	}
+	found, err := tx.GetDeployments(keys(want))
+	if err != nil {
+		return nil, fmt.Errorf("read pinned deployments: %w", err)
+	}
+	for _, d := range found {
+		for _, p := range pins {
+			if p.DeploymentID != d.ID {
+				continue
+			}
+			for _, r := range p.Regions {
+				if !p.Stays(r) {
+					continue
+				}
+				instances, gpus := admission.PerReplica(override.In(d.Spec, r.RegionID))
+				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: int64(r.Replicas) * instances, GPUs: int64(r.Replicas) * gpus})
+			}
+		}
+	}
+	return out, nil
+}
+
+// countPins notes what the pins of the app count for.
+func (c *change) countPins(app model.App) error {
+	usage, err := pinnedUsage(c.Tx, []string{app.ID})
+	c.pinned = usage[app.ID]
+	return err
+}
+
+// readPins reads those of the app, whose deployments and regions are wanted, too.
+func (r *foresight) readPins(c *change, deployments, regions map[string]bool) (err error) {
+	if r.in.Pins, err = c.ListPins([]string{r.in.App.ID}); err != nil {
+		return fmt.Errorf("list pins of app %s: %w", r.in.App.ID, err)
+	}
+	for _, p := range r.in.Pins {
+		deployments[p.DeploymentID] = true
+		for _, in := range p.Regions {
+			regions[in.RegionID] = true
+		}
+	}
+	return nil
+}
+
+// pinOf finds the deployment's pin, nil for none.
+func (f facts) pinOf(appID, deploymentID string) *model.Pin {
+	for i, p := range f.pins[appID] {
+		if p.DeploymentID == deploymentID {
+			return &f.pins[appID][i]
+		}
+	}
+	return nil
+}
+
+// isPinned tells whether the row is a pin's.
+func (f facts) isPinned(t model.Topology) bool {
+	p := f.pinOf(t.AppID, t.DeploymentID)
+	return p != nil && p.In(t.RegionID) != nil
+}
+
+// pinned are the deployments that are pinned and not among those that are shown.
+func (f facts) pinned(app model.App, shown []model.Deployment) (more []model.Deployment) {
+	for _, p := range f.pins[app.ID] {
+		d, ok := f.deployments[p.DeploymentID]
+		if ok && !slices.ContainsFunc(shown, func(s model.Deployment) bool { return s.ID == d.ID }) {
+			more = append(more, d)
+		}
+	}
+	return more
+}
+
+// pinProto is a pin as the API shows it.
+func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
+	out := &windlassv1.Pin{
+		DeploymentId: p.DeploymentID, Version: p.Version, Weight: p.Weight, By: p.By, Why: p.Why,
+		Removing: p.Removing, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
+	}
+	for _, r := range p.Regions {
+		v := &windlassv1.PinRegion{
+			Region: r.RegionID, State: r.State, Since: r.Since, Replicas: r.Replicas, Reason: r.Reason, Message: r.Message,
+		}
+		if region, ok := f.regions[r.RegionID]; ok {
+			v.Region = region.Name
+			v.RegionUnreachable = region.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+		}
+		for _, t := range f.rows[app.ID] {
+			if t.DeploymentID == p.DeploymentID && t.RegionID == r.RegionID {
+				fillPin(f.place(t), f.deployments[p.DeploymentID].Spec, f.stagings[app.ID].Policy, r, v)
+			}
+		}
+		out.Regions = append(out.Regions, v)
+	}
+	slices.SortFunc(out.Regions, func(a, b *windlassv1.PinRegion) int { return strings.Compare(a.GetRegion(), b.GetRegion()) })
+	return out
+}
+
+// fillPin fills in what runs there.
+func fillPin(pl rollup.Place, spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, r model.PinRegion, out *windlassv1.PinRegion) {
+	out.Weight = pl.Row.Weight
+	if plan.Active(pl.Row) {
+		out.Ready = min(pl.Observed.ReadyReplicas, pl.Row.Replicas)
+		out.Deadline = plan.PinDeadline(policy, spec, r, pl)
+	}
+	if out.Reason == "" && pl.Row.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED && !pl.Settled() {
+		out.Reason, out.Message = pl.Why()
+	}
+}

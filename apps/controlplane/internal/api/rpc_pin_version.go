@@ -1,0 +1,326 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// PinVersion has a version be live beside the one that rollouts move, or changes how. It
+// answers once that is durable.
+func (a *API) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
+	defer func() { a.counted("pin", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PinVersionResponse, error) {
+		return c.pinVersion(req)
+	})
+	return res, err
+}
+
+func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
+	app, environment, err := c.appToChange(req.GetApp())
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.versionOf(app, req.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.running(app)
+	if err != nil {
+		return nil, err
+	}
+	pins, err := c.ListPins([]string{app.ID})
+	if err != nil {
+		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
+	}
+	var had *model.Pin
+	if i := slices.IndexFunc(pins, func(p model.Pin) bool { return p.DeploymentID == d.ID }); i >= 0 {
+		was := pins[i].Clone()
+		had, pins = &was, slices.Delete(pins, i, i+1)
+	}
+	if err := mayBePinned(app, r, d, had); err != nil {
+		return nil, err
+	}
+	sizes, err := c.pinSizes(app, r, d, had, req)
+	if err != nil {
+		return nil, err
+	}
+	p := model.Pin{
+		WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version, CreatedAt: c.at,
+	}
+	if had != nil {
+		p = had.Clone()
+	}
+	changed := plan.SetPin(&p, req.GetWeight(), sizes, c.at)
+	if !changed {
+		view, err := c.pinView(app, p)
+		return &windlassv1.PinVersionResponse{Pin: view, Unchanged: true}, err
+	}
+	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
+	if err := c.leaveSome(p, pins); err != nil {
+		return nil, err
+	}
+	if err := c.checkPinAgain(app, environment, d); err != nil {
+		return nil, err
+	}
+	view, err := c.storePin(app, r, d, had, p)
+	if err != nil {
+		return nil, err
+	}
+	return &windlassv1.PinVersionResponse{Pin: view}, c.roomForPin(app, d, p)
+}
+
+// versionOf finds a version of the app.
+func (c *change) versionOf(app model.App, number int32) (model.Deployment, error) {
+	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
+	if c.api.cfg.IsNotFound(err) {
+		return d, missing("version", "version", fmt.Sprintf("v%d", number),
+			fmt.Sprintf("The newest of app %s is v%d; list its deployments for those that are kept.", app.Name, app.LatestVersion))
+	}
+	if err != nil {
+		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
+	}
+	return d, nil
+}
+
+// mayBePinned fails for a version that rollouts move, or still have.
+func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) error {
+	isLive := func(text, fix string) error {
+		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_PIN_IS_LIVE, Field: "version", Fix: fix,
+		}, text)
+	}
+	switch {
+	case r.live == nil:
+		return isLive(fmt.Sprintf("app %s has no live version that v%d could be pinned beside", app.Name, d.Version), "Deploy it first, or wait until it is ready.")
+	case d.ID == r.live.ID:
+		return isLive(fmt.Sprintf("v%d is live: it has all of the traffic that pins leave", d.Version),
+			"Pin other versions beside it; or deploy a newer one, and pin this one when that is live.")
+	case r.flight.rollout != nil && r.flight.rollout.DeploymentID == d.ID:
+		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
+	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
+		return invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration anew", d.Version, plan.Image(d.Spec)))
+	}
+	rows := r.rows
+	if had != nil {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool {
+			return t.DeploymentID == d.ID && had.In(t.RegionID) != nil
+		})
+	}
+	if refusal := plan.MayPin(r.staging.Course, app, d, rows); refusal != nil {
+		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_PIN_IN_ROLLOUT, Field: "version", Fix: refusal.Fix,
+		}, refusal.Message)
+	}
+	return nil
+}
+
+// pinSizes are the replicas that the version is to have, by region.
+func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
+	sizes := map[string]int32{}
+	names, field := req.GetRegions(), "regions"
+	if len(names) == 0 && had != nil {
+		for _, in := range had.Regions {
+			if had.Stays(in) {
+				sizes[in.RegionID] = 0
+			}
+		}
+	}
+	if len(names) == 0 && len(sizes) == 0 {
+		names, field = d.Spec.GetRegions(), "version"
+	}
+	for i, name := range names {
+		region, err := c.GetRegionByName(c.workspaceID, name)
+		if c.api.cfg.IsNotFound(err) {
+			known, err := c.ListRegions(c.workspaceID, model.Page{Limit: maxKnownRegions})
+			if err != nil {
+				return nil, fmt.Errorf("list regions: %w", err)
+			}
+			if field == "regions" {
+				field = fmt.Sprintf("regions[%d]", i)
+			}
+			return nil, unknownRegion(field, name, known)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read region %s: %w", name, err)
+		}
+		if override.Stale(d.Spec, map[string]string{name: region.ID}) != "" {
+			return nil, invalid("version", fmt.Sprintf(
+				"region %s was made anew since the overrides of v%d were worked out: deploy its configuration anew, or pin it in other regions", name, d.Version))
+		}
+		sizes[region.ID] = 0
+	}
+	for id := range sizes {
+		sizes[id] = pinSize(app, r, d, had, id, req.Replicas)
+	}
+	return sizes, nil
+}
+
+// pinSize is what was asked for, or what the version is pinned with in the region, has or had
+// there, or what its spec says.
+func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, region string, asked *int32) int32 {
+	if asked != nil {
+		return *asked
+	}
+	if had != nil && had.In(region) != nil {
+		return had.In(region).Replicas
+	}
+	for _, t := range r.rows {
+		// A staged rollout takes what it replaces down to none before it stops that.
+		if t.DeploymentID == d.ID && t.RegionID == region && t.Replicas > 0 {
+			return t.Replicas
+		}
+	}
+	if n, _ := override.Replicas(d.Spec, region); n > 0 {
+		return n
+	}
+	return max(1, app.Replicas)
+}
+
+// leaveSome fails if nothing of a region's traffic were left to the live version.
+func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
+	for _, r := range p.Regions {
+		if !p.Stays(r) {
+			continue
+		}
+		sum := p.Weight
+		var parts []string
+		for _, o := range others {
+			if in := o.In(r.RegionID); in != nil && o.Stays(*in) {
+				sum += o.Weight
+				parts = append(parts, fmt.Sprintf("v%d %d %%", o.Version, o.Weight))
+			}
+		}
+		if sum < 100 {
+			continue
+		}
+		name := r.RegionID
+		if region, err := c.GetRegion(r.RegionID); err == nil {
+			name = region.Name
+		}
+		fix := fmt.Sprintf("Pin it at %d %% or less, or unpin others first.", 99-(sum-p.Weight))
+		if sum-p.Weight >= 99 {
+			fix = "Unpin others first."
+		}
+		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_PIN_WEIGHTS, Field: "weight", Fix: fix,
+		}, fmt.Sprintf("in region %s v%d %d %% and %s, which are pinned already, make %d %%: the live version needs 1 %% at least",
+			name, p.Version, p.Weight, strings.Join(parts, ", "), sum))
+	}
+	return nil
+}
+
+// checkPinAgain judges a version that was good once by what there is now: a pin is a start.
+func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deployment) error {
+	have, err := c.freezes()
+	if err != nil {
+		return err
+	}
+	if found, frozen := freeze.Of(have, app, c.at); frozen {
+		wait := "Wait until it is lifted."
+		if found.End != 0 {
+			wait = "Wait until then."
+		}
+		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + " What is pinned may be unpinned all the same.",
+		}, fmt.Sprintf("app %s pins nothing now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
+	}
+	return c.checkSecretsExist(e.ID, d.Spec, "version")
+}
+
+// storePin writes the pin, and what it counts for.
+func (c *change) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
+	var before *windlassv1.Pin
+	var err error
+	if had != nil {
+		if before, err = c.pinView(app, *had); err != nil {
+			return nil, err
+		}
+	}
+	what, why := "VersionPinned", fmt.Sprintf("at %d %% of the traffic, beside v%d", p.Weight, r.live.Version)
+	if had != nil && !had.Removing {
+		what, why = "PinChanged", fmt.Sprintf("to %d %% of the traffic, after %d %%", p.Weight, had.Weight)
+	}
+	if r.staging.Course.Retained() == d.ID {
+		staging := r.staging.Clone()
+		plan.TakeRetained(staging.Course, &d, c.at)
+		if err := c.putStaging(staging); err != nil {
+			return nil, err
+		}
+		if err := c.UpdateDeployment(d); err != nil {
+			return nil, fmt.Errorf("supersede deployment %s: %w", d.ID, err)
+		}
+		r.staging = staging
+		why += "; it was retained, and keeps its replicas"
+	}
+	if err := c.PutPin(p); err != nil {
+		return nil, fmt.Errorf("store pin of %s: %w", d.ID, err)
+	}
+	return c.tellPin(app, r, p, before, what, why)
+}
+
+// tellPin tells of a pin that was changed, and has the workflow do it.
+func (c *change) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
+	if p.Why != "" {
+		why += ": " + p.Why
+	}
+	c.log(app, model.History{What: what, Why: why, DeploymentID: p.DeploymentID, Version: p.Version})
+	if err := c.countPins(app); err != nil {
+		return nil, err
+	}
+	c.claims(app, r.live, r.flight.deployment, counted(r.staging, app, r.live, r.flight.deployment, r.rows))
+	if err := c.wake(app.ID); err != nil {
+		return nil, err
+	}
+	view, err := c.pinView(app, p)
+	if err != nil {
+		return nil, err
+	}
+	if before == nil {
+		return view, c.audit("pin", p.DeploymentID, nil, view)
+	}
+	return view, c.audit("pin", p.DeploymentID, before, view)
+}
+
+// pinView is the pin as the API shows it.
+func (c *change) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
+	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, r := range p.Regions {
+		ids[r.RegionID] = true
+	}
+	regions, err := c.GetRegions(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read regions: %w", err)
+	}
+	for _, r := range regions {
+		f.regions[r.ID] = r
+	}
+	return pinProto(f, app, p), nil
+}
+
+// roomForPin refuses a pin that needs more than regions have free, unless the app's policy
+// has it wait for room.
+func (c *change) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
+	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return hasGPU(override.In(d.Spec, r.RegionID)) }) {
+		return nil
+	}
+	r, err := c.foresee(app.ID, d, app.RolloutID)
+	if err != nil {
+		return err
+	}
+	return r.roomToBegin(c)
+}

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// UnpinVersion ends a pin. Said again while something is left of it, it changes nothing. No
+// freeze is about it.
+func (a *API) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
+	defer func() { a.counted("unpin", err) }()
+	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.UnpinVersionResponse, error) {
+		app, err := c.lockedApp(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		if err := alive(app); err != nil {
+			return nil, err
+		}
+		r, err := c.running(app)
+		if err != nil {
+			return nil, err
+		}
+		pins, err := c.ListPins([]string{app.ID})
+		if err != nil {
+			return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
+		}
+		i := slices.IndexFunc(pins, func(p model.Pin) bool { return p.Version == req.GetVersion() })
+		if i < 0 {
+			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED, Field: "version",
+				Fix: "`windlass pins` lists what is pinned.",
+			}, fmt.Sprintf("v%d of app %s is not pinned", req.GetVersion(), app.Name))
+		}
+		p := pins[i]
+		before, err := c.pinView(app, p)
+		if err != nil {
+			return nil, err
+		}
+		if !plan.RemovePin(&p, c.at) {
+			return &windlassv1.UnpinVersionResponse{Pin: before}, nil
+		}
+		p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
+		if err := c.PutPin(p); err != nil {
+			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
+		}
+		view, err := c.tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight))
+		return &windlassv1.UnpinVersionResponse{Pin: view}, err
+	})
+	return res, err
+}

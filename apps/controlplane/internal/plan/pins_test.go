@@ -1,0 +1,246 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pin is what the API does of a pin: at weight percent, in the regions given; 0 replicas:
+// those that it had. It returns why not.
+func (w *world) pin(id string, weight, replicas int32, regions ...string) (refusal string) {
+	regions = slices.DeleteFunc(slices.Clone(regions), func(r string) bool { return w.regs[r].ID == "" })
+	i := slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
+	d := &w.deps[w.index(id)]
+	var others []model.Topology
+	for _, t := range w.rows {
+		if pinOf(w.pins, t) == nil {
+			others = append(others, t)
+		}
+	}
+	var course *model.Course
+	if w.staging != nil {
+		course = w.staging.Course
+	}
+	switch target := w.app.RolloutID == "rol-"+id; {
+	case id == w.app.LiveDeploymentID, target:
+		return "refused: it is live, or on its way\n"
+	default:
+		if r := MayPin(course, w.app, *d, others); r != nil {
+			return "refused: " + r.Message + "\n"
+		}
+	}
+	if i < 0 {
+		w.pins = append(w.pins, model.Pin{
+			WorkspaceID: "ws", AppID: w.app.ID, DeploymentID: id, Version: d.Version, By: "ada", CreatedAt: w.now, UpdatedAt: w.now,
+		})
+		slices.SortFunc(w.pins, func(a, b model.Pin) int { return int(a.Version - b.Version) })
+		i = slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
+	}
+	if course.Retained() == id {
+		TakeRetained(course, d, w.now)
+	}
+	sizes := map[string]int32{}
+	for _, r := range regions {
+		if sizes[r] = replicas; replicas == 0 {
+			sizes[r] = max(1, w.rows[rowKey{id, r}].Replicas)
+		}
+	}
+	SetPin(&w.pins[i], weight, sizes, w.now)
+	return ""
+}
+
+func (w *world) unpin(id string) {
+	for i := range w.pins {
+		if w.pins[i].DeploymentID == id {
+			RemovePin(&w.pins[i], w.now)
+		}
+	}
+}
+
+func (w *world) writePins(out Output) {
+	for _, p := range out.Pins {
+		i := slices.IndexFunc(w.pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID })
+		w.pins[i] = p
+	}
+	w.pins = slices.DeleteFunc(w.pins, func(p model.Pin) bool { return slices.Contains(out.Unpinned, p.DeploymentID) })
+}
+
+func describePins(b *strings.Builder, out Output) {
+	for _, p := range out.Pins {
+		fmt.Fprintf(b, "  pin v%d %d %%:", p.Version, p.Weight)
+		for _, r := range p.Regions {
+			fmt.Fprintf(b, " %s=%s", r.RegionID, strings.ToLower(strings.TrimPrefix(r.State.String(), "STATE_")))
+		}
+		b.WriteString("\n")
+	}
+	for _, id := range out.Unpinned {
+		fmt.Fprintf(b, "  no pin of %s\n", id)
+	}
+}
+
+// requirePins holds a world at rest against its pins: each is where it is to be, serves with
+// its weight or has failed, and nothing is left of those that were taken away.
+func (f *fleet) requirePins() {
+	for _, p := range f.pins {
+		require.False(f.t, p.Removing)
+		for _, r := range p.Regions {
+			key := rowKey{p.DeploymentID, r.RegionID}
+			row := f.rows[key]
+			switch r.State {
+			case pinServing:
+				require.Equal(f.t, p.Weight, row.Weight)
+				require.Equal(f.t, r.Replicas, row.Replicas)
+				require.Equal(f.t, r.Replicas, f.runs[key].ready)
+				require.Contains(f.t, f.routes[r.RegionID], p.DeploymentID)
+			case pinFailed:
+				require.Equal(f.t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status)
+				require.NotContains(f.t, f.routes[r.RegionID], p.DeploymentID)
+				require.NotEmpty(f.t, r.Reason)
+			default:
+				require.Fail(f.t, "a pin is neither here nor there", "%s in %s: %s", p.DeploymentID, r.RegionID, r.State)
+			}
+		}
+	}
+}
+
+// isPinned tells whether the row is a pin's: those count apart.
+func (w *world) isPinned(key rowKey) bool {
+	return pinOf(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
+}
+
+// happenPinned lets one thing happen to pins.
+func (f *fleet) happenPinned() {
+	t := f.t
+	id := fmt.Sprintf("v%d", rapid.Int32Range(1, f.app.LatestVersion).Draw(t, "pinned"))
+	if rapid.IntRange(0, 2).Draw(t, "unpin") == 0 {
+		f.unpin(id)
+		return
+	}
+	var others int32
+	for _, p := range f.pins {
+		if p.DeploymentID != id && !p.Removing {
+			others += p.Weight
+		}
+	}
+	if others >= 98 {
+		return
+	}
+	regions := rapid.SliceOfNDistinct(rapid.SampledFrom(places), 1, 3, rapid.ID[string]).Draw(t, "pinned in")
+	_ = f.pin(id, rapid.Int32Range(1, 98-others).Draw(t, "weight"), rapid.Int32Range(0, 3).Draw(t, "pinned replicas"), regions...)
+}
+
+// mendUntried has versions work that may have come to be live with no replicas, untried: what
+// is to come of those is for rollouts, and not for pins.
+func (f *fleet) mendUntried() {
+	for _, d := range f.deps {
+		if f.zeroed || d.Spec.GetReplicas() == 0 {
+			f.bad[d.ID] = false
+		}
+	}
+}
+
+// TestAnyHistoryWithPinsKeepsTheRules: whatever rollouts do, pinned versions keep their
+// share, and lose it only if they fail or are taken away; and whatever pins do, rollouts end
+// as without them.
+func TestAnyHistoryWithPinsKeepsTheRules(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(t, drawPolicy(t))
+		f.deployStaged()
+		f.mendUntried()
+		if rapid.Bool().Draw(t, "begin with two versions") {
+			f.heal()
+		}
+		for range rapid.IntRange(1, 100).Draw(t, "length") {
+			if rapid.IntRange(0, 5).Draw(t, "pins") == 0 {
+				f.happenPinned()
+				f.step()
+			}
+			f.happen()
+			f.mendUntried()
+		}
+		f.heal()
+		f.requirePins()
+		live := f.app.LiveDeploymentID
+		for k, row := range f.rows {
+			switch {
+			case k.deployment == live:
+				require.Equal(t, int32(100), row.Weight)
+				require.Contains(t, f.routes[k.region], live)
+			case pinOf(f.pins, row) == nil:
+				require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)
+				require.Zero(t, f.runs[k].existing())
+			}
+		}
+		for _, p := range slices.Clone(f.pins) {
+			f.unpin(p.DeploymentID)
+		}
+		f.heal()
+		require.Empty(t, f.pins)
+		requireAtRestStaged(t, f)
+	})
+}
+
+func TestLintFindsAPlanThatTouchesWhatIsPinned(t *testing.T) {
+	w := newWorld(t, "us")
+	for range 2 {
+		w.deploy(spec(4, "us"))
+		w.settle()
+	}
+	require.Empty(t, w.pin("v1", 10, 2, "us"))
+	w.settle()
+	require.Equal(t, int32(10), w.rows[rowKey{"v1", "us"}].Weight)
+	require.Empty(t, Lint(w.input(), w.change("v1", func(*model.Topology) {})))
+	for text, edit := range map[string]func(*model.Topology){
+		"us: v1 gets 20 % of the traffic, and is pinned at 10 %": func(t *model.Topology) { t.Weight = 20 },
+		"us: v1 is pinned and is told to stop":                   func(t *model.Topology) { t.Weight, t.Status = 0, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING },
+		"us: v1 is told to run 3 replicas, and is pinned with 2": func(t *model.Topology) { t.Replicas = 3 },
+	} {
+		require.Equal(t, []string{text}, Lint(w.input(), w.change("v1", edit)))
+	}
+	unrouted := w.change("v1", func(t *model.Topology) { t.Weight = 0 })
+	unrouted.Routes = nil
+	require.Equal(t, []string{"us: the weight of v1 changes and the route does not"}, Lint(w.input(), unrouted))
+}
+
+func TestAPinThatStartsHasItsDeadlineWhileItsRegionIsInReach(t *testing.T) {
+	w := newWorld(t, "us")
+	for range 2 {
+		s := spec(1, "us")
+		s.ProgressDeadline = durationpb.New(10 * time.Minute)
+		w.deploy(s)
+		w.settle()
+	}
+	state := func() windlassv1.PinRegion_State { return w.pins[0].Regions[0].State }
+	reach := func(status windlassv1.RegionStatus) {
+		w.setRegion("us", func(r *model.Region) { r.Status, r.LastReportAt = status, w.now })
+		w.step()
+	}
+	require.Empty(t, w.pin("v1", 10, 1, "us"))
+	w.step()
+	w.now += 300_000
+	reach(windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE)
+	w.now += 3_600_000
+	w.step()
+	require.Equal(t, pinStarting, state())
+	reach(windlassv1.RegionStatus_REGION_STATUS_CONNECTED)
+	w.now += 599_000
+	w.heard("us")
+	w.step()
+	require.Equal(t, pinStarting, state())
+	require.LessOrEqual(t, w.next, w.now+1000)
+	w.now += 1000
+	w.step()
+	require.Equal(t, pinFailed, state())
+	require.Equal(t, "DeadlineExceeded", w.pins[0].Regions[0].Reason)
+}

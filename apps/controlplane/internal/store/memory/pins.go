@@ -1,0 +1,31 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
+	of := set(appIDs)
+	rows := t.pins.list(func(p model.Pin) bool { return of[p.AppID] })
+	slices.SortFunc(rows, func(a, b model.Pin) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Version, b.Version))
+	})
+	return rows, nil
+}
+
+func (t *tx) PutPin(p model.Pin) error {
+	t.touch(p.AppID)
+	return t.pins.put(p)
+}
+
+func (t *tx) DeletePin(appID, deploymentID string) error {
+	t.touch(appID)
+	key := pair{appID, deploymentID}
+	if _, ok, err := t.pins.lock(key); err != nil || !ok {
+		return err
+	}
+	return t.pins.delete(key)
+}

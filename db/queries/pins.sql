@@ -1,0 +1,14 @@
+-- name: ListPins :many
+SELECT * FROM app_pins WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id, version;
+
+-- name: PutPin :exec
+-- The app's row is locked: nobody comes in between.
+REPLACE INTO app_pins (
+    app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: DeletePin :exec
+DELETE FROM app_pins WHERE app_id = ? AND deployment_id = ?;
+
+-- name: DeletePinsOfApps :exec
+DELETE FROM app_pins WHERE app_id IN (sqlc.slice(app_ids));
