@@ -109,6 +109,13 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		}
 		row(w, "Rollout:", text)
 	}
+	for i, p := range app.Pins {
+		label := ""
+		if i == 0 {
+			label = "Pins:"
+		}
+		row(w, label, pinLine(p))
+	}
 	for i, url := range app.Urls {
 		label := ""
 		if i == 0 {
@@ -127,6 +134,9 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		if d.Live {
 			name += " (live)"
 		}
+		if d.PinnedWeight > 0 {
+			name += " (pinned)"
+		}
 		for _, t := range d.Regions {
 			why := ""
 			if t.Ready < t.Replicas || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
@@ -136,7 +146,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if t.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
-			row(w, name, t.Region, word(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, t.Weight, why)
+			row(w, name, t.Region, word(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
 		}
 		if len(d.Regions) == 0 {
 			row(w, name, "-", word(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(because(d.Reason, d.Message)))
@@ -228,6 +238,9 @@ func (a *app) listDeployments(ctx context.Context, app string, limit int) error 
 			status := word(d.Status, "DEPLOYMENT_STATUS_")
 			if d.Live {
 				status += " (live)"
+			}
+			if d.PinnedWeight > 0 {
+				status += fmt.Sprintf(" (pinned, %d %%)", d.PinnedWeight)
 			}
 			source := d.Source
 			if d.FromVersion > 0 {

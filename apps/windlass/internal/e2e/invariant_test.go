@@ -93,7 +93,7 @@ func (s *stack) agree(ctx context.Context) error {
 		}
 		for _, r := range d.Regions {
 			switch {
-			case live[d.Id] && r.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
+			case (live[d.Id] || d.PinnedWeight > 0) && r.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
 				want[d.Id+" in "+r.Region] = int(r.Replicas)
 			case r.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 				return fmt.Errorf("%s v%d (live: %v) is %s in %s", d.AppName, d.Version, live[d.Id], r.Status, r.Region)

@@ -61,6 +61,7 @@ func TestKillEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests sh
 	require.True(t, t.Run("who comes back resumes where it was", func(t *testing.T) { testResume(t, s) }))
 	require.True(t, t.Run("a region is out of reach", func(t *testing.T) { testUnreachable(t, s) }))
 	require.True(t, t.Run("a region that is skipped catches up when it returns", func(t *testing.T) { testSkipped(t, s) }))
+	require.True(t, t.Run("a version that is pinned arrives and leaves", func(t *testing.T) { testPinKilled(t, s) }))
 	require.True(t, t.Run("instances and their shims", func(t *testing.T) { testKillInstances(t, s) }))
 }
 

@@ -47,6 +47,7 @@ func TestProduct(t *testing.T) {
 		"a deploy takes the steps that its plan told":                             testPlan,
 		"a canary that crashes at its second step goes back":                      testCanaryCrash,
 		"a green version waits for promotion, and the blue one is a way back":     testBlueGreen,
+		"two versions serve side by side by their weights":                        testPins,
 		"an agent's credential opens its own region only":                         testAgentCredential,
 		"join tokens and keys end":                                                testCredentialsEnd,
 		"bad input is told by field, over the wire":                               testBadInput,

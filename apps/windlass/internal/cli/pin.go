@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) pinCommand() *cobra.Command {
+	var weight, why string
+	var replicas int32
+	var regions []string
+	var wait bool
+	var patience time.Duration
+	c := &cobra.Command{
+		Use:   "pin APP VERSION --weight PERCENT",
+		Short: "Keep a version live beside the one that rollouts move",
+		Long: `Pin keeps a version live beside the live one at a share of the traffic, with replicas of
+its own, until ` + "`windlass unpin`" + `. One that runs no more starts again, and gets its share
+once it is ready. Rollouts, rollbacks, scaling and cleaning up leave it alone, and share what
+the pins leave. Where it fails the others get its share: pin it again to try again. Said again
+with other figures it changes the pin.`,
+		Example: `  windlass pin echo v3 --weight 10% --why "compare with v4"
+  windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
+		Args: cobra.ExactArgs(2),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req := &windlassv1.PinVersionRequest{Mutation: mutation(), App: a.appPath(args[0]), Regions: regions, Why: why}
+			var err error
+			if req.Version, err = versionNumber(args[1]); err != nil {
+				return err
+			}
+			if req.Weight, err = percent("weight", weight); err != nil {
+				return err
+			}
+			if replicas != 0 {
+				req.Replicas = &replicas
+			}
+			resp, err := a.clients.apps.PinVersion(ctx, req)
+			if err != nil {
+				return err
+			}
+			switch {
+			case resp.Unchanged:
+				a.infof("%s: %s is pinned so already", args[0], version(req.Version))
+			default:
+				a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], version(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
+			}
+			if !wait {
+				return a.showPins(resp, []*windlassv1.Pin{resp.Pin})
+			}
+			return a.awaitPin(ctx, args[0], req.App, req.Version, patience)
+		}),
+	}
+	flags := c.Flags()
+	flags.StringVar(&weight, "weight", "", "percent of the traffic of each of its regions, such as 10%")
+	flags.Int32Var(&replicas, "replicas", 0, "replicas in each region; default: those that it has or had")
+	flags.StringSliceVar(&regions, "region", nil, "only in this region; may be repeated; default: where it is pinned, or what its spec says")
+	flags.StringVar(&why, "why", "", "why, for the history")
+	flags.BoolVar(&wait, "wait", true, "wait until it serves in every region, or has failed in one")
+	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	must(c.MarkFlagRequired("weight"))
+	return c
+}
+
+func (a *app) unpinCommand() *cobra.Command {
+	var why string
+	var wait bool
+	var patience time.Duration
+	c := &cobra.Command{
+		Use:   "unpin APP VERSION",
+		Short: "End a pin: its share goes to the others, and its replicas stop",
+		Args:  cobra.ExactArgs(2),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			n, err := versionNumber(args[1])
+			if err != nil {
+				return err
+			}
+			path := a.appPath(args[0])
+			resp, err := a.clients.apps.UnpinVersion(ctx, &windlassv1.UnpinVersionRequest{Mutation: mutation(), App: path, Version: n, Why: why})
+			if err != nil {
+				return err
+			}
+			a.infof("%s: %s is pinned no longer", args[0], version(n))
+			if !wait {
+				return a.showPins(resp, []*windlassv1.Pin{resp.Pin})
+			}
+			return a.awaitPin(ctx, args[0], path, n, patience)
+		}),
+	}
+	c.Flags().StringVar(&why, "why", "", "why, for the history")
+	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing is left of it")
+	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	return c
+}
+
+func (a *app) pinsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pins APP",
+		Short: "List the versions that are pinned beside the live one",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(args[0])})
+			if err != nil {
+				return err
+			}
+			return showList(a, resp.App.Pins, func(w *tabwriter.Writer) { pinTable(w, resp.App.Pins) })
+		}),
+	}
+}
+
+// showPins shows what a call answered, as a table of its pins.
+func (a *app) showPins(resp proto.Message, pins []*windlassv1.Pin) error {
+	if a.output != "table" {
+		return a.show(resp, nil)
+	}
+	return showList(a, pins, func(w *tabwriter.Writer) { pinTable(w, pins) })
+}
+
+// awaitPin follows the app until the pin serves everywhere, or nothing is left of it. One that
+// failed in a region is an error.
+func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) error {
+	var last *windlassv1.Pin
+	gone := false
+	err := a.follow(ctx, path, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+		if r.Deleted {
+			return true, &ExitError{Code: 1, Message: "the app was deleted meanwhile"}
+		}
+		last, gone = nil, true
+		for _, p := range r.App.Pins {
+			if p.Version == number {
+				last, gone = p, false
+			}
+		}
+		return gone || pinSettled(last), nil
+	})
+	if err != nil {
+		return err
+	}
+	if gone {
+		a.infof("%s: nothing is left of %s beside the live version", name, version(number))
+		return nil
+	}
+	if err := a.showPins(last, []*windlassv1.Pin{last}); err != nil {
+		return err
+	}
+	for _, r := range last.Regions {
+		if r.State == windlassv1.PinRegion_STATE_FAILED {
+			return &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed in %s: %s\nThe others have its share. `windlass pin` again tries it again, `windlass unpin` ends it.",
+				name, version(number), r.Region, inFull(r.Reason, r.Message))}
+		}
+	}
+	return nil
+}
+
+// pinSettled tells whether the pin waits for nothing that comes by itself.
+func pinSettled(p *windlassv1.Pin) bool {
+	if p.Removing {
+		return false
+	}
+	for _, r := range p.Regions {
+		switch r.State {
+		case windlassv1.PinRegion_STATE_SERVING:
+			if r.Weight != p.Weight {
+				return false
+			}
+		case windlassv1.PinRegion_STATE_FAILED:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func pinRegions(p *windlassv1.Pin) (names []string) {
+	for _, r := range p.GetRegions() {
+		if r.State != windlassv1.PinRegion_STATE_LEAVING {
+			names = append(names, r.Region)
+		}
+	}
+	return names
+}
+
+// pinLine is the pin in one line: "v1 10 %: us-east-1 serving, eu-west-1 failed (CrashLoop)".
+func pinLine(p *windlassv1.Pin) string {
+	var parts []string
+	for _, r := range p.GetRegions() {
+		text := r.Region + " " + word(r.State, "STATE_")
+		if r.State == windlassv1.PinRegion_STATE_FAILED {
+			text += " (" + r.Reason + ")"
+		}
+		parts = append(parts, text)
+	}
+	return fmt.Sprintf("%s %d %%: %s", version(p.Version), p.Weight, strings.Join(parts, ", "))
+}
+
+func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
+	if len(pins) == 0 {
+		row(w, "Nothing is pinned: `windlass pin APP VERSION --weight 10%` keeps a version live beside the live one.")
+		return
+	}
+	row(w, "VERSION", "WEIGHT", "REGION", "STATE", "READY", "SHARE", "BY", "AGE", "WHY")
+	var cut whys
+	for _, p := range pins {
+		for _, r := range p.Regions {
+			why := firstLine(because(r.Reason, r.Message))
+			cut.add(fmt.Sprintf("%s in %s", version(p.Version), r.Region), r.Reason, r.Message)
+			if r.RegionUnreachable {
+				why = strings.TrimSpace("region unreachable " + why)
+			}
+			if why == "" {
+				why = p.Why
+			}
+			row(w, version(p.Version), fmt.Sprintf("%d %%", p.Weight), r.Region, word(r.State, "STATE_"),
+				fmt.Sprintf("%d/%d", r.Ready, r.Replicas), fmt.Sprintf("%d %%", r.Weight), dash(p.By), ago(p.CreatedAt), firstLine(why))
+		}
+	}
+	cut.print(w)
+}
+
+// trafficShare is the percent of a region's traffic that a deployment with the weight has: of a
+// pinned one that is the weight, and the others' are of what pins leave.
+func trafficShare(app *windlassv1.App, deploymentID, region string, weight int32) string {
+	rest := 100.0
+	for _, p := range app.GetPins() {
+		for _, r := range p.GetRegions() {
+			switch {
+			case r.Region != region:
+			case p.DeploymentId == deploymentID:
+				return strconv.Itoa(int(weight))
+			default:
+				rest -= float64(r.Weight)
+			}
+		}
+	}
+	return strconv.FormatFloat(math.Round(float64(weight)*rest)/100, 'f', -1, 64)
+}
+
+// versionNumber reads "v3" or "3".
+func versionNumber(text string) (int32, error) {
+	n, err := strconv.ParseInt(strings.TrimPrefix(text, "v"), 10, 32)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q is no version: write v3, or 3 (`windlass list versions APP` lists them)", text)
+	}
+	return int32(n), nil
+}
+
+// percent reads "10%" or "10".
+func percent(flag, text string) (int32, error) {
+	n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(text, "%")), 10, 32)
+	if err != nil || n < 1 || n > 99 {
+		return 0, fmt.Errorf("--%s=%q: write a whole number of percent from 1 to 99, such as 10%%", flag, text)
+	}
+	return int32(n), nil
+}
