@@ -257,6 +257,27 @@ func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
 	_, err = get(h.as(region), "dep_1", 2)
 	require.NoError(t, err, "an agent that is a change behind")
 
+	// Of what is different by region, it is told what is so in its own.
+	h.update(func(tx store.Tx) error {
+		only := func(region, secret string) *windlassv1.PinnedOverride {
+			return &windlassv1.PinnedOverride{Region: region, RegionId: region, Values: &windlassv1.Override{
+				Secrets: []*windlassv1.SecretReference{{Secret: secret, EnvName: "A"}},
+			}}
+		}
+		return errors.Join(
+			tx.InsertDeployment(model.Deployment{ID: "dep_2", WorkspaceID: "ws_1", AppID: "app_1", Version: 2, Spec: &windlassv1.DeploymentSpec{
+				PinnedOverrides: []*windlassv1.PinnedOverride{only(region, "registry"), only("reg_2", "key")},
+			}}),
+			tx.PutTopology([]model.Topology{{
+				WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_2", RegionID: region, Generation: 1,
+				Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+			}}))
+	})
+	resp, err = get(h.as(region), "dep_2", 1)
+	require.NoError(t, err)
+	require.Len(t, resp.Secrets, 1)
+	require.Equal(t, "registry", resp.Secrets[0].Secret)
+
 	denied := windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
 	_, err = get(h.as("reg_2"), "dep_1", 3)
 	requireRefused(t, err, connect.CodePermissionDenied, denied)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -249,6 +250,11 @@ func (f *fleet) deployStaged() {
 	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)
 	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
 	s.MinReady = rapid.Int32Range(0, 2).Draw(f.t, "min ready")
+	for _, r := range regions {
+		if rapid.IntRange(0, 4).Draw(f.t, "own size") == 0 {
+			override.SetReplicas(s, r, r, rapid.Int32Range(0, 4).Draw(f.t, "size of "+r))
+		}
+	}
 	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
 		f.staging.Policy = drawPolicy(f.t)
 	}
