@@ -345,8 +345,8 @@ func (p *planner) goLive(d *model.Deployment) {
 		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
 	}
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
-	d.Stable = true
 	p.app.LiveDeploymentID = d.ID
+	d.Stable = p.hasServed(d)
 	retain := p.staged() && old != nil && retention(p.course.Policy) > 0
 	if old != nil {
 		if old.Stable {
@@ -369,6 +369,22 @@ func (p *planner) goLive(d *model.Deployment) {
 		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.course.Policy)/1000), old, "")
 	case old != nil:
 		p.log("DeploymentSuperseded", fmt.Sprintf("v%d is live", d.Version), old, "")
+	}
+}
+
+// hasServed tells whether a replica of the live deployment is ready where traffic goes to
+// it. One that went live with no replicas anywhere is no version to go back to.
+func (p *planner) hasServed(d *model.Deployment) bool {
+	return slices.ContainsFunc(p.activeRows(d.ID), func(t *model.Topology) bool {
+		return p.side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)
+	})
+}
+
+// noteServed makes up for a deployment that went live with no replicas, and has some now.
+func (p *planner) noteServed() {
+	if d := p.live(); d != nil && !d.Stable && p.app.DeletingSince == 0 && p.hasServed(d) {
+		d.Stable = true
+		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
 	}
 }
 

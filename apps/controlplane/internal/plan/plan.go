@@ -146,6 +146,7 @@ func move(in Input, now int64) Output {
 	p.wasStaged = p.staged() || p.catching()
 	p.endRollout()
 	p.endRetention()
+	p.noteServed()
 	p.decide()
 	// What is decided about one region of a staged rollout may be what another waits
 	// for: it is looked at until there is nothing more to decide.

@@ -21,8 +21,9 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the world
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes]
 //	                             own: replicas that are asked for in some regions
+//	                             sized: with a policy, too, every region is to have so many
 //	ready us v1 [replicas=1]     the agent applied the row; replicas are ready
 //	doomed us v1 reason=... message=...
 //	reject us v1 code=... [retryable]
@@ -135,6 +136,9 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		}
 		w.deploy(s)
 		w.deps[len(w.deps)-1].Source = opts["source"]
+		if opts["sized"] != "" {
+			w.staging.Course.Replicas = s.GetReplicas()
+		}
 	case "ready":
 		row := w.rows[rowKey{names[1], names[0]}]
 		w.apply(names[0], names[1], num("replicas", row.Replicas))

@@ -34,6 +34,8 @@ type fleet struct {
 	restored string
 	// most that existed before the last thing happened, by region.
 	most map[string]int32
+	// resized regions, while they were behind.
+	resized map[string]bool
 	// may exist, by region, as of when something was told to start last.
 	may map[string]int32
 }
@@ -96,8 +98,11 @@ func (f *fleet) requireBelowCeiling(region string) {
 // step notes how many replicas may exist where it has some start.
 func (f *fleet) step() Output {
 	staged := f.staging.Course.Active(f.app.RolloutID)
-	before, behind := maps.Clone(f.rows), f.staging.Course.Clone()
+	before, behind, live := maps.Clone(f.rows), f.staging.Course.Clone(), f.app.LiveDeploymentID
 	out := f.world.step()
+	if f.app.LiveDeploymentID != live {
+		f.requireServes(f.app.LiveDeploymentID)
+	}
 	for _, row := range out.Topology {
 		was := before[rowKey{row.DeploymentID, row.RegionID}]
 		require.False(f.t, row.DeploymentID == f.restored && f.app.RolloutID == "" && row.Replicas != was.Replicas,
@@ -116,6 +121,18 @@ func (f *fleet) step() Output {
 		}
 	}
 	return out
+}
+
+// requireServes: a version that cannot serve does not become the live one, but where it
+// is to have nothing. What it does if people scale it up later is theirs.
+func (f *fleet) requireServes(live string) {
+	for k, row := range f.rows {
+		if k.deployment == live && f.staging.Course.BehindIn(k.region) == nil {
+			require.False(f.t, f.bad[live] && row.Replicas > 0, "a version that never served becomes live: %v", k)
+		}
+	}
+	d := f.deps[f.index(live)]
+	require.False(f.t, f.bad[live] && d.Stable, "a version that never served is one to go back to")
 }
 
 func ceiling(c *model.Course, region string) (ceiling int32) {
@@ -339,7 +356,9 @@ func (f *fleet) happen() {
 		f.zeroed = f.zeroed || n == 0
 		Resize(course, AskedIn(rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n))
 	case e == 28 && f.app.RolloutID == "" && course != nil:
-		ResizeBehind(course, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size")))
+		if ResizeBehind(course, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
+			f.resized[region] = true
+		}
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
 	case e == 30:
@@ -364,7 +383,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}}
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
 	f.deploy(spec(2, "eu", "us"))
 	f.heal()
@@ -444,9 +463,15 @@ func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
 func requireAtRestStaged(t *rapid.T, f *fleet) {
 	live := f.app.LiveDeploymentID
 	require.NotEmpty(t, live)
-	for k, row := range f.rows {
-		require.False(t, f.bad[live] && k.deployment == live && row.Replicas > 0, "a version that never served is live")
+	if c := f.staging.Course; c != nil && c.RolloutID == "rol-"+live {
+		for k, row := range f.rows {
+			size, planned := c.Sizes[k.region]
+			if k.deployment == live && planned && !f.resized[k.region] {
+				require.Equal(t, size, row.Replicas, "not the size that was asked for: %v", k)
+			}
+		}
 	}
+	scaledUp := false // went live with nothing, and was told to run something after that
 	for k, row := range f.rows {
 		if k.deployment != live {
 			require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)
@@ -455,7 +480,10 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		}
 		require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, row.Status)
 		require.Equal(t, int32(100), row.Weight)
-		require.Equal(t, row.Replicas, f.runs[k].ready)
+		if !f.bad[live] {
+			require.Equal(t, row.Replicas, f.runs[k].ready)
+		}
+		scaledUp = scaledUp || f.bad[live] && row.Replicas > 0
 		require.Equal(t, []string{live}, f.routes[k.region])
 		require.Nil(t, f.staging.Course.BehindIn(k.region))
 	}
@@ -467,6 +495,10 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 			continue
 		}
 		require.True(t, model.Terminal(model.DeploymentMoves, f.deps[i].Status), fmt.Sprint(d.ID, d.Status))
+	}
+	if scaledUp {
+		require.Equal(t, windlassv1.AppStatus_APP_STATUS_FAILED, f.app.Status, f.app.Message)
+		return
 	}
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, f.app.Status, f.app.Message)
 }
