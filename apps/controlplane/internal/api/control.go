@@ -35,7 +35,7 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	}
 	if !s.Course.Active(app.RolloutID) {
 		return "", nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
-			"Cancel it, or deploy with a `rollout:` block.")
+			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
 	before := s.Clone()
 	text, err := say(s.Course)

@@ -163,9 +163,10 @@ func TestDeployingWhatIsLiveTakesBackWhatIsInFlight(t *testing.T) {
 	back := w.deploy("chat", args("a"))
 	require.True(t, back.GetUnchanged())
 	require.Equal(t, int32(1), back.GetVersion())
-	require.Empty(t, back.GetRolloutId())
-	require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, w.version("chat", 2).GetStatus())
+	require.Equal(t, w.app("chat").GetRolloutId(), back.GetRolloutId(), "the workflow takes it back")
 	app := w.settle("chat")
+	require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED, w.version("chat", 2).GetStatus())
+	require.Empty(t, app.GetRolloutId())
 	require.Equal(t, int32(1), app.GetLiveVersion())
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus())
 }

@@ -247,7 +247,7 @@ func (w *world) settle(app string) *windlassv1.App {
 	ctx := w.t.Context()
 	got, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
 	require.NoError(w.t, err)
-	for range 20 {
+	for range 40 {
 		err := w.stepper.Step(ctx, got.GetApp().GetId())
 		require.NoError(w.t, err)
 		w.report(got.GetApp().GetId())

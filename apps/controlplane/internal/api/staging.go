@@ -43,7 +43,7 @@ func (c *change) setPolicy(app model.App, s *model.Staging, policy *windlassv1.R
 	}
 	why := "rollouts go by the policy that came with it from now on"
 	if policy == nil {
-		why = "rollouts go in all regions at once from now on: no policy came with it"
+		why = "rollouts go region by region, replica by replica from now on: no policy came with it"
 	}
 	if s.Course.Active(app.RolloutID) {
 		why += "; the one in flight keeps its own"

@@ -13,10 +13,10 @@ import (
 )
 
 // Staging is how an app's rollouts go: its policy, and the course of the newest
-// rollout under one. Apps that never had a policy have none.
+// rollout under one. Apps that had neither a policy nor a second version have none.
 type Staging struct {
 	AppID, WorkspaceID string
-	// Policy of the next rollout, nil for none.
+	// Policy of the next rollout, nil for the one by default.
 	Policy *windlassv1.RolloutPolicy
 	// Course of the newest staged rollout, nil before the first.
 	Course    *Course

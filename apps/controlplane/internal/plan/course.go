@@ -6,13 +6,20 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// DefaultPolicy is that of apps which have none of their own: region by region, replica by
+// replica, with a small surge, and back by itself.
+func DefaultPolicy() *windlassv1.RolloutPolicy {
+	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
+}
+
 // NextCourse is the course that a new rollout of the app sets out on, given its rows;
-// nil if it is to have none: the app has no policy, or nothing is live that is to be
-// protected. What a rollout that it supersedes left half way keeps its policy until it
-// is sorted out, even if the app has none any more; so do regions that are behind. asked
-// are the replicas that come with the new version.
+// nil if it is to have none: nothing is live that is to be protected. Without a policy it
+// is by DefaultPolicy. What a rollout that it supersedes left half way keeps its policy
+// until it is sorted out, even if the app has none any more; so do regions that are behind.
+// asked are the replicas that come with the new version.
 func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Course {
 	if app.LiveDeploymentID == "" {
 		return nil
@@ -41,7 +48,7 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 		takeAlong(c, s.Course)
 	}
 	if policy == nil {
-		return nil
+		policy = DefaultPolicy()
 	}
 	c.Policy = policy
 	return c

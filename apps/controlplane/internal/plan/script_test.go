@@ -39,7 +39,8 @@ import (
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
-//	                             next rollouts go by it
+//	                             next rollouts go by it; none: by the one by default. Without the
+//	                             line, they go by none, as they did when that was the default
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
 //	                             what measuring the check comes to; without: nobody measures
 //	catchup                      a retry for regions that failed to catch up
@@ -210,6 +211,10 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		require.NoError(t, err)
 		w.now += dur.Milliseconds()
 	case "policy":
+		if opts["none"] != "" {
+			w.policy(nil)
+			return
+		}
 		w.policy(scriptPolicy(t, opts, d))
 	case "pause":
 		_, err := Pause(w.staging.Course, "ada", opts["why"], w.now)

@@ -11,7 +11,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A staged rollout is one of an app with a policy. Two things are decided apart:
+// A staged rollout is one that goes by a policy: every one but an app's first, and but
+// those that began when apps without a policy of their own had none. Two things are decided
+// apart:
 //
 //	judge      which regions' turn it is, by waves, and whether all goes back
 //	moveLanes  in each region, the next step towards the version that is wanted there

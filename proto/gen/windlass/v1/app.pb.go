@@ -54,7 +54,7 @@ type App struct {
 	CreatedAt       int64    `protobuf:"varint,20,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt       int64    `protobuf:"varint,21,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	ResourceVersion int64    `protobuf:"varint,22,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	// How its next rollout goes; absent: in all regions at once.
+	// How its next rollout goes; absent: as by a policy of all defaults.
 	RolloutPolicy *RolloutPolicy `protobuf:"bytes,23,opt,name=rollout_policy,json=rolloutPolicy,proto3" json:"rollout_policy,omitempty"`
 	// Versions that are pinned beside the live one, by version.
 	Pins          []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
@@ -798,8 +798,8 @@ type DeployRequest struct {
 	// Id, or "project/environment/name".
 	App  string          `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Spec *DeploymentSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
-	// The app's policy from now on; absent: it has none. A change of it alone makes no
-	// version.
+	// The app's policy from now on; absent: the one of all defaults. A change of it alone
+	// makes no version.
 	Rollout *RolloutPolicy `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// Why it is to start although a freeze is in force; it takes an owner. Of a version that
 	// is held already it starts the rollout.

@@ -454,8 +454,10 @@ func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
 // change of it alone makes no version, and a rollout in flight keeps the one that it
-// began with. An app without one moves in all its regions at once, old and new side by
-// side. So does a first deployment: there is nothing to protect.
+// began with. An app without one moves by that of all defaults: region by region, rolling
+// with a surge of 25%, back everywhere by itself. A first deployment goes to all its
+// regions at once: there is nothing to protect. To move all regions at once, old and new
+// side by side, take max_surge 100% and one wave with max_parallel 32.
 type RolloutPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Within a region.
