@@ -18,8 +18,9 @@ func (a *app) rolloutCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollout",
 		Short: "Follow and steer how an app moves to a new version",
-		Long: `An app whose file has a rollout block moves in waves of regions. These commands
-show where it is, hold it, and take it on or back. Each may be given twice.`,
+		Long: `A new version moves in waves of regions, as the rollout block of the app's file says,
+or region by region. These commands show where it is, hold it, and take it on or
+back. Each may be given twice.`,
 	}
 	abort := a.cancelCommand()
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
@@ -139,7 +140,7 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	row(w, "Status:", rolloutState(r))
 	p := ro.Progress
 	if p == nil {
-		row(w, "Policy:", "none: all regions move at once (`windlass status` shows them)")
+		row(w, "Policy:", "none: a first version goes to all regions at once (`windlass status` shows them)")
 		return
 	}
 	row(w, "Policy:", policyText(p.Policy))

@@ -160,8 +160,8 @@ func testInFlight(t *testing.T, s *stack) {
 
 	slow := spec(label("v2"), args("--load-time", "10m"))
 	v2 := s.deploy(t, app, slow)
-	s.eventually(t, "v2 runs", func(context.Context) error {
-		if n := len(s.instances(func(p process) bool { return p.deployment() == v2.DeploymentId })); n != 2 {
+	s.eventually(t, "v2 runs in one region", func(context.Context) error {
+		if n := len(s.instances(func(p process) bool { return p.deployment() == v2.DeploymentId })); n != 1 {
 			return fmt.Errorf("%d instances", n)
 		}
 		return nil

@@ -114,20 +114,29 @@ func testCLI(t *testing.T, s *stack) {
 	} {
 		c.fails(1, []string{"deploy", "-f", example(t, file)}, "failed: "+reason, "v1 is still live", "windlass history echo")
 	}
+	// The command ends when the version has failed; what it started then leaves. One
+	// that crashes has no process between two of its starts, so the truth is asked.
+	gone := func() {
+		t.Helper()
+		s.eventually(t, "nothing of the bad versions is to run", func(ctx context.Context) error {
+			n, err := s.count(ctx, "SELECT COUNT(*) FROM deployment_topology t JOIN apps a ON a.id = t.app_id"+
+				" JOIN deployments d ON d.id = t.deployment_id WHERE a.name = 'echo' AND d.version <> 1 AND t.status <> 4")
+			if err == nil && n > 0 {
+				err = fmt.Errorf("in %d places", n)
+			}
+			return err
+		})
+	}
+	gone()
+	requireSame(t, before, s.runningOf("echo"), "a version none of which serves touched the good one")
+	// Its first replica gets the port and serves, so that one of the good ones leaves and
+	// comes again.
 	r := c.run("", "deploy", "-f", example(t, "echo-port-clash.yaml"))
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Regexp(t, "failed: (PortInUse|Unschedulable)", r.stderr)
-	// The command ends when the version has failed; what it started then leaves. One
-	// that crashes has no process between two of its starts, so the truth is asked.
-	s.eventually(t, "nothing of the bad versions is to run", func(ctx context.Context) error {
-		n, err := s.count(ctx, "SELECT COUNT(*) FROM deployment_topology t JOIN apps a ON a.id = t.app_id"+
-			" JOIN deployments d ON d.id = t.deployment_id WHERE a.name = 'echo' AND d.version <> 1 AND t.status <> 4")
-		if err == nil && n > 0 {
-			err = fmt.Errorf("in %d places", n)
-		}
-		return err
-	})
-	requireSame(t, before, s.runningOf("echo"), "a bad version touched the good one")
+	gone()
+	s.waitLive(t, "echo", 1)
+	require.Len(t, s.runningOf("echo"), 4)
 
 	v2 := c.run("", "deploy", "-f", example(t, "echo-v2.yaml"))
 	require.Zero(t, v2.code, v2.stderr)

@@ -132,6 +132,9 @@ func (s *stack) requireHistory(t *testing.T, app string, versions ...*windlassv1
 		case "RegionReady":
 			require.Contains(t, e.Why, "2 of 2 replicas ready")
 			regionsReady[e.Region]++
+		case "RegionMoved":
+			require.Contains(t, e.Why, "2 of 2; wanted: 2")
+			regionsReady[e.Region]++
 		case "LiveMoved":
 			live[e.Version] = true
 		}
