@@ -36,16 +36,21 @@ func TestAStartWithoutRoomIsRefusedWithWhatIsMissing(t *testing.T) {
 			require.NoError(t, err)
 			w.moves(v1.GetAppId(), map[string]int32{v1.GetDeploymentId(): 1})
 			require.Equal(t, int32(1), w.app("chat").GetLiveVersion())
-			w.connected(4)
+			w.connected(3)
 			_, err = w.deployBy("chat", nil, h100s(4), args("b"))
 			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 			_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "b"}})
 			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 
-			// One at a time there is room to begin, and without surge none is needed.
-			for _, policy := range []*windlassv1.RolloutPolicy{
-				{MaxSurge: "1"}, {MaxSurge: "0"}, {Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE},
-			} {
+			// Without surge no room is needed; else one replica at a time, or all of them.
+			for _, policy := range []*windlassv1.RolloutPolicy{{MaxSurge: "0"}, {Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE}} {
+				_, err = w.deployBy("chat", policy, h100s(4), args(policy.String()))
+				require.NoError(t, err)
+			}
+			w.connected(4)
+			_, err = w.deployBy("chat", &windlassv1.RolloutPolicy{MaxSurge: "100%"}, h100s(4), args("c"))
+			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+			for _, policy := range []*windlassv1.RolloutPolicy{nil, {MaxSurge: "1"}} {
 				_, err = w.deployBy("chat", policy, h100s(4), args(policy.String()))
 				require.NoError(t, err)
 			}

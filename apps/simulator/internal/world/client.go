@@ -87,8 +87,14 @@ type App struct {
 	Replicas int
 	// Version names what runs: another one makes another version.
 	Version string
-	// Rollout is the app's policy; nil: it has none.
+	// Rollout is the app's policy; nil: the one by default.
 	Rollout *windlassv1.RolloutPolicy
+}
+
+// AtOnce is the policy by which all regions move at the same time, the new version beside
+// the old one: what takes least time, and most room.
+func AtOnce() *windlassv1.RolloutPolicy {
+	return &windlassv1.RolloutPolicy{MaxSurge: "100%", Waves: []*windlassv1.Wave{{MaxParallel: 32}}}
 }
 
 // AppName of number n.
