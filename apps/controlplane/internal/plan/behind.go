@@ -80,8 +80,44 @@ func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.Cours
 		why, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 }
 
-func allSkipped(w *model.CourseWave) bool {
-	return !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return st.State != regionSkipped })
+// allSkipped tells whether regions of the wave are skipped, and no other of it is to have
+// anything: what there is to see of the version there is yet to come.
+func allSkipped(c *model.Course, w *model.CourseWave) bool {
+	skipped := 0
+	for _, st := range w.Regions {
+		switch {
+		case st.State == regionSkipped:
+			skipped++
+		case st.State != regionMoved || c.Sizes[st.RegionID] > 0:
+			return false
+		}
+	}
+	return skipped > 0
+}
+
+// nowhere tells whether the version is to serve only where it was skipped, all else having
+// been told to have nothing. Then the waves of those regions are open again: one of them
+// has to return.
+func (p *planner) nowhere() bool {
+	var open []*model.CourseWave
+	for i := range p.course.Waves {
+		w := &p.course.Waves[i]
+		for _, st := range w.Regions {
+			switch {
+			case p.course.Sizes[st.RegionID] == 0:
+			case st.State != regionSkipped:
+				return false
+			default:
+				open = append(open, w)
+			}
+		}
+	}
+	for _, w := range open {
+		if w.State == waveDone {
+			w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
+		}
+	}
+	return len(open) > 0
 }
 
 // inReach tells whether the control plane can tell how the wave serves: in all of its

@@ -105,7 +105,7 @@ func (p *planner) judge(d *model.Deployment) (done bool) {
 			if !p.begun(d, w) {
 				return false
 			}
-			if allSkipped(w) {
+			if allSkipped(p.course, w) {
 				continue // nothing of it can be waited for; it is open until one of them returns
 			}
 			if !p.baked(d, w) {
@@ -114,7 +114,7 @@ func (p *planner) judge(d *model.Deployment) (done bool) {
 		}
 		done = true
 	}
-	return done
+	return done && !p.nowhere()
 }
 
 func (p *planner) regionNames(w *model.CourseWave) string {
@@ -474,7 +474,7 @@ func (p *planner) stageMessage() string {
 		return text
 	}
 	for i, w := range c.Waves {
-		if w.State == waveDone || allSkipped(&w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
+		if w.State == waveDone || allSkipped(c, &w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
 			continue
 		}
 		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
