@@ -40,6 +40,8 @@ type place struct {
 	message   string
 	notices   []runtime.Notice
 	judged    bool
+	unwanted  bool // the deployment is in quarantine; else it is applied, once it was
+	applied   bool
 	got       []*agentv1.ReportRequest
 	at        []time.Time
 	answer    func(*agentv1.ReportRequest) error // before it is stored
@@ -70,11 +72,21 @@ func (p *place) Observation() (runtime.Observation, bool) {
 	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}, Notices: p.notices}, true
 }
 
-func (p *place) Applied() []*agentv1.AppliedState { return nil }
+func (p *place) Applied() []*agentv1.AppliedState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.applied {
+		return nil
+	}
+	return []*agentv1.AppliedState{{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_1", Generation: 1}}
+}
 
 func (p *place) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.unwanted {
+		return []*agentv1.QuarantinedKey{{Key: "dep_1", Generation: 1}}, p.judged
+	}
 	return nil, p.judged
 }
 
@@ -363,6 +375,30 @@ func TestAnUnknownQuarantineIsNotReportedAsEmpty(t *testing.T) {
 		p.signal()
 		time.Sleep(time.Second)
 		require.True(t, p.take()[0].QuarantineComplete)
+	})
+}
+
+// The control plane takes no note of what it did not assign. When it does after all, as
+// when a restored backup comes to a step again that it had taken before, it hears all of it.
+func TestWhatIsWantedAgainIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2")
+		p.unwanted = true
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		require.Len(t, states(p.take(), "ins_2"), 1)
+		p.mu.Lock()
+		p.unwanted, p.applied = false, true
+		p.mu.Unlock()
+		p.signal()
+		time.Sleep(time.Second)
+		got := p.take()
+		require.True(t, got[0].InventoryBegin)
+		require.Len(t, got[0].Rollups, 1, "the counts as well")
+		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_1"))
+		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_2"))
+		time.Sleep(time.Second)
+		require.Empty(t, states(p.take(), "ins_1"), "once")
 	})
 }
 

@@ -74,6 +74,9 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	if at.Before(r.holds.all) {
 		return false, nil
 	}
+	if adopted(r.reported, now) {
+		t.resync = at
+	}
 	if t.pass == nil && (!r.complete || !at.Before(t.resync)) {
 		everything, _ := compareInstances(emptyPicture(), now)
 		t.pass, t.resync = &pass{to: now, rest: everything, inventory: true}, r.resync(at)
@@ -223,6 +226,18 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 		return nil
 	}
 	return err
+}
+
+// adopted tells whether something is wanted now that was told while nobody wanted it. The
+// control plane took no note of that then, and hears it again only with everything.
+func adopted(reported, now picture) bool {
+	for _, q := range reported.quarantined {
+		k := key{agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, q.Key}
+		if reported.applied[k] == nil && now.applied[k] != nil && !now.applied[k].Deleted {
+			return true
+		}
+	}
+	return false
 }
 
 // learn that the facts were told, and no others.
