@@ -54,7 +54,7 @@ func (q *Queries) DeleteFreezesOfWorkspace(ctx context.Context, workspaceID stri
 }
 
 const listFreezes = `-- name: ListFreezes :many
-SELECT id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at FROM freezes WHERE workspace_id = ? AND name > ? ORDER BY name LIMIT ?
+SELECT id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at, from_file FROM freezes WHERE workspace_id = ? AND name > ? ORDER BY name LIMIT ?
 `
 
 type ListFreezesParams struct {
@@ -86,6 +86,59 @@ func (q *Queries) ListFreezes(ctx context.Context, arg ListFreezesParams) ([]Fre
 			&i.TimeZone,
 			&i.SetBy,
 			&i.SetAt,
+			&i.FromFile,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listFreezesFor = `-- name: ListFreezesFor :many
+SELECT id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at, from_file FROM freezes
+WHERE workspace_id = ?
+  AND (NOT from_file OR app_id = ? OR name = ?)
+ORDER BY name
+`
+
+type ListFreezesForParams struct {
+	WorkspaceID string
+	AppID       string
+	Name        string
+}
+
+// But for those that come from the files of other apps.
+func (q *Queries) ListFreezesFor(ctx context.Context, arg ListFreezesForParams) ([]Freeze, error) {
+	rows, err := q.db.QueryContext(ctx, listFreezesFor, arg.WorkspaceID, arg.AppID, arg.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Freeze
+	for rows.Next() {
+		var i Freeze
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.Name,
+			&i.ProjectID,
+			&i.AppID,
+			&i.Reason,
+			&i.OnStart,
+			&i.StartsAt,
+			&i.EndsAt,
+			&i.Weekly,
+			&i.TimeZone,
+			&i.SetBy,
+			&i.SetAt,
+			&i.FromFile,
 		); err != nil {
 			return nil, err
 		}
@@ -131,8 +184,8 @@ func (q *Queries) ListHeldApps(ctx context.Context, workspaceID string) ([]strin
 
 const putFreeze = `-- name: PutFreeze :exec
 REPLACE INTO freezes (
-    id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at, from_file
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type PutFreezeParams struct {
@@ -149,6 +202,7 @@ type PutFreezeParams struct {
 	TimeZone    string
 	SetBy       string
 	SetAt       int64
+	FromFile    bool
 }
 
 func (q *Queries) PutFreeze(ctx context.Context, arg PutFreezeParams) error {
@@ -166,6 +220,7 @@ func (q *Queries) PutFreeze(ctx context.Context, arg PutFreezeParams) error {
 		arg.TimeZone,
 		arg.SetBy,
 		arg.SetAt,
+		arg.FromFile,
 	)
 	return err
 }

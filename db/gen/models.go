@@ -178,6 +178,7 @@ type Freeze struct {
 	TimeZone    string
 	SetBy       string
 	SetAt       int64
+	FromFile    bool
 }
 
 type History struct {

@@ -1,10 +1,17 @@
 -- name: PutFreeze :exec
 REPLACE INTO freezes (
-    id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at, from_file
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: ListFreezes :many
 SELECT * FROM freezes WHERE workspace_id = ? AND name > sqlc.arg(after) ORDER BY name LIMIT ?;
+
+-- name: ListFreezesFor :many
+-- But for those that come from the files of other apps.
+SELECT * FROM freezes
+WHERE workspace_id = sqlc.arg(workspace_id)
+  AND (NOT from_file OR app_id = sqlc.arg(app_id) OR name = sqlc.arg(name))
+ORDER BY name;
 
 -- name: DeleteFreeze :execrows
 DELETE FROM freezes WHERE workspace_id = ? AND name = ?;

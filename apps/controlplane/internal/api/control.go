@@ -145,14 +145,24 @@ func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
 	return s.Course.RolloutID, c.audit("rollout", s.Course.RolloutID, courseProto(before.Course), courseProto(s.Course))
 }
 
-// Promote has the regions go on that wait at a step.
+// Promote has the regions go on that wait at a step, or of all of them past all that is left.
 func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	defer func() { a.counted("promote", err) }()
+	what := "Promoted"
+	if req.GetFull() {
+		what = "PromotedInFull"
+	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
-		id, err := c.control(req.GetApp(), "Promoted", req.GetWhy(), func(course *model.Course) (string, error) {
-			held := course.Held
-			waves, err := plan.Promote(course, c.by.Name, c.at)
+		id, err := c.control(req.GetApp(), what, req.GetWhy(), func(course *model.Course) (string, error) {
+			held, failed := course.Held, course.Failed
+			waves, err := plan.Promote(course, c.by.Name, req.GetFull(), c.at)
 			var text []string
+			if req.GetFull() {
+				text = append(text, "no step, pause, analysis or bake time holds it any more")
+			}
+			if failed && !course.Failed {
+				text = append(text, "what failed by its analysis is accepted")
+			}
 			if len(waves) > 0 {
 				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))
 			}

@@ -27,6 +27,8 @@ type dryTx struct {
 	counts              bool
 	// rows that were there, and that were written.
 	wasRows, rows []model.Topology
+	// freezes that were written by name, nil for those that were deleted.
+	freezes map[string]*model.Freeze
 	// woken: the workflow has something to do.
 	woken bool
 	// against is what stands against it, in the order in which it was found.
@@ -34,7 +36,7 @@ type dryTx struct {
 }
 
 func newDryTx(tx Tx) *dryTx {
-	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}}
+	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}, freezes: map[string]*model.Freeze{}}
 }
 
 // hold stops a change with what stands against it. A dry run notes that and goes on, to
@@ -103,6 +105,30 @@ func (t *dryTx) GetStagings(appIDs []string) ([]model.Staging, error) {
 func (t *dryTx) PutStaging(s model.Staging) error {
 	t.staging = s.Clone()
 	return nil
+}
+
+func (t *dryTx) PutFreeze(f model.Freeze) error {
+	t.freezes[f.Name] = &f
+	return nil
+}
+
+func (t *dryTx) DeleteFreeze(_, name string) error {
+	t.freezes[name] = nil
+	return nil
+}
+
+func (t *dryTx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
+	rows, err := t.Tx.ListFreezesFor(workspaceID, appID, name)
+	rows = slices.DeleteFunc(rows, func(f model.Freeze) bool {
+		_, written := t.freezes[f.Name]
+		return written
+	})
+	for _, n := range keysOf(t.freezes) {
+		if f := t.freezes[n]; f != nil {
+			rows = append(rows, *f)
+		}
+	}
+	return rows, err
 }
 
 func (t *dryTx) LockTopology(appID string) ([]model.Topology, error) {

@@ -29,7 +29,7 @@ func (c *change) thaw(app model.App, f flight, r *model.Rollout, v version) (*wi
 	if v.Source == model.SourceRollback {
 		return nil, nil
 	}
-	have, err := c.freezes()
+	have, err := c.freezesFor(app.ID, "")
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (c *change) release(app model.App, f flight, why string) error {
 	if why == "" || f.rollout == nil || f.deployment == nil || !plan.MayBeFrozen(*f.rollout, *f.deployment) {
 		return nil
 	}
-	have, err := c.freezes()
+	have, err := c.freezesFor(app.ID, "")
 	if err != nil {
 		return err
 	}

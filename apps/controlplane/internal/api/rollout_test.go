@@ -190,6 +190,20 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 		"a promotion too late":   {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 720h"}, "rollout.promotion"},
 		"all of it at first":     {&windlassv1.RolloutPolicy{Strategy: 4, InitialWeight: 100}, "rollout.initial_weight"},
 		"a strategy of no kind":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
+		"off, and on something": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+			Enabled: new(false), Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_CRASH},
+		}}, "rollout.auto_rollback.conditions"},
+		"off, and a wave that goes back": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Enabled: new(false)}, Waves: []*windlassv1.Wave{
+			{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION},
+		}}, "rollout.waves[0].on_failure"},
+		"on what is no failure": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+			Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_UNREACHABLE},
+		}, Waves: []*windlassv1.Wave{{}}}, "rollout.waves[0].on_unreachable"},
+		"on nothing that there is": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{77}}}, "rollout.auto_rollback.conditions[0]"},
+		"two waits for room": {&windlassv1.RolloutPolicy{
+			WaitForCapacity: durationpb.New(time.Hour), Deadlines: &windlassv1.Deadlines{Unschedulable: durationpb.New(time.Minute)},
+		}, "rollout.deadlines.unschedulable"},
+		"no time at all":         {&windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(0)}}, "rollout.deadlines.progress"},
 		"a bake time of a month": {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(31 * 24 * time.Hour)}}}, "rollout.waves[0].bake_time"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,9 @@ func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Deployment
 	if err := checkPolicy(req.GetRollout(), spec, "rollout"); err != nil {
 		return nil, err
 	}
+	if err := checkProgress(req.GetRollout(), req.GetSpec(), "rollout"); err != nil {
+		return nil, err
+	}
 	if err := a.canMeasure(req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
@@ -69,6 +72,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	v := version{
 		Spec: spec, Asked: askedBy(spec), Source: "deploy",
 		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
+		Freeze: req.GetFreeze(),
 	}
 	if spec.Replicas == nil {
 		spec.Replicas = new(app.Replicas)

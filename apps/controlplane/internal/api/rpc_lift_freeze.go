@@ -12,13 +12,16 @@ import (
 // LiftFreeze ends a freeze and forgets it.
 func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.LiftFreezeResponse, error) {
-		have, err := c.freezes()
+		have, err := c.freezesFor("", req.GetName())
 		if err != nil {
 			return nil, err
 		}
 		i := slices.IndexFunc(have, func(f model.Freeze) bool { return f.Name == req.GetName() })
 		if i < 0 {
 			return nil, missing("name", "freeze", req.GetName(), "List the freezes that there are with `windlass freeze list`.")
+		}
+		if err := ofNoFile(have[i]); err != nil {
+			return nil, err
 		}
 		before, err := a.freezeView(c, have[i], c.at)
 		if err != nil {

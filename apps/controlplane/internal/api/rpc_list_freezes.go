@@ -46,7 +46,7 @@ func (a *API) ListFreezes(ctx context.Context, req *windlassv1.ListFreezesReques
 func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, error) {
 	out := &windlassv1.Freeze{
 		Id: f.ID, Name: f.Name, Reason: f.Reason, OnStart: f.OnStart, From: f.From, Until: f.Until,
-		TimeZone: f.TimeZone, SetBy: f.SetBy, SetAt: f.SetAt,
+		TimeZone: f.TimeZone, SetBy: f.SetBy, SetAt: f.SetAt, FromFile: f.FromFile,
 	}
 	for _, w := range f.Weekly {
 		out.Weekly = append(out.Weekly, &windlassv1.WeeklyWindow{Start: w.Start, End: w.End})

@@ -222,7 +222,7 @@ func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
 
 // checkPinAgain judges a version that was good once by what there is now: a pin is a start.
 func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deployment) error {
-	have, err := c.freezes()
+	have, err := c.freezesFor(app.ID, "")
 	if err != nil {
 		return err
 	}

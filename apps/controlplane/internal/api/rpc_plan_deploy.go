@@ -24,7 +24,7 @@ func (a *API) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRequest)
 	if err != nil {
 		return nil, err
 	}
-	deploy := &windlassv1.DeployRequest{App: req.GetApp(), Spec: req.GetSpec(), Rollout: req.GetRollout()}
+	deploy := &windlassv1.DeployRequest{App: req.GetApp(), Spec: req.GetSpec(), Rollout: req.GetRollout(), Freeze: req.GetFreeze()}
 	var r *dryRun
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
 		r, err = a.dryRun(ctx, tx, by, deploy)

@@ -24,13 +24,16 @@ func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (
 		if err != nil {
 			return nil, err
 		}
-		have, err := c.freezes()
+		have, err := c.freezesFor("", f.Name)
 		if err != nil {
 			return nil, err
 		}
 		var before *windlassv1.Freeze
 		if i := slices.IndexFunc(have, func(g model.Freeze) bool { return g.Name == f.Name }); i >= 0 {
 			was := have[i]
+			if err := ofNoFile(was); err != nil {
+				return nil, err
+			}
 			f.ID = was.ID
 			if req.GetFrom() == 0 && was.From < f.From && (was.Until == 0 || was.Until > c.at) {
 				f.From = was.From
@@ -107,28 +110,38 @@ func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error
 	return f, nil
 }
 
-// checkTimes judges when the freeze is to be in force.
+// checkTimes judges when the freeze is to be in force: not never again.
 func checkTimes(f model.Freeze, now int64) error {
-	switch {
-	case f.Until != 0 && f.Until <= now:
+	if f.Until != 0 && f.Until <= now {
 		return invalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
+	}
+	if err := checkWindows(f, now, ""); err != nil {
+		return err
+	}
+	if _, in := freeze.InForce(f, now); len(f.Weekly) > 0 && !in && freeze.NextAt(f, now) == 0 {
+		return invalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
+	}
+	return nil
+}
+
+// checkWindows judges what the times mean; at is the path of the freeze, empty or with a
+// dot at its end.
+func checkWindows(f model.Freeze, now int64, at string) error {
+	switch {
 	case f.Until != 0 && f.Until <= f.From:
-		return invalidFix("until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
+		return invalidFix(at+"until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
 	case len(f.Weekly) == 0 && f.TimeZone != "":
-		return invalidFix("time_zone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
+		return invalidFix(at+"time_zone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
 	case len(f.Weekly) == 0:
 		return nil
 	}
 	if _, err := freeze.Zone(f.TimeZone); err != nil {
-		return invalidFix("time_zone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
+		return invalidFix(at+"time_zone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
 	}
-	if at, err := freeze.Check(f, now); err != nil && at >= 0 {
-		return invalidFix(fmt.Sprintf("weekly[%d].start", at), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
+	if i, err := freeze.Check(f, now); err != nil && i >= 0 {
+		return invalidFix(fmt.Sprintf("%sweekly[%d].start", at, i), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
 	} else if err != nil {
-		return invalidFix("weekly", err.Error(), "Leave weekly out for a freeze without a gap.")
-	}
-	if _, in := freeze.InForce(f, now); !in && freeze.NextAt(f, now) == 0 {
-		return invalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
+		return invalidFix(at+"weekly", err.Error(), "Leave weekly out for a freeze without a gap.")
 	}
 	return nil
 }
@@ -142,9 +155,9 @@ func sameFreeze(a, b *windlassv1.Freeze) bool {
 	return proto.Equal(a, b)
 }
 
-// freezes of the workspace.
-func (c *change) freezes() ([]model.Freeze, error) {
-	rows, err := c.ListFreezes(c.workspaceID, model.AllFreezes())
+// freezesFor the app, and that of the name: but for those of other apps' files.
+func (c *change) freezesFor(appID, name string) ([]model.Freeze, error) {
+	rows, err := c.ListFreezesFor(c.workspaceID, appID, name)
 	if err != nil {
 		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
 	}

@@ -70,11 +70,11 @@ func (c *change) rotate(environmentID string, s model.Secret, override string) (
 	if len(apps) == 0 {
 		return apps, nil
 	}
-	freezes, err := c.freezes()
-	if err != nil {
-		return nil, err
-	}
 	for _, id := range apps {
+		freezes, err := c.freezesFor(id, "")
+		if err != nil {
+			return nil, err
+		}
 		app, err := c.LockApp(c.workspaceID, id)
 		if c.api.cfg.IsNotFound(err) {
 			continue

@@ -36,10 +36,14 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 	for _, s := range p.Steps {
 		approvalWithDefaults(s.Approval)
 	}
+	onFailure := windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL
+	if autoRollbackOff(p) {
+		onFailure = windlassv1.Wave_ON_FAILURE_PAUSE
+	}
 	for _, w := range p.Waves {
 		approvalWithDefaults(w.Approval)
 		w.MaxParallel = orDefault(w.MaxParallel, 1)
-		w.OnFailure = orDefault(w.OnFailure, windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL)
+		w.OnFailure = orDefault(w.OnFailure, onFailure)
 		w.OnUnreachable = orDefault(w.OnUnreachable, windlassv1.Wave_ON_UNREACHABLE_WAIT)
 	}
 	return p
@@ -77,6 +81,12 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		if percent, ok := strings.CutSuffix(text, "%"); ok && len(strings.TrimLeft(percent, "0")) == 3 && strings.TrimLeft(percent, "0") > "100" {
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
+	}
+	if err := checkAutoRollback(p, field); err != nil {
+		return err
+	}
+	if err := checkDeadlines(p, field+".deadlines"); err != nil {
+		return err
 	}
 	if err := checkWaveNames(p.GetWaves(), spec.GetRegions(), field+".waves"); err != nil {
 		return err

@@ -103,6 +103,7 @@ type appTx interface {
 
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
+	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
 	ListHeldApps(workspaceID string) ([]string, error)

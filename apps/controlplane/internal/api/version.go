@@ -28,8 +28,10 @@ type version struct {
 	FromVersion   int32
 	ResolvedImage string
 	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
+	// So does its own freeze.
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
+	Freeze     *windlassv1.FileFreeze
 	// Override is why it starts in spite of freezes, empty for not.
 	Override string
 }
@@ -63,6 +65,9 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 	}
 	if v.SetsPolicy {
 		if err := c.setPolicy(app, &r.staging, v.Policy); err != nil {
+			return outcome{}, err
+		}
+		if err := c.hold(c.setFileFreeze(app, v.Freeze)); err != nil {
 			return outcome{}, err
 		}
 	}
@@ -191,7 +196,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		ID: ident.New("rol"), WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version,
 		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
 		CreatedBy: c.by.Name, Traceparent: c.traceparent, CreatedAt: c.at,
-		Deadline: c.at + v.Spec.GetProgressDeadline().AsDuration().Milliseconds(),
+		Deadline: c.at + plan.ProgressDeadline(was.staging.Policy, v.Spec),
 	}
 	if live != nil {
 		r.FromDeploymentID, r.FromVersion = live.ID, live.Version

@@ -42,13 +42,13 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
 		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.Held,
-		RetainedUntil: c.RetainedUntil,
+		RetainedUntil: c.RetainedUntil, PromotedInFullBy: c.FullBy,
 	}
 	for _, w := range c.Waves {
 		wave := &windlassv1.WaveProgress{Name: w.Name, State: w.State}
 		if w.State == windlassv1.WaveProgress_STATE_BAKING {
 			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
-			if w.SkippedBy != "" {
+			if w.SkippedBy != "" || c.FullBy != "" {
 				wave.BakingUntil = w.BakingSince // what it waits for is something else
 			}
 		}

@@ -9,11 +9,9 @@ import (
 // SourceRollback is the Source of deployments that are ways back: no freeze is about them.
 const SourceRollback = "rollback"
 
-// MaxFreezes that a workspace may have: a step that could start something reads them all.
+// MaxFreezes that a workspace may have beside those of apps' files, of which each app has
+// one: a step that could start something reads them all, and that of its app.
 const MaxFreezes = 100
-
-// AllFreezes is a page that holds them, with those that calls at the same time made more.
-func AllFreezes() Page { return Page{Limit: 2 * MaxFreezes} }
 
 // Freeze is a time, or times, in which no rollout of the workspace starts; with a project
 // or an app, none of that.
@@ -30,6 +28,8 @@ type Freeze struct {
 	TimeZone string
 	SetBy    string
 	SetAt    int64
+	// FromFile: it is what the app's file says, and changes and goes with it.
+	FromFile bool
 }
 
 // FreezeWindow comes back every week, "Fri 16:00" to "Mon 08:00", or every day, "22:00" to

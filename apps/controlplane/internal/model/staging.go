@@ -59,6 +59,8 @@ type Course struct {
 	// RolledBack remembers that the app went back, until somebody promotes; Held is that
 	// of the rollout before: nothing is promoted by itself.
 	RolledBack, Held bool
+	// FullBy promoted it in full: only gates hold it from then on.
+	FullBy string
 	// DeployedBy is the name of the key that asked for it, DeployedByID its id.
 	DeployedBy, DeployedByID string
 	// DoneAt is when it was over.
@@ -124,6 +126,10 @@ type CourseRegion struct {
 	// NoRoomSince is when the region began to wait for room, 0: it does not; NoRoomFor is for
 	// how long it did before, ms. That stops the clock, too, for as long as the policy says.
 	NoRoomSince, NoRoomFor int64
+	// Trouble is what keeps it from its version, of those that have a deadline of their own;
+	// TroubleSince is when that began. 0: nothing does.
+	Trouble      windlassv1.AutoRollback_Condition
+	TroubleSince int64
 	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
 	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
 	// this step, or at the one before.

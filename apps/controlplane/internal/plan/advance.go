@@ -294,7 +294,7 @@ func (p *planner) noteStarted(d *model.Deployment) {
 // doomed returns the first region, by name, that waiting for is pointless.
 func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bool) {
 	for _, pl := range p.places(p.activeRows(d.ID)) {
-		if reason, message, doomed := pl.Doomed(); doomed {
+		if reason, message, doomed := p.hopelessAtStart(pl); doomed {
 			if reason == "" {
 				reason = "InstancesFailed"
 			}

@@ -14,16 +14,24 @@ import (
 // more ado the progress deadline ends that. With wait_for_capacity it stands still for as
 // long as that says, in all, and everybody sees what is waited for.
 
+// With deadlines.unschedulable it does, too, and that being over is the failure.
+
 // WaitsForCapacity is for how long the policy has room waited for, ms.
 func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetWaitForCapacity().AsDuration().Milliseconds()
+}
+
+// roomLimit is for how long a region may be without room while nothing else runs, ms.
+func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
+	own, _ := patience(policy, onUnschedulable)
+	return max(own, WaitsForCapacity(policy))
 }
 
 func (p *planner) lacksRoom(t *model.Topology) bool { return p.place(t).LacksRoom() }
 
 // noteRoom starts and stops the region's wait for room.
 func (p *planner) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
-	limit := WaitsForCapacity(p.course.Policy)
+	limit := roomLimit(p.course.Policy)
 	lacks := st.State == regionRolling && l.row != nil && p.lacksRoom(l.row)
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
@@ -39,7 +47,7 @@ func (p *planner) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane)
 
 // endRoom lets the clock of the region's deadline run again.
 func (p *planner) endRoom(st *model.CourseRegion) {
-	waited := min(p.now-st.NoRoomSince, max(0, WaitsForCapacity(p.course.Policy)-st.NoRoomFor))
+	waited := min(p.now-st.NoRoomSince, max(0, roomLimit(p.course.Policy)-st.NoRoomFor))
 	st.ScoredAt += waited
 	st.NoRoomFor += waited
 	st.NoRoomSince = 0
@@ -51,7 +59,7 @@ func (p *planner) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
 	if p.in.Staging == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
 	}
-	until = p.rollout.CreatedAt + WaitsForCapacity(p.in.Staging.Policy)
+	until = p.rollout.CreatedAt + roomLimit(p.in.Staging.Policy)
 	return until, p.now < until && slices.ContainsFunc(p.activeRows(d.ID), p.lacksRoom)
 }
 
@@ -62,7 +70,7 @@ func (p *planner) postpone(d *model.Deployment) {
 	if !waits || p.rollout.Deadline == 0 {
 		return
 	}
-	limit := d.Spec.GetProgressDeadline().AsDuration().Milliseconds()
+	limit := p.progressDeadline(d)
 	due := p.now + limit
 	first := p.rollout.Deadline <= p.rollout.CreatedAt+limit
 	if due <= p.rollout.Deadline || !first && due-p.rollout.Deadline <= limit/8 {

@@ -255,6 +255,7 @@ func concluded(c *model.Course, st *model.CourseRegion, since int64, compares bo
 func Held(c *model.Course, w *model.CourseWave, st *model.CourseRegion, now int64) *model.CourseCheck {
 	var over bool
 	switch {
+	case c.FullBy != "":
 	case st.StoppedAt != 0 && st.PromotedBy == "":
 		until, person := Waits(c, *st)
 		over = !person && now >= until

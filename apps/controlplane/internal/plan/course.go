@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -179,6 +180,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
 			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
+			st.Trouble, st.TroubleSince = 0, 0
 			w := &c.Waves[i]
 			w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 			changed = true
@@ -206,13 +208,18 @@ func SkipBake(c *model.Course, who string) (wave string, err error) {
 }
 
 // Promote has the regions go on that wait at a step, but for those whose gate is shut, and
-// what is promoted by itself be promoted so again.
-func Promote(c *model.Course, who string, now int64) (waves []string, err error) {
+// what is promoted by itself be promoted so again. What failed by its analysis alone is
+// accepted. full: no step, pause, analysis or bake time holds any region from now on.
+func Promote(c *model.Course, who string, full bool, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
 	}
-	said := c.Held
+	waves, refused := acceptFailed(c, who, now)
+	said := c.Held || len(waves) > 0 || full
 	c.Held, c.RolledBack = false, false
+	if full && c.FullBy == "" {
+		c.FullBy = who
+	}
 	for i := range c.Waves {
 		w := &c.Waves[i]
 		for j := range w.Regions {
@@ -233,11 +240,55 @@ func Promote(c *model.Course, who string, now int64) (waves []string, err error)
 		}
 	}
 	if !said {
+		if refused != nil {
+			return nil, refused
+		}
 		if err := shutBefore(c); err != nil {
 			return nil, err
 		}
 		return nil, &Refusal{"no region of the rollout waits at a step now", "`windlass rollout status` shows what it waits for."}
 	}
+	return waves, nil
+}
+
+// acceptFailed has regions go on that failed by their analysis, past the step or the bake
+// that it was of, and tells the waves. Where others failed otherwise it accepts none.
+func acceptFailed(c *model.Course, who string, now int64) (waves []string, err error) {
+	if !c.Failed {
+		return nil, nil
+	}
+	all := stops(c.Policy)
+	for _, w := range c.Waves {
+		for _, st := range w.Regions {
+			fix := "Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`."
+			switch {
+			case st.Reason == "" || st.State != regionFailed && st.State != regionGoingBack && st.State != regionBack:
+			case st.State != regionFailed || condition(st.Reason) != onAnalysis:
+				return nil, &Refusal{"a region failed (" + st.Reason + "), and nothing serves there that could be accepted", fix}
+			case w.State != waveBaking && st.Step < len(all) && all[st.Step].approval != nil:
+				return nil, &GateRefusal{Message: fmt.Sprintf("what failed is step %d, which needs an approval: to promote it is not enough", st.Step+1), Fix: fix}
+			}
+		}
+	}
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		for j := range w.Regions {
+			st := &w.Regions[j]
+			if st.State != regionFailed {
+				continue
+			}
+			if w.State == waveBaking {
+				st.State, w.SkippedBy = regionMoved, who
+			} else {
+				st.State, st.Step = regionRolling, min(st.Step+1, len(all))
+			}
+			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			if !slices.Contains(waves, w.Name) {
+				waves = append(waves, w.Name)
+			}
+		}
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
 	return waves, nil
 }
 

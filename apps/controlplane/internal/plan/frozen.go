@@ -36,7 +36,7 @@ func (p *planner) frozen(d *model.Deployment) bool {
 		}
 		p.log("RolloutReleased", fmt.Sprintf("%s, after %d s: it starts now", why, (p.now-r.HeldSince)/1000), d, "")
 		r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy = 0, 0, "", "", ""
-		if limit := d.Spec.GetProgressDeadline().AsDuration().Milliseconds(); limit > 0 {
+		if limit := p.progressDeadline(d); limit > 0 {
 			r.Deadline = p.now + limit
 		}
 		return false

@@ -219,7 +219,7 @@ func (l *linter) stop(region string) {
 // analysis holds what goes on against what was measured: no step and no bake ends unless
 // the last measurement of every check passed, or somebody ended it.
 func (l *linter) analysis(before *model.Course) {
-	if l.course.Back {
+	if l.course.Back || l.course.FullBy != "" {
 		return
 	}
 	for i, was := range before.Waves {

@@ -99,6 +99,13 @@ func (p *planner) nextLook() int64 {
 	if d := p.target(); d != nil && p.rollout.Deadline > p.now {
 		due = min(due, p.rollout.Deadline)
 	}
+	if d := p.target(); d != nil && !p.staged() {
+		for _, kind := range []windlassv1.AutoRollback_Condition{onCrash, onImage, onUnschedulable} {
+			if limit, set := patience(p.policy(), kind); set && p.rollout.CreatedAt+limit > p.now {
+				due = min(due, p.rollout.CreatedAt+limit)
+			}
+		}
+	}
 	if p.held() && p.rollout.HeldUntil > p.now {
 		due = min(due, p.rollout.HeldUntil)
 	}
@@ -128,6 +135,7 @@ func (p *planner) nextOf(c *model.Course, due int64) int64 {
 				due = min(due, at)
 			}
 			switch at := nextCheck(w, &st); {
+			case c.FullBy != "":
 			case at > p.now:
 				due = min(due, at)
 			case at != 0:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -39,12 +40,13 @@ import (
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
+//	       [rollback=off|crash+analysis] [deadlines=(progress=5m,crash=2m)]
 //	                             next rollouts go by it; none: by the one by default. Without the
 //	                             line, they go by none, as they did when that was the default
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
 //	                             what measuring the check comes to; without: nobody measures
 //	catchup                      a retry for regions that failed to catch up
-//	pause, resume, retry, skip, promote [refused]
+//	pause, resume, retry, skip, promote [full] [refused]
 //	                             what people say of the rollout
 //	resize [us] replicas=3       a scale in the middle of it
 //	restore v1                   a rollback to what is retained
@@ -231,7 +233,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		_, err := SkipBake(w.staging.Course, "ada")
 		require.NoError(t, err)
 	case "promote":
-		_, err := Promote(w.staging.Course, "ada", w.now)
+		_, err := Promote(w.staging.Course, "ada", opts["full"] != "", w.now)
 		if opts["refused"] == "" {
 			require.NoError(t, err)
 			break
@@ -364,6 +366,7 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 		policy.InitialWeight = int32(n)
 	}
 	policy.Approval = scriptApproval(t, opts["approval"])
+	scriptLimits(t, policy, opts)
 	policy.Analysis = scriptAnalysis(t, opts["analysis"])
 	policy.Promotion = strings.ReplaceAll(opts["promotion"], "_", " ")
 	if retain, err := time.ParseDuration(opts["retain"]); err == nil {
@@ -408,6 +411,30 @@ func scriptPolicy(t *testing.T, opts map[string]string, d *datadriven.TestData) 
 		policy.Waves = append(policy.Waves, wave)
 	}
 	return policy
+}
+
+func scriptLimits(t *testing.T, policy *windlassv1.RolloutPolicy, opts map[string]string) {
+	switch text := opts["rollback"]; text {
+	case "":
+	case "off":
+		policy.AutoRollback = &windlassv1.AutoRollback{Enabled: new(false)}
+	default:
+		policy.AutoRollback = &windlassv1.AutoRollback{}
+		for name := range strings.SplitSeq(text, "+") {
+			policy.AutoRollback.Conditions = append(policy.AutoRollback.Conditions,
+				windlassv1.AutoRollback_Condition(windlassv1.AutoRollback_Condition_value["CONDITION_"+strings.ToUpper(name)]))
+		}
+	}
+	for _, text := range strings.FieldsFunc(opts["deadlines"], func(r rune) bool { return r == ',' }) {
+		name, value, _ := strings.Cut(text, "=")
+		limit, err := time.ParseDuration(value)
+		require.NoError(t, err)
+		if policy.Deadlines == nil {
+			policy.Deadlines = &windlassv1.Deadlines{}
+		}
+		m := policy.Deadlines.ProtoReflect()
+		m.Set(m.Descriptor().Fields().ByName(protoreflect.Name(name)), protoreflect.ValueOfMessage(durationpb.New(limit).ProtoReflect()))
+	}
 }
 
 // trace lets every connected region obey until all is quiet, or what is to come waits

@@ -154,15 +154,14 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		if st.NoRoomSince != 0 {
 			st.NoRoomSince += p.now - st.HeldSince
 		}
+		if st.TroubleSince != 0 {
+			st.TroubleSince += p.now - st.HeldSince
+		}
 		st.HeldSince = 0
 	}
-	if l.row != nil {
-		// What was said before it was tried again is of the try before.
-		pl := p.place(l.row)
-		if reason, message, doomed := pl.Doomed(); doomed && pl.Observed.UpdatedAt >= st.Since {
-			p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
-			return true
-		}
+	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
+		p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
+		return true
 	}
 	p.noteRoom(d, st, l)
 	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
@@ -237,26 +236,6 @@ func (l *lane) score() int32 {
 	return n
 }
 
-// RegionDeadline is when the region has to have progressed, 0 for no time.
-func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
-	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
-	until, person := Waits(c, st)
-	if st.StoppedAt != 0 && st.PromotedBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
-		return 0 // what holds it has a limit of its own
-	}
-	if Shut(c, StepGate(c, st), st.Approvals) {
-		return 0
-	}
-	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
-		return 0
-	}
-	due := max(st.ScoredAt, until) + limit
-	if st.NoRoomSince != 0 {
-		due += max(0, WaitsForCapacity(c.Policy)-st.NoRoomFor)
-	}
-	return due
-}
-
 func (p *planner) deadlineOfRegions() (due int64) {
 	d := p.target()
 	for _, w := range p.course.Waves {
@@ -311,6 +290,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		all = false
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
+		st.Trouble, st.TroubleSince = 0, 0
 		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}
@@ -332,7 +312,7 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 			p.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, p.regionNames(w), Missing(p.course, gate, nil)), d, "")
 		}
 	}
-	if w.SkippedBy == "" {
+	if w.SkippedBy == "" && p.course.FullBy == "" {
 		all, failed := p.analysed(d, w)
 		if failed || !all || p.now < w.BakingSince+p.bakeTime(w) {
 			return false
@@ -344,8 +324,11 @@ func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
 	}
 	w.State = waveDone
 	why := fmt.Sprintf("it served for %d s", (p.now-w.BakingSince)/1000)
-	if w.SkippedBy != "" {
+	switch {
+	case w.SkippedBy != "":
 		why += "; " + w.SkippedBy + " ended its bake time"
+	case p.course.FullBy != "":
+		why += "; " + p.course.FullBy + " promoted it in full"
 	}
 	why += approvedBy(gate, w.Approvals)
 	p.log("WaveDone", "wave "+w.Name+": "+why, d, "")
@@ -367,7 +350,7 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 	}
 	st.Reason, st.Message, st.Since = reason, message, p.now
 	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
-	onFailure := wavePolicy(p.course, *w).GetOnFailure()
+	onFailure, stays := p.onFailure(w, reason)
 	if p.behind != nil {
 		p.failBehind(d, st, onFailure, reason, text)
 		return
@@ -380,8 +363,8 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 			st.State = regionGoingBack
 			what = "it goes back to " + p.versionOf(p.app.LiveDeploymentID)
 		}
-		p.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused: retry or abort it", reason, text, what), d, st.RegionID)
-		p.pause(fmt.Sprintf("%s failed (%s)", p.regionName(st.RegionID), reason))
+		p.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused%s: %s it", reason, text, what, stays, saidOf(st)), d, st.RegionID)
+		p.pause(fmt.Sprintf("%s failed (%s)%s", p.regionName(st.RegionID), reason, stays))
 	default:
 		p.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, text, Who)
 	}
@@ -458,54 +441,4 @@ func (p *planner) finishBack(d *model.Deployment) {
 		what = "RolloutCancelled"
 	}
 	p.log(what, fmt.Sprintf("%s: %s; %s has every region to itself again", c.Reason, c.Message, p.versionOf(p.app.LiveDeploymentID)), d, "")
-}
-
-// stageMessage is where it is in one line, for the app's status.
-func (p *planner) stageMessage() string {
-	c, v := p.course, p.versionOf(p.rollout.DeploymentID)
-	if c.Back {
-		return fmt.Sprintf("%s goes back to %s: %s", v, p.versionOf(p.app.LiveDeploymentID), c.Message)
-	}
-	if c.PausedAt != 0 {
-		text := fmt.Sprintf("%s is paused by %s", v, c.PausedBy)
-		if c.PausedWhy != "" {
-			text += ": " + c.PausedWhy
-		}
-		return text
-	}
-	for i, w := range c.Waves {
-		if w.State == waveDone || allSkipped(c, &w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
-			continue
-		}
-		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
-		if w.State == waveBaking {
-			for _, r := range w.Regions {
-				if held := Held(c, &w, &r, p.now); held != nil {
-					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
-				}
-			}
-			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || p.now >= w.BakingSince+p.bakeTime(&w)) {
-				return at + ", waits for " + missing
-			}
-			return at + ", is baking"
-		}
-		var parts []string
-		for _, r := range w.Regions {
-			l := p.lane(r.RegionID)
-			switch {
-			case r.State == regionMoved:
-			case r.State == regionSkipped:
-				parts = append(parts, p.regionName(r.RegionID)+" is left out for now")
-			case l.lost:
-				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
-			case r.State == regionRolling && r.NoRoomSince != 0:
-				_, why := p.place(l.row).Why()
-				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size, why))
-			case r.State == regionRolling:
-				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size))
-			}
-		}
-		return at + ": " + strings.Join(parts, "; ")
-	}
-	return v + ": about to start"
 }

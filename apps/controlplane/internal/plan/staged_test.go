@@ -193,66 +193,6 @@ func (f *fleet) obeyAll(region string) {
 	f.serveRoutes(region)
 }
 
-func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
-	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
-	policy := &windlassv1.RolloutPolicy{
-		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4}).Draw(t, "strategy"),
-		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
-	}
-	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
-		pause := rapid.SampledFrom([]string{"", "20s", "1m", Manual})
-		for range rapid.IntRange(1, 4).Draw(t, "steps") {
-			step := &windlassv1.CanaryStep{Weight: rapid.Int32Range(0, 100).Draw(t, "weight"), Pause: pause.Draw(t, "pause")}
-			if step.Weight == 0 {
-				step.Replicas = rapid.Int32Range(1, 5).Draw(t, "replicas")
-			}
-			if step.Pause != Manual {
-				step.Approval = drawApproval(t)
-			}
-			policy.Steps = append(policy.Steps, step)
-		}
-	}
-	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
-		policy.InitialWeight = rapid.SampledFrom([]int32{0, 0, 1, 50, 99}).Draw(t, "initial weight")
-		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", Manual}).Draw(t, "promotion")
-		if policy.Promotion != Manual {
-			policy.Approval = drawApproval(t)
-		}
-		policy.Retain = durationpb.New(time.Duration(rapid.IntRange(0, 300).Draw(t, "retain")) * time.Second)
-	}
-	wave := func(regions ...string) *windlassv1.Wave {
-		return &windlassv1.Wave{
-			Regions: regions, MaxParallel: rapid.Int32Range(0, 2).Draw(t, "parallel"),
-			BakeTime:      durationpb.New(time.Duration(rapid.IntRange(0, 120).Draw(t, "bake")) * time.Second),
-			OnFailure:     windlassv1.Wave_OnFailure(rapid.Int32Range(0, 3).Draw(t, "on failure")),
-			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 3).Draw(t, "on unreachable")),
-			Approval:      drawApproval(t),
-		}
-	}
-	policy.Analysis = drawAnalysis(t)
-	if rapid.Bool().Draw(t, "waits for capacity") {
-		policy.WaitForCapacity = durationpb.New(time.Duration(rapid.Int64Range(1, 2*deadline).Draw(t, "capacity")) * time.Millisecond)
-	}
-	switch rapid.IntRange(0, 2).Draw(t, "waves") {
-	case 1:
-		policy.Waves = []*windlassv1.Wave{wave("eu"), wave()}
-	case 2:
-		policy.Waves = []*windlassv1.Wave{wave("us"), wave("ap"), wave()}
-	}
-	return policy
-}
-
-// drawApproval draws a gate, or none.
-func drawApproval(t *rapid.T) *windlassv1.Approval {
-	if rapid.IntRange(0, 3).Draw(t, "gate") != 0 {
-		return nil
-	}
-	return &windlassv1.Approval{
-		Role:  rapid.SampledFrom([]windlassv1.Role{0, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER}).Draw(t, "role"),
-		Count: rapid.Int32Range(0, 2).Draw(t, "approvals"), NotDeployer: rapid.Bool().Draw(t, "not who deployed"),
-	}
-}
-
 // approve has people approve what waits for it; dora, who deployed, is refused by some.
 func (f *fleet) approve(who ...string) {
 	for _, name := range who {
@@ -347,7 +287,7 @@ func (f *fleet) happen() {
 		case 3:
 			_, _ = SkipBake(course, "ada")
 		case 4, 5:
-			_, _ = Promote(course, "ada", f.now)
+			_, _ = Promote(course, "ada", rapid.IntRange(0, 3).Draw(t, "in full") == 0, f.now)
 		case 6, 7:
 			f.approve(rapid.SampledFrom([]string{"dora", "olga", "oscar"}).Draw(t, "who"))
 		}
@@ -418,11 +358,12 @@ func (f *fleet) heal() {
 			f.approve("olga", "oscar")
 		}
 		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
-			_, err := Promote(c, "ada", f.now)
+			_, err := Promote(c, "ada", false, f.now)
 			require.NoError(f.t, err)
 		}
-		if f.app.RolloutID == "" && f.staging.Course != nil {
-			RetryBehind(f.staging.Course, f.now)
+		if f.app.RolloutID == "" && f.staging.Course != nil && RetryBehind(f.staging.Course, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
+			// It was live where nothing was there to be compared with; it takes a better one.
+			f.deploy(f.deps[f.index(f.app.LiveDeploymentID)].Spec)
 		}
 		out := f.step()
 		f.now += 10_000

@@ -78,6 +78,9 @@ func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
 // wait tells whether a person ends the region's wait at the stop, and if not, for how
 // long it is. Where somebody has to approve, nothing is promoted by itself.
 func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
+	if c.FullBy != "" {
+		return 0, false
+	}
 	return s.pause, !c.CatchesUp && (s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0))
 }
 
@@ -134,6 +137,9 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		st.Step = len(all) // nothing is to run there
 		return false
 	}
+	if p.skipSteps(d, st, all) {
+		return false // the lane is of the step that it was at
+	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
 	pause, person := now.wait(p.course)
@@ -164,23 +170,45 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score = 0, "", nil, p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && p.analyse(d, w, st, st.StoppedAt, true) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && p.analyse(d, w, st, st.StoppedAt, true) {
 		return true
 	}
-	over := st.PromotedBy != "" ||
+	over := st.PromotedBy != "" || p.course.FullBy != "" ||
 		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, true, p.now)
 	if st.StoppedAt == 0 || !stopped || !over || Shut(p.course, now.approval, st.Approvals) {
 		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
-	if st.PromotedBy != "" {
+	switch {
+	case st.PromotedBy != "":
 		why += "; " + st.PromotedBy + " promoted it"
+	case p.course.FullBy != "":
+		why += "; " + p.course.FullBy + " promoted it in full"
 	}
 	why += approvedBy(now.approval, st.Approvals)
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
 	p.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
+}
+
+// skipSteps takes a region past steps that nobody has to approve, once the rollout was
+// promoted in full.
+func (p *planner) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stop) (skipped bool) {
+	from := st.Step
+	for p.course.FullBy != "" && st.Step < len(all) && all[st.Step].approval == nil {
+		st.Step++
+	}
+	if st.Step == from {
+		return false
+	}
+	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", p.now
+	what := fmt.Sprintf("steps %d to %d", from+1, st.Step)
+	if st.Step == from+1 {
+		what = fmt.Sprintf("step %d", st.Step)
+	}
+	p.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), p.course.FullBy), d, st.RegionID)
+	return true
 }
 
 // String is the stop's text: "10 %", "2 replicas".

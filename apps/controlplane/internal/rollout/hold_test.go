@@ -47,7 +47,7 @@ func (h *house) say(appID string, word func(*model.Course)) {
 
 func promote(t *testing.T) func(*model.Course) {
 	return func(c *model.Course) {
-		_, err := plan.Promote(c, "ada", time.Now().UnixMilli())
+		_, err := plan.Promote(c, "ada", false, time.Now().UnixMilli())
 		require.NoError(t, err)
 	}
 }

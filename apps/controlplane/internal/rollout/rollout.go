@@ -48,7 +48,7 @@ type Tx interface {
 	ListPins(appIDs []string) ([]model.Pin, error)
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
-	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
+	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
 	LockTopology(appID string) ([]model.Topology, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListObserved(appIDs []string) ([]model.Observed, error)

@@ -167,7 +167,7 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 		return in, err
 	}
 	if mayBeFrozen(in) {
-		if in.Freezes, err = tx.ListFreezes(app.WorkspaceID, model.AllFreezes()); err != nil {
+		if in.Freezes, err = tx.ListFreezesFor(app.WorkspaceID, app.ID, ""); err != nil {
 			return in, err
 		}
 	}

@@ -206,6 +206,9 @@ type AppTx interface {
 	PutFreeze(model.Freeze) error
 	// ListFreezes is by name. Page.After is the last name.
 	ListFreezes(workspaceID string, p Page) ([]model.Freeze, error)
+	// ListFreezesFor is by name, too, of those that do not come from the files of other apps
+	// than this one, and of the one of that name. Both may be empty.
+	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	// DeleteFreezesOf forgets those of the project and those of the app; empty: of none.
 	DeleteFreezesOf(workspaceID, projectID, appID string) error

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,8 +25,9 @@ type appFile struct {
 	Project     string
 	Environment string
 	Spec        *windlassv1.DeploymentSpec
-	// Rollout is nil without such a block.
+	// Rollout and Freeze are nil without such a block.
 	Rollout *windlassv1.RolloutPolicy
+	Freeze  *windlassv1.FileFreeze
 }
 
 // maxAppFile is what the API takes, with room for YAML's own words.
@@ -90,6 +92,12 @@ func parseAppFile(data []byte) (*appFile, error) {
 			return nil, err
 		}
 	}
+	if value, ok := root["freeze"]; ok {
+		delete(root, "freeze")
+		if file.Freeze, err = parseFreeze(value); err != nil {
+			return nil, err
+		}
+	}
 	if err := normalise("", root, file.Spec.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
@@ -108,6 +116,9 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 	if !ok {
 		return nil, fmt.Errorf("rollout: want a mapping, got %v: start with `strategy: rolling`", value)
 	}
+	if on, short := fields["autoRollback"].(bool); short {
+		fields["autoRollback"] = map[string]any{"enabled": on}
+	}
 	policy := &windlassv1.RolloutPolicy{}
 	if err := normalise("rollout", fields, policy.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
@@ -120,6 +131,61 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 		return nil, errors.New("rollout: " + cleanProtoError(err))
 	}
 	return policy, nil
+}
+
+// parseFreeze reads the app's own freeze: times as people write them, and windows as
+// `windlass freeze set` takes them.
+func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf(`freeze: want a mapping, got %s: start with "reason: nobody is on call"`, shown(value))
+	}
+	zone := time.UTC
+	if name, ok := fields["timeZone"].(string); ok {
+		var err error
+		if zone, err = time.LoadLocation(name); err != nil {
+			return nil, fmt.Errorf("freeze.timeZone: %s names no time zone: write for example Europe/London", shown(name))
+		}
+	}
+	for _, key := range []string{"from", "until"} {
+		text, ok := fields[key].(string)
+		if !ok {
+			continue
+		}
+		at, err := clockTime(text, zone)
+		if err != nil {
+			return nil, fmt.Errorf("freeze.%s: %w", key, err)
+		}
+		fields[key] = json.Number(strconv.FormatInt(at, 10))
+	}
+	if list, ok := fields["weekly"].([]any); ok {
+		for i, v := range list {
+			text, ok := v.(string)
+			if !ok {
+				continue
+			}
+			window, err := weeklyWindow(text)
+			if err != nil {
+				return nil, fmt.Errorf("freeze.weekly[%d]: %w", i, err)
+			}
+			list[i] = map[string]any{"start": window.Start, "end": window.End}
+		}
+	}
+	if _, windows := fields["weekly"]; !windows {
+		delete(fields, "timeZone") // it was of the times that were written
+	}
+	freeze := &windlassv1.FileFreeze{}
+	if err := normalise("freeze", fields, freeze.ProtoReflect().Descriptor()); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	if err := protojson.Unmarshal(data, freeze); err != nil {
+		return nil, errors.New("freeze: " + cleanProtoError(err))
+	}
+	return freeze, nil
 }
 
 const durationName = "google.protobuf.Duration"
@@ -154,6 +220,14 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 			}
 			for i, v := range list {
 				item := fmt.Sprintf("%s[%d]", at, i)
+				if field.Enum() != nil {
+					name, err := choice(field.Enum(), v)
+					if err != nil {
+						return fmt.Errorf("%s: %w", item, err)
+					}
+					list[i] = name
+					continue
+				}
 				if field.Message() == nil {
 					if _, ok := v.(string); !ok {
 						return fmt.Errorf("%s: %s is not a text: put it in quotes", item, shown(v))

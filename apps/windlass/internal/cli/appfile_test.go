@@ -111,6 +111,37 @@ rollout:
 	}}, f.Rollout), f.Rollout)
 }
 
+func TestAFreezeBlockIsReadAsPeopleWriteIt(t *testing.T) {
+	f, err := parseAppFile([]byte(`
+app: a
+rollout: {autoRollback: false, deadlines: {crash: 3m, unschedulable: 90s}}
+freeze: {reason: nobody is here, onStart: hold, from: "2026-12-24 18:00", until: 2026-12-27T00:00:00Z, timeZone: Europe/Berlin}
+`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.FileFreeze{
+		Reason: "nobody is here", OnStart: windlassv1.Freeze_ON_START_HOLD,
+		From:  time.Date(2026, 12, 24, 17, 0, 0, 0, time.UTC).UnixMilli(),
+		Until: time.Date(2026, 12, 27, 0, 0, 0, 0, time.UTC).UnixMilli(),
+	}, f.Freeze), f.Freeze)
+	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
+		AutoRollback: &windlassv1.AutoRollback{Enabled: new(false)},
+		Deadlines:    &windlassv1.Deadlines{Crash: durationpb.New(3 * time.Minute), Unschedulable: durationpb.New(90 * time.Second)},
+	}, f.Rollout), f.Rollout)
+	f, err = parseAppFile([]byte(`
+app: a
+rollout: {autoRollback: {conditions: [crash, analysis]}}
+freeze: {reason: nobody is on call, weekly: ["Fri 16:00 - Mon 08:00", {start: "22:00", end: "06:00"}], timeZone: Europe/London}
+`))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(&windlassv1.FileFreeze{
+		Reason: "nobody is on call", TimeZone: "Europe/London",
+		Weekly: []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "Mon 08:00"}, {Start: "22:00", End: "06:00"}},
+	}, f.Freeze), f.Freeze)
+	require.Equal(t, []windlassv1.AutoRollback_Condition{
+		windlassv1.AutoRollback_CONDITION_CRASH, windlassv1.AutoRollback_CONDITION_ANALYSIS,
+	}, f.Rollout.AutoRollback.Conditions)
+}
+
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"no name":              {"command: [x]", "app: missing: give the app a name"},
@@ -128,6 +159,11 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 		"rollout, misspelt":    {"app: a\nrollout: {maxSurg: 1}", "rollout.maxSurg: no such field: did you mean maxSurge?"},
 		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blue-green"},
 		"rollout, wave":        {"app: a\nrollout: {waves: [{bakeTime: 10}]}", "rollout.waves[0].bakeTime: 10 has no unit"},
+		"no condition":         {"app: a\nrollout: {autoRollback: {conditions: [rain]}}", "rollout.autoRollback.conditions[0]: rain is no choice: use crash or image or unschedulable"},
+		"freeze, no mapping":   {"app: a\nfreeze: weekends", "freeze: want a mapping, got weekends"},
+		"freeze, no window":    {"app: a\nfreeze: {reason: x, weekly: [Fri]}", "freeze.weekly[0]: \"Fri\": write \"Fri 16:00 - Mon 08:00\""},
+		"freeze, no time":      {"app: a\nfreeze: {reason: x, until: tomorrow}", "freeze.until: \"tomorrow\": write it as 2026-12-24T18:00:00Z"},
+		"freeze, no zone":      {"app: a\nfreeze: {reason: x, timeZone: Atlantis}", "freeze.timeZone: Atlantis names no time zone"},
 		"fraction":             {"app: a\nreplicas: 1.5", "replicas: 1.5 is not a whole number"},
 		"huge":                 {"app: a\nreplicas: 99999999999", "replicas: 99999999999 is not a whole number in range"},
 		"text for a number":    {"app: a\nreplicas: two", "replicas: want a whole number, got two"},

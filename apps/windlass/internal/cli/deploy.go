@@ -24,9 +24,10 @@ what is live already makes no version; one that differs in replicas alone scales
 
 The file is YAML or JSON: "app" is its name ("project" and "environment" default to
 the context's), "rollout" how it moves to new versions (a RolloutPolicy; without it
-all regions move at once), the rest are the fields of a DeploymentSpec. "overrides"
-among them say what is different in some regions, by name or by label: replicas,
-resources, args or extraArgs, env and secrets.
+region by region, with a small surge, and back by itself), "freeze" when it does not
+(a FileFreeze), the rest are the fields of a DeploymentSpec. "overrides" among them say
+what is different in some regions, by name or by label: replicas, resources, args or
+extraArgs, env and secrets.
 
 Exit code: 0 ready (or accepted with --wait=false), 1 failed or refused, 3 still
 under way when --patience ended.`,
@@ -55,7 +56,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, wait, dry
 	if err := a.showChanges(ctx, path, f.Spec); err != nil || dryRun {
 		return err
 	}
-	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, OverrideFreeze: override})
+	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, OverrideFreeze: override})
 	if err != nil {
 		return err
 	}

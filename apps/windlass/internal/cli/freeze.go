@@ -20,7 +20,11 @@ func (a *app) freezeCommand() *cobra.Command {
 project or of an app. A deploy is refused or, with --hold, accepted and held until the
 freeze is over. What has begun goes on; scaling, rolling back, aborting and deleting are
 never frozen. A new value of a secret that a frozen app runs with is refused, since it
-replaces instances. Owners start what is frozen with --override-freeze "why".`,
+replaces instances. Owners start what is frozen with --override-freeze "why".
+
+An app's file may have a freeze of its own, a block "freeze" with reason, onStart, from,
+until, weekly and timeZone. It is set by deploying the file, and lifted by deploying one
+without it: that is never frozen by it. List tells where each freeze comes from.`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,
@@ -134,11 +138,11 @@ func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeR
 		req.Until = now.Add(f.lasts).UnixMilli()
 	}
 	for _, text := range f.weekly {
-		start, end, ok := strings.Cut(text, "-")
-		if !ok {
-			return nil, fmt.Errorf(`--weekly=%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, text)
+		window, err := weeklyWindow(text)
+		if err != nil {
+			return nil, fmt.Errorf("--weekly=%w", err)
 		}
-		req.Weekly = append(req.Weekly, &windlassv1.WeeklyWindow{Start: strings.TrimSpace(start), End: strings.TrimSpace(end)})
+		req.Weekly = append(req.Weekly, window)
 	}
 	if len(req.Weekly) > 0 {
 		req.TimeZone = f.zone
@@ -151,19 +155,37 @@ func moment(flag, text string, zone *time.Location) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
+	at, err := clockTime(text, zone)
+	if err != nil {
+		return 0, fmt.Errorf("--%s=%w", flag, err)
+	}
+	return at, nil
+}
+
+// clockTime reads a time, in unix ms.
+func clockTime(text string, zone *time.Location) (int64, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02"} {
 		if at, err := time.ParseInLocation(layout, text, zone); err == nil {
 			return at.UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf(`--%s=%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, flag, text)
+	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, clip(text))
+}
+
+// weeklyWindow reads a window that comes back.
+func weeklyWindow(text string) (*windlassv1.WeeklyWindow, error) {
+	start, end, ok := strings.Cut(text, "-")
+	if !ok {
+		return nil, fmt.Errorf(`%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, clip(text))
+	}
+	return &windlassv1.WeeklyWindow{Start: strings.TrimSpace(start), End: strings.TrimSpace(end)}, nil
 }
 
 func freezeTable(w *tabwriter.Writer, all []*windlassv1.Freeze) {
-	row(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "SET BY", "REASON")
+	row(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "COMES FROM", "SET BY", "REASON")
 	for _, f := range all {
 		row(w, f.Name, freezeScope(f), map[bool]string{true: "held", false: "refused"}[f.OnStart == windlassv1.Freeze_ON_START_HOLD],
-			freezeState(f), freezeTimes(f), dash(f.SetBy), firstLine(f.Reason))
+			freezeState(f), freezeTimes(f), map[bool]string{true: "app's file", false: "freeze set"}[f.FromFile], dash(f.SetBy), firstLine(f.Reason))
 	}
 }
 

@@ -53,13 +53,13 @@ func TestFreezesAreListedWithWhatTheyDoAndWhen(t *testing.T) {
 	freezeTable(w, []*windlassv1.Freeze{
 		{Name: "incident", Reason: "4711", OnStart: windlassv1.Freeze_ON_START_REFUSE, InForce: true, From: 1, SetBy: "olga"},
 		{Name: "nights", App: "default/production/chat", OnStart: windlassv1.Freeze_ON_START_HOLD, NextAt: later, Weekly: []*windlassv1.WeeklyWindow{{Start: "22:00", End: "06:00"}}, TimeZone: "UTC"},
-		{Name: "old", Project: "lab", Until: 5},
+		{Name: "old", Project: "lab", Until: 5, FromFile: true},
 	})
 	require.NoError(t, w.Flush())
-	require.Regexp(t, `incident +workspace +refused +in force +from .* +olga +4711`, b.String())
+	require.Regexp(t, `incident +workspace +refused +in force +from .* +freeze set +olga +4711`, b.String())
 	require.Regexp(t, `nights +app default/production/chat +held +again at `, b.String())
 	require.Contains(t, b.String(), ", 22:00 - 06:00 UTC")
-	require.Regexp(t, `old +project lab +refused +over`, b.String())
+	require.Regexp(t, `old +project lab +refused +over .* app's file`, b.String())
 }
 
 func TestTheStatusOfARolloutTellsWhichFreezeHoldsIt(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -37,16 +38,28 @@ back. Each may be given twice.`,
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
-		a.steer("promote APP", "Accept the new version where it waits, and go on", "promoted",
-			func(ctx context.Context, path, why string) (proto.Message, error) {
-				return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why})
-			}),
+		a.promoteCommand(),
 		a.approveCommand(),
 		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
 			func(ctx context.Context, path, why string) (proto.Message, error) {
 				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 	)
+}
+
+func (a *app) promoteCommand() *cobra.Command {
+	var full bool
+	c := a.steer("promote APP", "Accept the new version where it waits, and go on", "promoted",
+		func(ctx context.Context, path, why string) (proto.Message, error) {
+			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why, Full: full})
+		})
+	c.Long = `Promote has the regions go on that wait at a step, whatever the step waits for but an
+approval. Where a failed analysis paused the rollout it accepts what failed.
+
+With --full the rollout goes past all steps, pauses, analysis and bake times that are
+left, in regions whose turn has yet to come, too; never past an approval.`
+	c.Flags().BoolVar(&full, "full", false, "past all that is left, but approvals")
+	return c
 }
 
 func (a *app) approveCommand() *cobra.Command {
@@ -303,7 +316,32 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	if wait := p.GetWaitForCapacity().AsDuration(); wait > 0 {
 		parts = append(parts, "waits for room for "+short(wait)+" at most")
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(append(parts, limitsText(p)...), ", ")
+}
+
+// limitsText is what a policy goes back for, and for how long it waits, where it says so.
+func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
+	auto := p.GetAutoRollback()
+	switch {
+	case auto != nil && auto.Enabled != nil && !auto.GetEnabled():
+		parts = append(parts, "auto rollback off")
+	case len(auto.GetConditions()) > 0:
+		var names []string
+		for _, on := range auto.GetConditions() {
+			names = append(names, word(on, "CONDITION_"))
+		}
+		parts = append(parts, "auto rollback on "+strings.Join(names, " and ")+" alone")
+	}
+	d := p.GetDeadlines()
+	for _, limit := range []struct {
+		name string
+		of   *durationpb.Duration
+	}{{"progress", d.GetProgress()}, {"unschedulable", d.GetUnschedulable()}, {"image", d.GetImage()}, {"crash", d.GetCrash()}} {
+		if limit.of != nil {
+			parts = append(parts, "deadline "+limit.name+" "+short(limit.of.AsDuration()))
+		}
+	}
+	return parts
 }
 
 // counts are replicas that are ready, of those that the region was told to run.

@@ -804,8 +804,11 @@ type DeployRequest struct {
 	// Why it is to start although a freeze is in force; it takes an owner. Of a version that
 	// is held already it starts the rollout.
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The app's own freeze from now on; absent: the one that came with an earlier version of
+	// the file is lifted. A change of it alone makes no version, and is never frozen.
+	Freeze        *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeployRequest) Reset() {
@@ -871,6 +874,13 @@ func (x *DeployRequest) GetOverrideFreeze() string {
 		return x.OverrideFreeze
 	}
 	return ""
+}
+
+func (x *DeployRequest) GetFreeze() *FileFreeze {
+	if x != nil {
+		return x.Freeze
+	}
+	return nil
 }
 
 type DeployResponse struct {
@@ -1690,7 +1700,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12/\n" +
 	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"7\n" +
 	"\x11DeleteAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\x82\x02\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xb3\x02\n" +
 	"\rDeployRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1698,7 +1708,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x04spec\x18\x03 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x121\n" +
 	"\x0foverride_freeze\x18\n" +
-	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"\xe8\x01\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x12/\n" +
+	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\xe8\x01\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -1833,16 +1844,17 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	(*PageRequest)(nil),            // 28: windlass.v1.PageRequest
 	(*PageResponse)(nil),           // 29: windlass.v1.PageResponse
 	(*DeploymentSpec)(nil),         // 30: windlass.v1.DeploymentSpec
-	(*FreezeHold)(nil),             // 31: windlass.v1.FreezeHold
-	(*Deployment)(nil),             // 32: windlass.v1.Deployment
-	(*Rollout)(nil),                // 33: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 34: windlass.v1.HistoryEntry
-	(*PlanDeployRequest)(nil),      // 35: windlass.v1.PlanDeployRequest
-	(*PinVersionRequest)(nil),      // 36: windlass.v1.PinVersionRequest
-	(*UnpinVersionRequest)(nil),    // 37: windlass.v1.UnpinVersionRequest
-	(*PlanDeployResponse)(nil),     // 38: windlass.v1.PlanDeployResponse
-	(*PinVersionResponse)(nil),     // 39: windlass.v1.PinVersionResponse
-	(*UnpinVersionResponse)(nil),   // 40: windlass.v1.UnpinVersionResponse
+	(*FileFreeze)(nil),             // 31: windlass.v1.FileFreeze
+	(*FreezeHold)(nil),             // 32: windlass.v1.FreezeHold
+	(*Deployment)(nil),             // 33: windlass.v1.Deployment
+	(*Rollout)(nil),                // 34: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 35: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 36: windlass.v1.PlanDeployRequest
+	(*PinVersionRequest)(nil),      // 37: windlass.v1.PinVersionRequest
+	(*UnpinVersionRequest)(nil),    // 38: windlass.v1.UnpinVersionRequest
+	(*PlanDeployResponse)(nil),     // 39: windlass.v1.PlanDeployResponse
+	(*PinVersionResponse)(nil),     // 40: windlass.v1.PinVersionResponse
+	(*UnpinVersionResponse)(nil),   // 41: windlass.v1.UnpinVersionResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
@@ -1861,51 +1873,52 @@ var file_windlass_v1_app_proto_depIdxs = []int32{
 	27, // 13: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
 	30, // 14: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
 	25, // 15: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	31, // 16: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
-	27, // 17: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 18: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	27, // 19: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	23, // 20: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	31, // 21: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
-	27, // 22: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	27, // 23: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 24: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	32, // 25: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	33, // 26: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	34, // 27: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	1,  // 28: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	3,  // 29: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	5,  // 30: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	7,  // 31: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	9,  // 32: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	11, // 33: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	35, // 34: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
-	13, // 35: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 36: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 37: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 38: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	36, // 39: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
-	37, // 40: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
-	21, // 41: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 42: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 43: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 44: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 45: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 46: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 47: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	38, // 48: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
-	14, // 49: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 50: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 51: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 52: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	39, // 53: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
-	40, // 54: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
-	22, // 55: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	42, // [42:56] is the sub-list for method output_type
-	28, // [28:42] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	31, // 16: windlass.v1.DeployRequest.freeze:type_name -> windlass.v1.FileFreeze
+	32, // 17: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
+	27, // 18: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 19: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	27, // 20: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	23, // 21: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	32, // 22: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
+	27, // 23: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	27, // 24: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 25: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	33, // 26: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	34, // 27: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	35, // 28: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	1,  // 29: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	3,  // 30: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	5,  // 31: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	7,  // 32: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	9,  // 33: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	11, // 34: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	36, // 35: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	13, // 36: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	15, // 37: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	17, // 38: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	19, // 39: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	37, // 40: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
+	38, // 41: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
+	21, // 42: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	2,  // 43: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	4,  // 44: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	6,  // 45: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	8,  // 46: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	10, // 47: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	12, // 48: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	39, // 49: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	14, // 50: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	16, // 51: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	18, // 52: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	20, // 53: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	40, // 54: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
+	41, // 55: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
+	22, // 56: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	43, // [43:57] is the sub-list for method output_type
+	29, // [29:43] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }

@@ -96,6 +96,8 @@ const (
 	ErrorReason_ERROR_REASON_PIN_IN_ROLLOUT ErrorReason = 37
 	// The version is not pinned.
 	ErrorReason_ERROR_REASON_NOT_PINNED ErrorReason = 38
+	// The freeze comes from an app's file: it is changed and lifted there.
+	ErrorReason_ERROR_REASON_FREEZE_OF_FILE ErrorReason = 30
 )
 
 // Enum value maps for ErrorReason.
@@ -132,6 +134,7 @@ var (
 		36: "ERROR_REASON_PIN_WEIGHTS",
 		37: "ERROR_REASON_PIN_IN_ROLLOUT",
 		38: "ERROR_REASON_NOT_PINNED",
+		30: "ERROR_REASON_FREEZE_OF_FILE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -165,6 +168,7 @@ var (
 		"ERROR_REASON_PIN_WEIGHTS":             36,
 		"ERROR_REASON_PIN_IN_ROLLOUT":          37,
 		"ERROR_REASON_NOT_PINNED":              38,
+		"ERROR_REASON_FREEZE_OF_FILE":          30,
 	}
 )
 
@@ -961,7 +965,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xee\a\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\x8f\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -994,7 +998,8 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x18ERROR_REASON_PIN_IS_LIVE\x10#\x12\x1c\n" +
 	"\x18ERROR_REASON_PIN_WEIGHTS\x10$\x12\x1f\n" +
 	"\x1bERROR_REASON_PIN_IN_ROLLOUT\x10%\x12\x1b\n" +
-	"\x17ERROR_REASON_NOT_PINNED\x10&*\xb7\x01\n" +
+	"\x17ERROR_REASON_NOT_PINNED\x10&\x12\x1f\n" +
+	"\x1bERROR_REASON_FREEZE_OF_FILE\x10\x1e*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

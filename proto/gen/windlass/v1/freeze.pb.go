@@ -97,7 +97,9 @@ type Freeze struct {
 	InForce      bool  `protobuf:"varint,13,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	InForceUntil int64 `protobuf:"varint,14,opt,name=in_force_until,json=inForceUntil,proto3" json:"in_force_until,omitempty"`
 	// When it is in force next, if it is not now; 0: never.
-	NextAt        int64 `protobuf:"varint,15,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	NextAt int64 `protobuf:"varint,15,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	// It comes from the app's file (DeployRequest.freeze), and changes and goes with it.
+	FromFile      bool `protobuf:"varint,30,opt,name=from_file,json=fromFile,proto3" json:"from_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +239,109 @@ func (x *Freeze) GetNextAt() int64 {
 	return 0
 }
 
+func (x *Freeze) GetFromFile() bool {
+	if x != nil {
+		return x.FromFile
+	}
+	return false
+}
+
+// FileFreeze is a freeze of one app as the app's file has it. Its name is the app's and the
+// end of the app's id.
+//
+// What counts for a deploy is the file that is deployed: without the block the freeze is
+// lifted and keeps that deploy from nothing, and with a new one that deploy is judged by
+// the new one. So a file can always lift what a file has set. What nobody is to lift by a
+// file is set with SetFreeze. SetFreeze and LiftFreeze refuse what comes from a file:
+// ERROR_REASON_FREEZE_OF_FILE.
+type FileFreeze struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shown to everybody whom it keeps from starting something.
+	Reason  string         `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	OnStart Freeze_OnStart `protobuf:"varint,2,opt,name=on_start,json=onStart,proto3,enum=windlass.v1.Freeze_OnStart" json:"on_start,omitempty"`
+	// Unix ms; 0: from when it is first deployed.
+	From int64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Unix ms; 0: until it leaves the file. One that has ended is as none.
+	Until  int64           `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	Weekly []*WeeklyWindow `protobuf:"bytes,5,rep,name=weekly,proto3" json:"weekly,omitempty"`
+	// Of weekly windows, by its name in the time zone database: "Europe/London".
+	TimeZone      string `protobuf:"bytes,6,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileFreeze) Reset() {
+	*x = FileFreeze{}
+	mi := &file_windlass_v1_freeze_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileFreeze) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileFreeze) ProtoMessage() {}
+
+func (x *FileFreeze) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_freeze_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileFreeze.ProtoReflect.Descriptor instead.
+func (*FileFreeze) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *FileFreeze) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FileFreeze) GetOnStart() Freeze_OnStart {
+	if x != nil {
+		return x.OnStart
+	}
+	return Freeze_ON_START_UNSPECIFIED
+}
+
+func (x *FileFreeze) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *FileFreeze) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *FileFreeze) GetWeekly() []*WeeklyWindow {
+	if x != nil {
+		return x.Weekly
+	}
+	return nil
+}
+
+func (x *FileFreeze) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
 // WeeklyWindow comes back every week, or every day, from start until end by the clocks of
 // the freeze's time zone. A time that comes twice where clocks are put back is the first
 // one of a start and the second one of an end. One that they skip is moved by as much as
@@ -254,7 +359,7 @@ type WeeklyWindow struct {
 
 func (x *WeeklyWindow) Reset() {
 	*x = WeeklyWindow{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[1]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +371,7 @@ func (x *WeeklyWindow) String() string {
 func (*WeeklyWindow) ProtoMessage() {}
 
 func (x *WeeklyWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[1]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +384,7 @@ func (x *WeeklyWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeeklyWindow.ProtoReflect.Descriptor instead.
 func (*WeeklyWindow) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WeeklyWindow) GetStart() string {
@@ -313,7 +418,7 @@ type FreezeHold struct {
 
 func (x *FreezeHold) Reset() {
 	*x = FreezeHold{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[2]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +430,7 @@ func (x *FreezeHold) String() string {
 func (*FreezeHold) ProtoMessage() {}
 
 func (x *FreezeHold) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[2]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +443,7 @@ func (x *FreezeHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeHold.ProtoReflect.Descriptor instead.
 func (*FreezeHold) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FreezeHold) GetFreeze() string {
@@ -398,7 +503,7 @@ type SetFreezeRequest struct {
 
 func (x *SetFreezeRequest) Reset() {
 	*x = SetFreezeRequest{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[3]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +515,7 @@ func (x *SetFreezeRequest) String() string {
 func (*SetFreezeRequest) ProtoMessage() {}
 
 func (x *SetFreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[3]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +528,7 @@ func (x *SetFreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFreezeRequest.ProtoReflect.Descriptor instead.
 func (*SetFreezeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SetFreezeRequest) GetMutation() *Mutation {
@@ -505,7 +610,7 @@ type SetFreezeResponse struct {
 
 func (x *SetFreezeResponse) Reset() {
 	*x = SetFreezeResponse{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[4]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +622,7 @@ func (x *SetFreezeResponse) String() string {
 func (*SetFreezeResponse) ProtoMessage() {}
 
 func (x *SetFreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[4]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +635,7 @@ func (x *SetFreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFreezeResponse.ProtoReflect.Descriptor instead.
 func (*SetFreezeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SetFreezeResponse) GetFreeze() *Freeze {
@@ -549,7 +654,7 @@ type ListFreezesRequest struct {
 
 func (x *ListFreezesRequest) Reset() {
 	*x = ListFreezesRequest{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[5]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +666,7 @@ func (x *ListFreezesRequest) String() string {
 func (*ListFreezesRequest) ProtoMessage() {}
 
 func (x *ListFreezesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[5]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +679,7 @@ func (x *ListFreezesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFreezesRequest.ProtoReflect.Descriptor instead.
 func (*ListFreezesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListFreezesRequest) GetPage() *PageRequest {
@@ -594,7 +699,7 @@ type ListFreezesResponse struct {
 
 func (x *ListFreezesResponse) Reset() {
 	*x = ListFreezesResponse{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[6]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +711,7 @@ func (x *ListFreezesResponse) String() string {
 func (*ListFreezesResponse) ProtoMessage() {}
 
 func (x *ListFreezesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[6]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +724,7 @@ func (x *ListFreezesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFreezesResponse.ProtoReflect.Descriptor instead.
 func (*ListFreezesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListFreezesResponse) GetFreezes() []*Freeze {
@@ -646,7 +751,7 @@ type LiftFreezeRequest struct {
 
 func (x *LiftFreezeRequest) Reset() {
 	*x = LiftFreezeRequest{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[7]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +763,7 @@ func (x *LiftFreezeRequest) String() string {
 func (*LiftFreezeRequest) ProtoMessage() {}
 
 func (x *LiftFreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[7]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +776,7 @@ func (x *LiftFreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiftFreezeRequest.ProtoReflect.Descriptor instead.
 func (*LiftFreezeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LiftFreezeRequest) GetMutation() *Mutation {
@@ -698,7 +803,7 @@ type LiftFreezeResponse struct {
 
 func (x *LiftFreezeResponse) Reset() {
 	*x = LiftFreezeResponse{}
-	mi := &file_windlass_v1_freeze_proto_msgTypes[8]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +815,7 @@ func (x *LiftFreezeResponse) String() string {
 func (*LiftFreezeResponse) ProtoMessage() {}
 
 func (x *LiftFreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_freeze_proto_msgTypes[8]
+	mi := &file_windlass_v1_freeze_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +828,7 @@ func (x *LiftFreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiftFreezeResponse.ProtoReflect.Descriptor instead.
 func (*LiftFreezeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LiftFreezeResponse) GetAppIds() []string {
@@ -737,7 +842,7 @@ var File_windlass_v1_freeze_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_freeze_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/freeze.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xf7\x03\n" +
+	"\x18windlass/v1/freeze.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x94\x04\n" +
 	"\x06Freeze\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -754,11 +859,21 @@ const file_windlass_v1_freeze_proto_rawDesc = "" +
 	"\x06set_at\x18\f \x01(\x03R\x05setAt\x12\x19\n" +
 	"\bin_force\x18\r \x01(\bR\ainForce\x12$\n" +
 	"\x0ein_force_until\x18\x0e \x01(\x03R\finForceUntil\x12\x17\n" +
-	"\anext_at\x18\x0f \x01(\x03R\x06nextAt\"K\n" +
+	"\anext_at\x18\x0f \x01(\x03R\x06nextAt\x12\x1b\n" +
+	"\tfrom_file\x18\x1e \x01(\bR\bfromFile\"K\n" +
 	"\aOnStart\x12\x18\n" +
 	"\x14ON_START_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fON_START_REFUSE\x10\x01\x12\x11\n" +
-	"\rON_START_HOLD\x10\x02\"\xc8\x01\n" +
+	"\rON_START_HOLD\x10\x02\"\x91\x02\n" +
+	"\n" +
+	"FileFreeze\x12\"\n" +
+	"\x06reason\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x12@\n" +
+	"\bon_start\x18\x02 \x01(\x0e2\x1b.windlass.v1.Freeze.OnStartB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonStart\x12\x1b\n" +
+	"\x04from\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x04from\x12\x1d\n" +
+	"\x05until\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05until\x12;\n" +
+	"\x06weekly\x18\x05 \x03(\v2\x19.windlass.v1.WeeklyWindowB\b\xbaH\x05\x92\x01\x02\x10\x15R\x06weekly\x12$\n" +
+	"\ttime_zone\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\btimeZone\"\xc8\x01\n" +
 	"\fWeeklyWindow\x12]\n" +
 	"\x05start\x18\x01 \x01(\tBG\xbaHDrB2@^((Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?([01][0-9]|2[0-3]):[0-5][0-9]$R\x05start\x12Y\n" +
 	"\x03end\x18\x02 \x01(\tBG\xbaHDrB2@^((Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?([01][0-9]|2[0-3]):[0-5][0-9]$R\x03end\"~\n" +
@@ -814,44 +929,47 @@ func file_windlass_v1_freeze_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_freeze_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_v1_freeze_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_windlass_v1_freeze_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_windlass_v1_freeze_proto_goTypes = []any{
 	(Freeze_OnStart)(0),         // 0: windlass.v1.Freeze.OnStart
 	(*Freeze)(nil),              // 1: windlass.v1.Freeze
-	(*WeeklyWindow)(nil),        // 2: windlass.v1.WeeklyWindow
-	(*FreezeHold)(nil),          // 3: windlass.v1.FreezeHold
-	(*SetFreezeRequest)(nil),    // 4: windlass.v1.SetFreezeRequest
-	(*SetFreezeResponse)(nil),   // 5: windlass.v1.SetFreezeResponse
-	(*ListFreezesRequest)(nil),  // 6: windlass.v1.ListFreezesRequest
-	(*ListFreezesResponse)(nil), // 7: windlass.v1.ListFreezesResponse
-	(*LiftFreezeRequest)(nil),   // 8: windlass.v1.LiftFreezeRequest
-	(*LiftFreezeResponse)(nil),  // 9: windlass.v1.LiftFreezeResponse
-	(*Mutation)(nil),            // 10: windlass.v1.Mutation
-	(*PageRequest)(nil),         // 11: windlass.v1.PageRequest
-	(*PageResponse)(nil),        // 12: windlass.v1.PageResponse
+	(*FileFreeze)(nil),          // 2: windlass.v1.FileFreeze
+	(*WeeklyWindow)(nil),        // 3: windlass.v1.WeeklyWindow
+	(*FreezeHold)(nil),          // 4: windlass.v1.FreezeHold
+	(*SetFreezeRequest)(nil),    // 5: windlass.v1.SetFreezeRequest
+	(*SetFreezeResponse)(nil),   // 6: windlass.v1.SetFreezeResponse
+	(*ListFreezesRequest)(nil),  // 7: windlass.v1.ListFreezesRequest
+	(*ListFreezesResponse)(nil), // 8: windlass.v1.ListFreezesResponse
+	(*LiftFreezeRequest)(nil),   // 9: windlass.v1.LiftFreezeRequest
+	(*LiftFreezeResponse)(nil),  // 10: windlass.v1.LiftFreezeResponse
+	(*Mutation)(nil),            // 11: windlass.v1.Mutation
+	(*PageRequest)(nil),         // 12: windlass.v1.PageRequest
+	(*PageResponse)(nil),        // 13: windlass.v1.PageResponse
 }
 var file_windlass_v1_freeze_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.Freeze.on_start:type_name -> windlass.v1.Freeze.OnStart
-	2,  // 1: windlass.v1.Freeze.weekly:type_name -> windlass.v1.WeeklyWindow
-	10, // 2: windlass.v1.SetFreezeRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 3: windlass.v1.SetFreezeRequest.on_start:type_name -> windlass.v1.Freeze.OnStart
-	2,  // 4: windlass.v1.SetFreezeRequest.weekly:type_name -> windlass.v1.WeeklyWindow
-	1,  // 5: windlass.v1.SetFreezeResponse.freeze:type_name -> windlass.v1.Freeze
-	11, // 6: windlass.v1.ListFreezesRequest.page:type_name -> windlass.v1.PageRequest
-	1,  // 7: windlass.v1.ListFreezesResponse.freezes:type_name -> windlass.v1.Freeze
-	12, // 8: windlass.v1.ListFreezesResponse.page:type_name -> windlass.v1.PageResponse
-	10, // 9: windlass.v1.LiftFreezeRequest.mutation:type_name -> windlass.v1.Mutation
-	4,  // 10: windlass.v1.FreezeService.SetFreeze:input_type -> windlass.v1.SetFreezeRequest
-	6,  // 11: windlass.v1.FreezeService.ListFreezes:input_type -> windlass.v1.ListFreezesRequest
-	8,  // 12: windlass.v1.FreezeService.LiftFreeze:input_type -> windlass.v1.LiftFreezeRequest
-	5,  // 13: windlass.v1.FreezeService.SetFreeze:output_type -> windlass.v1.SetFreezeResponse
-	7,  // 14: windlass.v1.FreezeService.ListFreezes:output_type -> windlass.v1.ListFreezesResponse
-	9,  // 15: windlass.v1.FreezeService.LiftFreeze:output_type -> windlass.v1.LiftFreezeResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	3,  // 1: windlass.v1.Freeze.weekly:type_name -> windlass.v1.WeeklyWindow
+	0,  // 2: windlass.v1.FileFreeze.on_start:type_name -> windlass.v1.Freeze.OnStart
+	3,  // 3: windlass.v1.FileFreeze.weekly:type_name -> windlass.v1.WeeklyWindow
+	11, // 4: windlass.v1.SetFreezeRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 5: windlass.v1.SetFreezeRequest.on_start:type_name -> windlass.v1.Freeze.OnStart
+	3,  // 6: windlass.v1.SetFreezeRequest.weekly:type_name -> windlass.v1.WeeklyWindow
+	1,  // 7: windlass.v1.SetFreezeResponse.freeze:type_name -> windlass.v1.Freeze
+	12, // 8: windlass.v1.ListFreezesRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 9: windlass.v1.ListFreezesResponse.freezes:type_name -> windlass.v1.Freeze
+	13, // 10: windlass.v1.ListFreezesResponse.page:type_name -> windlass.v1.PageResponse
+	11, // 11: windlass.v1.LiftFreezeRequest.mutation:type_name -> windlass.v1.Mutation
+	5,  // 12: windlass.v1.FreezeService.SetFreeze:input_type -> windlass.v1.SetFreezeRequest
+	7,  // 13: windlass.v1.FreezeService.ListFreezes:input_type -> windlass.v1.ListFreezesRequest
+	9,  // 14: windlass.v1.FreezeService.LiftFreeze:input_type -> windlass.v1.LiftFreezeRequest
+	6,  // 15: windlass.v1.FreezeService.SetFreeze:output_type -> windlass.v1.SetFreezeResponse
+	8,  // 16: windlass.v1.FreezeService.ListFreezes:output_type -> windlass.v1.ListFreezesResponse
+	10, // 17: windlass.v1.FreezeService.LiftFreeze:output_type -> windlass.v1.LiftFreezeResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_freeze_proto_init() }
@@ -866,7 +984,7 @@ func file_windlass_v1_freeze_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_freeze_proto_rawDesc), len(file_windlass_v1_freeze_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -85,6 +85,74 @@ func (RolloutPolicy_Strategy) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{0, 0}
 }
 
+type AutoRollback_Condition int32
+
+const (
+	AutoRollback_CONDITION_UNSPECIFIED AutoRollback_Condition = 0
+	// Instances crash again and again, or for a cause that no retry mends; or the region
+	// refuses the version.
+	AutoRollback_CONDITION_CRASH AutoRollback_Condition = 1
+	// The image cannot be pulled.
+	AutoRollback_CONDITION_IMAGE AutoRollback_Condition = 2
+	// There is no room for an instance (Unschedulable, QuotaExceeded).
+	AutoRollback_CONDITION_UNSCHEDULABLE AutoRollback_Condition = 3
+	// A region makes no progress for as long as deadlines.progress says.
+	AutoRollback_CONDITION_PROGRESS AutoRollback_Condition = 4
+	// The analysis failed, or was inconclusive for longer than its hold_limit.
+	AutoRollback_CONDITION_ANALYSIS AutoRollback_Condition = 5
+	// The region is out of reach, and its wave's on_unreachable is fail.
+	AutoRollback_CONDITION_UNREACHABLE AutoRollback_Condition = 6
+)
+
+// Enum value maps for AutoRollback_Condition.
+var (
+	AutoRollback_Condition_name = map[int32]string{
+		0: "CONDITION_UNSPECIFIED",
+		1: "CONDITION_CRASH",
+		2: "CONDITION_IMAGE",
+		3: "CONDITION_UNSCHEDULABLE",
+		4: "CONDITION_PROGRESS",
+		5: "CONDITION_ANALYSIS",
+		6: "CONDITION_UNREACHABLE",
+	}
+	AutoRollback_Condition_value = map[string]int32{
+		"CONDITION_UNSPECIFIED":   0,
+		"CONDITION_CRASH":         1,
+		"CONDITION_IMAGE":         2,
+		"CONDITION_UNSCHEDULABLE": 3,
+		"CONDITION_PROGRESS":      4,
+		"CONDITION_ANALYSIS":      5,
+		"CONDITION_UNREACHABLE":   6,
+	}
+)
+
+func (x AutoRollback_Condition) Enum() *AutoRollback_Condition {
+	p := new(AutoRollback_Condition)
+	*p = x
+	return p
+}
+
+func (x AutoRollback_Condition) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AutoRollback_Condition) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_rollout_proto_enumTypes[1].Descriptor()
+}
+
+func (AutoRollback_Condition) Type() protoreflect.EnumType {
+	return &file_windlass_v1_rollout_proto_enumTypes[1]
+}
+
+func (x AutoRollback_Condition) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AutoRollback_Condition.Descriptor instead.
+func (AutoRollback_Condition) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
+}
+
 // Figures of well-known model servers, from series that have the labels
 // windlass_deployment (the deployment's id) and windlass_region (the region's name).
 type AnalysisCheck_Template int32
@@ -135,11 +203,11 @@ func (x AnalysisCheck_Template) String() string {
 }
 
 func (AnalysisCheck_Template) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[1].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[2].Descriptor()
 }
 
 func (AnalysisCheck_Template) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[1]
+	return &file_windlass_v1_rollout_proto_enumTypes[2]
 }
 
 func (x AnalysisCheck_Template) Number() protoreflect.EnumNumber {
@@ -148,7 +216,7 @@ func (x AnalysisCheck_Template) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AnalysisCheck_Template.Descriptor instead.
 func (AnalysisCheck_Template) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type CheckProgress_State int32
@@ -193,11 +261,11 @@ func (x CheckProgress_State) String() string {
 }
 
 func (CheckProgress_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[2].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[3].Descriptor()
 }
 
 func (CheckProgress_State) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[2]
+	return &file_windlass_v1_rollout_proto_enumTypes[3]
 }
 
 func (x CheckProgress_State) Number() protoreflect.EnumNumber {
@@ -206,7 +274,7 @@ func (x CheckProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckProgress_State.Descriptor instead.
 func (CheckProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 0}
 }
 
 type Wave_OnFailure int32
@@ -249,11 +317,11 @@ func (x Wave_OnFailure) String() string {
 }
 
 func (Wave_OnFailure) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[3].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[4].Descriptor()
 }
 
 func (Wave_OnFailure) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[3]
+	return &file_windlass_v1_rollout_proto_enumTypes[4]
 }
 
 func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
@@ -262,7 +330,7 @@ func (x Wave_OnFailure) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnFailure.Descriptor instead.
 func (Wave_OnFailure) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type Wave_OnUnreachable int32
@@ -312,11 +380,11 @@ func (x Wave_OnUnreachable) String() string {
 }
 
 func (Wave_OnUnreachable) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[4].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[5].Descriptor()
 }
 
 func (Wave_OnUnreachable) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[4]
+	return &file_windlass_v1_rollout_proto_enumTypes[5]
 }
 
 func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
@@ -325,7 +393,7 @@ func (x Wave_OnUnreachable) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Wave_OnUnreachable.Descriptor instead.
 func (Wave_OnUnreachable) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9, 1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11, 1}
 }
 
 type WaveProgress_State int32
@@ -368,11 +436,11 @@ func (x WaveProgress_State) String() string {
 }
 
 func (WaveProgress_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[5].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[6].Descriptor()
 }
 
 func (WaveProgress_State) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[5]
+	return &file_windlass_v1_rollout_proto_enumTypes[6]
 }
 
 func (x WaveProgress_State) Number() protoreflect.EnumNumber {
@@ -381,7 +449,7 @@ func (x WaveProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaveProgress_State.Descriptor instead.
 func (WaveProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type RegionProgress_State int32
@@ -436,11 +504,11 @@ func (x RegionProgress_State) String() string {
 }
 
 func (RegionProgress_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_rollout_proto_enumTypes[6].Descriptor()
+	return file_windlass_v1_rollout_proto_enumTypes[7].Descriptor()
 }
 
 func (RegionProgress_State) Type() protoreflect.EnumType {
-	return &file_windlass_v1_rollout_proto_enumTypes[6]
+	return &file_windlass_v1_rollout_proto_enumTypes[7]
 }
 
 func (x RegionProgress_State) Number() protoreflect.EnumNumber {
@@ -449,7 +517,7 @@ func (x RegionProgress_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RegionProgress_State.Descriptor instead.
 func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
@@ -498,7 +566,11 @@ type RolloutPolicy struct {
 	WaitForCapacity *durationpb.Duration `protobuf:"bytes,21,opt,name=wait_for_capacity,json=waitForCapacity,proto3" json:"wait_for_capacity,omitempty"`
 	// Of blue-green: who has to approve in each region before it is promoted. Goes with
 	// promotion "auto" and "auto after", and not with "manual", of which it is a stricter form.
-	Approval      *Approval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
+	// What makes it go back by itself. Absent: every failure, as its wave's on_failure says.
+	AutoRollback *AutoRollback `protobuf:"bytes,22,opt,name=auto_rollback,json=autoRollback,proto3" json:"auto_rollback,omitempty"`
+	// How long what keeps a region from its new version may last. Absent: each as it says.
+	Deadlines     *Deadlines `protobuf:"bytes,23,opt,name=deadlines,proto3" json:"deadlines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,6 +682,158 @@ func (x *RolloutPolicy) GetApproval() *Approval {
 	return nil
 }
 
+func (x *RolloutPolicy) GetAutoRollback() *AutoRollback {
+	if x != nil {
+		return x.AutoRollback
+	}
+	return nil
+}
+
+func (x *RolloutPolicy) GetDeadlines() *Deadlines {
+	if x != nil {
+		return x.Deadlines
+	}
+	return nil
+}
+
+// AutoRollback says which failures a rollout goes back for by itself. For the others it
+// stops where it is and is paused, visibly and for the reason: RetryRollout has what failed
+// begin again, AppService.Cancel takes all back, and Promote accepts what only its analysis
+// failed. What fails before any region has begun ends the rollout all the same: nothing of
+// it is there.
+type AutoRollback struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default true. Off goes neither with conditions nor with a wave whose on_failure goes back.
+	Enabled *bool `protobuf:"varint,1,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
+	// Empty: all of them.
+	Conditions    []AutoRollback_Condition `protobuf:"varint,2,rep,packed,name=conditions,proto3,enum=windlass.v1.AutoRollback_Condition" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoRollback) Reset() {
+	*x = AutoRollback{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoRollback) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoRollback) ProtoMessage() {}
+
+func (x *AutoRollback) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoRollback.ProtoReflect.Descriptor instead.
+func (*AutoRollback) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AutoRollback) GetEnabled() bool {
+	if x != nil && x.Enabled != nil {
+		return *x.Enabled
+	}
+	return false
+}
+
+func (x *AutoRollback) GetConditions() []AutoRollback_Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// Deadlines are of each region, and run while nothing holds the region: not while it is
+// paused, out of reach, or waits at a step. Of a first deployment, which has no regions that
+// take turns, they run from when it began.
+type Deadlines struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long it may take from one replica that is ready, or gone, to the next; then it
+	// fails. Default: the spec's progress_deadline, and not beside another one of that.
+	Progress *durationpb.Duration `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	// How long there may be no room for an instance, in all; then it fails. progress stands
+	// still meanwhile. Default: progress. Unlike wait_for_capacity, beside which it may not be,
+	// it lets no start without room wait: that is refused.
+	Unschedulable *durationpb.Duration `protobuf:"bytes,2,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
+	// How long an image may not be pulled; then it fails. Default: progress.
+	Image *durationpb.Duration `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	// How long an instance may be crashing again and again, in case that passes; then it
+	// fails. Default: as soon as it is called so, after three times in a row.
+	Crash         *durationpb.Duration `protobuf:"bytes,4,opt,name=crash,proto3" json:"crash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deadlines) Reset() {
+	*x = Deadlines{}
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deadlines) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deadlines) ProtoMessage() {}
+
+func (x *Deadlines) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deadlines.ProtoReflect.Descriptor instead.
+func (*Deadlines) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Deadlines) GetProgress() *durationpb.Duration {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *Deadlines) GetUnschedulable() *durationpb.Duration {
+	if x != nil {
+		return x.Unschedulable
+	}
+	return nil
+}
+
+func (x *Deadlines) GetImage() *durationpb.Duration {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *Deadlines) GetCrash() *durationpb.Duration {
+	if x != nil {
+		return x.Crash
+	}
+	return nil
+}
+
 // Approval is a gate: the rollout waits there until enough keys have approved. Approvals
 // are of what the gate looked at: when that serves no longer they count no more.
 type Approval struct {
@@ -626,7 +850,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +862,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[1]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +875,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Approval) GetRole() Role {
@@ -688,7 +912,7 @@ type ApprovalProgress struct {
 
 func (x *ApprovalProgress) Reset() {
 	*x = ApprovalProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +924,7 @@ func (x *ApprovalProgress) String() string {
 func (*ApprovalProgress) ProtoMessage() {}
 
 func (x *ApprovalProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[2]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +937,7 @@ func (x *ApprovalProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalProgress.ProtoReflect.Descriptor instead.
 func (*ApprovalProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ApprovalProgress) GetAsked() *Approval {
@@ -750,7 +974,7 @@ type ApprovalGiven struct {
 
 func (x *ApprovalGiven) Reset() {
 	*x = ApprovalGiven{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +986,7 @@ func (x *ApprovalGiven) String() string {
 func (*ApprovalGiven) ProtoMessage() {}
 
 func (x *ApprovalGiven) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[3]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +999,7 @@ func (x *ApprovalGiven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalGiven.ProtoReflect.Descriptor instead.
 func (*ApprovalGiven) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApprovalGiven) GetBy() string {
@@ -855,7 +1079,7 @@ type AnalysisCheck struct {
 
 func (x *AnalysisCheck) Reset() {
 	*x = AnalysisCheck{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1091,7 @@ func (x *AnalysisCheck) String() string {
 func (*AnalysisCheck) ProtoMessage() {}
 
 func (x *AnalysisCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[4]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1104,7 @@ func (x *AnalysisCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnalysisCheck.ProtoReflect.Descriptor instead.
 func (*AnalysisCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AnalysisCheck) GetName() string {
@@ -1016,7 +1240,7 @@ type WebHook struct {
 
 func (x *WebHook) Reset() {
 	*x = WebHook{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1252,7 @@ func (x *WebHook) String() string {
 func (*WebHook) ProtoMessage() {}
 
 func (x *WebHook) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[5]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1265,7 @@ func (x *WebHook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WebHook.ProtoReflect.Descriptor instead.
 func (*WebHook) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WebHook) GetUrl() string {
@@ -1080,7 +1304,7 @@ type VersusOld struct {
 
 func (x *VersusOld) Reset() {
 	*x = VersusOld{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1316,7 @@ func (x *VersusOld) String() string {
 func (*VersusOld) ProtoMessage() {}
 
 func (x *VersusOld) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[6]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1329,7 @@ func (x *VersusOld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersusOld.ProtoReflect.Descriptor instead.
 func (*VersusOld) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VersusOld) GetMaxRatio() float64 {
@@ -1162,7 +1386,7 @@ type CheckProgress struct {
 
 func (x *CheckProgress) Reset() {
 	*x = CheckProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1398,7 @@ func (x *CheckProgress) String() string {
 func (*CheckProgress) ProtoMessage() {}
 
 func (x *CheckProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[7]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1411,7 @@ func (x *CheckProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckProgress.ProtoReflect.Descriptor instead.
 func (*CheckProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CheckProgress) GetName() string {
@@ -1293,7 +1517,7 @@ type CanaryStep struct {
 
 func (x *CanaryStep) Reset() {
 	*x = CanaryStep{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1529,7 @@ func (x *CanaryStep) String() string {
 func (*CanaryStep) ProtoMessage() {}
 
 func (x *CanaryStep) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[8]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1542,7 @@ func (x *CanaryStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanaryStep.ProtoReflect.Descriptor instead.
 func (*CanaryStep) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CanaryStep) GetWeight() int32 {
@@ -1375,7 +1599,7 @@ type Wave struct {
 
 func (x *Wave) Reset() {
 	*x = Wave{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1611,7 @@ func (x *Wave) String() string {
 func (*Wave) ProtoMessage() {}
 
 func (x *Wave) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[9]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1624,7 @@ func (x *Wave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wave.ProtoReflect.Descriptor instead.
 func (*Wave) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Wave) GetName() string {
@@ -1481,14 +1705,16 @@ type RolloutProgress struct {
 	// Regions that rollouts left out because they were out of reach, and that have yet to
 	// catch up: each with old, the version that serves there, and new, the live one. A
 	// rollout that comes meanwhile takes them along.
-	Behind        []*WaveProgress `protobuf:"bytes,16,rep,name=behind,proto3" json:"behind,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Behind []*WaveProgress `protobuf:"bytes,16,rep,name=behind,proto3" json:"behind,omitempty"`
+	// Who promoted it in full; empty: nobody.
+	PromotedInFullBy string `protobuf:"bytes,30,opt,name=promoted_in_full_by,json=promotedInFullBy,proto3" json:"promoted_in_full_by,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RolloutProgress) Reset() {
 	*x = RolloutProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1726,7 @@ func (x *RolloutProgress) String() string {
 func (*RolloutProgress) ProtoMessage() {}
 
 func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[10]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1739,7 @@ func (x *RolloutProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutProgress.ProtoReflect.Descriptor instead.
 func (*RolloutProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RolloutProgress) GetPolicy() *RolloutPolicy {
@@ -1586,6 +1812,13 @@ func (x *RolloutProgress) GetBehind() []*WaveProgress {
 	return nil
 }
 
+func (x *RolloutProgress) GetPromotedInFullBy() string {
+	if x != nil {
+		return x.PromotedInFullBy
+	}
+	return ""
+}
+
 type WaveProgress struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1600,7 +1833,7 @@ type WaveProgress struct {
 
 func (x *WaveProgress) Reset() {
 	*x = WaveProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1845,7 @@ func (x *WaveProgress) String() string {
 func (*WaveProgress) ProtoMessage() {}
 
 func (x *WaveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[11]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1858,7 @@ func (x *WaveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaveProgress.ProtoReflect.Descriptor instead.
 func (*WaveProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WaveProgress) GetName() string {
@@ -1696,7 +1929,7 @@ type RegionProgress struct {
 
 func (x *RegionProgress) Reset() {
 	*x = RegionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1941,7 @@ func (x *RegionProgress) String() string {
 func (*RegionProgress) ProtoMessage() {}
 
 func (x *RegionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[12]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1954,7 @@ func (x *RegionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionProgress.ProtoReflect.Descriptor instead.
 func (*RegionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RegionProgress) GetRegion() string {
@@ -1849,7 +2082,7 @@ type VersionProgress struct {
 
 func (x *VersionProgress) Reset() {
 	*x = VersionProgress{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2094,7 @@ func (x *VersionProgress) String() string {
 func (*VersionProgress) ProtoMessage() {}
 
 func (x *VersionProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[13]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2107,7 @@ func (x *VersionProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionProgress.ProtoReflect.Descriptor instead.
 func (*VersionProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VersionProgress) GetVersion() int32 {
@@ -1935,7 +2168,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2180,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[14]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2193,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Rollout) GetId() string {
@@ -2077,7 +2310,7 @@ type GetRolloutRequest struct {
 
 func (x *GetRolloutRequest) Reset() {
 	*x = GetRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2322,7 @@ func (x *GetRolloutRequest) String() string {
 func (*GetRolloutRequest) ProtoMessage() {}
 
 func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[15]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2335,7 @@ func (x *GetRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutRequest.ProtoReflect.Descriptor instead.
 func (*GetRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetRolloutRequest) GetRollout() string {
@@ -2121,7 +2354,7 @@ type GetRolloutResponse struct {
 
 func (x *GetRolloutResponse) Reset() {
 	*x = GetRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2366,7 @@ func (x *GetRolloutResponse) String() string {
 func (*GetRolloutResponse) ProtoMessage() {}
 
 func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[16]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2379,7 @@ func (x *GetRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRolloutResponse.ProtoReflect.Descriptor instead.
 func (*GetRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetRolloutResponse) GetRollout() *Rollout {
@@ -2167,7 +2400,7 @@ type ListRolloutsRequest struct {
 
 func (x *ListRolloutsRequest) Reset() {
 	*x = ListRolloutsRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2412,7 @@ func (x *ListRolloutsRequest) String() string {
 func (*ListRolloutsRequest) ProtoMessage() {}
 
 func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[17]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2425,7 @@ func (x *ListRolloutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsRequest.ProtoReflect.Descriptor instead.
 func (*ListRolloutsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRolloutsRequest) GetPage() *PageRequest {
@@ -2219,7 +2452,7 @@ type ListRolloutsResponse struct {
 
 func (x *ListRolloutsResponse) Reset() {
 	*x = ListRolloutsResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2464,7 @@ func (x *ListRolloutsResponse) String() string {
 func (*ListRolloutsResponse) ProtoMessage() {}
 
 func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[18]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2477,7 @@ func (x *ListRolloutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRolloutsResponse.ProtoReflect.Descriptor instead.
 func (*ListRolloutsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
@@ -2274,7 +2507,7 @@ type PauseRolloutRequest struct {
 
 func (x *PauseRolloutRequest) Reset() {
 	*x = PauseRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2519,7 @@ func (x *PauseRolloutRequest) String() string {
 func (*PauseRolloutRequest) ProtoMessage() {}
 
 func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[19]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2532,7 @@ func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
 func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PauseRolloutRequest) GetMutation() *Mutation {
@@ -2332,7 +2565,7 @@ type PauseRolloutResponse struct {
 
 func (x *PauseRolloutResponse) Reset() {
 	*x = PauseRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2577,7 @@ func (x *PauseRolloutResponse) String() string {
 func (*PauseRolloutResponse) ProtoMessage() {}
 
 func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[20]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2590,7 @@ func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
 func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PauseRolloutResponse) GetRolloutId() string {
@@ -2380,7 +2613,7 @@ type ResumeRolloutRequest struct {
 
 func (x *ResumeRolloutRequest) Reset() {
 	*x = ResumeRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2625,7 @@ func (x *ResumeRolloutRequest) String() string {
 func (*ResumeRolloutRequest) ProtoMessage() {}
 
 func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[21]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2638,7 @@ func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeRolloutRequest) GetMutation() *Mutation {
@@ -2438,7 +2671,7 @@ type ResumeRolloutResponse struct {
 
 func (x *ResumeRolloutResponse) Reset() {
 	*x = ResumeRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2683,7 @@ func (x *ResumeRolloutResponse) String() string {
 func (*ResumeRolloutResponse) ProtoMessage() {}
 
 func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[22]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2696,7 @@ func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{22}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResumeRolloutResponse) GetRolloutId() string {
@@ -2486,7 +2719,7 @@ type RetryRolloutRequest struct {
 
 func (x *RetryRolloutRequest) Reset() {
 	*x = RetryRolloutRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2731,7 @@ func (x *RetryRolloutRequest) String() string {
 func (*RetryRolloutRequest) ProtoMessage() {}
 
 func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[23]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2744,7 @@ func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
 func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{23}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RetryRolloutRequest) GetMutation() *Mutation {
@@ -2544,7 +2777,7 @@ type RetryRolloutResponse struct {
 
 func (x *RetryRolloutResponse) Reset() {
 	*x = RetryRolloutResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2789,7 @@ func (x *RetryRolloutResponse) String() string {
 func (*RetryRolloutResponse) ProtoMessage() {}
 
 func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[24]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2802,7 @@ func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
 func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{24}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RetryRolloutResponse) GetRolloutId() string {
@@ -2592,7 +2825,7 @@ type SkipBakeRequest struct {
 
 func (x *SkipBakeRequest) Reset() {
 	*x = SkipBakeRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2837,7 @@ func (x *SkipBakeRequest) String() string {
 func (*SkipBakeRequest) ProtoMessage() {}
 
 func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[25]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2850,7 @@ func (x *SkipBakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeRequest.ProtoReflect.Descriptor instead.
 func (*SkipBakeRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{25}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SkipBakeRequest) GetMutation() *Mutation {
@@ -2650,7 +2883,7 @@ type SkipBakeResponse struct {
 
 func (x *SkipBakeResponse) Reset() {
 	*x = SkipBakeResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +2895,7 @@ func (x *SkipBakeResponse) String() string {
 func (*SkipBakeResponse) ProtoMessage() {}
 
 func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[26]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +2908,7 @@ func (x *SkipBakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipBakeResponse.ProtoReflect.Descriptor instead.
 func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{26}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SkipBakeResponse) GetRolloutId() string {
@@ -2691,14 +2924,18 @@ type PromoteRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// For the history.
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// Past all steps, pauses, analysis and bake times that are left, here and in regions whose
+	// turn has yet to come: then it goes on as soon as each region serves. Never past an
+	// approval: gates that are to come are waited at.
+	Full          bool `protobuf:"varint,30,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2947,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[27]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2960,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{27}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PromoteRequest) GetMutation() *Mutation {
@@ -2747,6 +2984,13 @@ func (x *PromoteRequest) GetWhy() string {
 	return ""
 }
 
+func (x *PromoteRequest) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
 type PromoteResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
@@ -2756,7 +3000,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +3012,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[28]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +3025,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{28}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PromoteResponse) GetRolloutId() string {
@@ -2804,7 +3048,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +3060,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[29]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +3073,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{29}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ApproveRequest) GetMutation() *Mutation {
@@ -2864,7 +3108,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3120,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_rollout_proto_msgTypes[30]
+	mi := &file_windlass_v1_rollout_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3133,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{30}
+	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ApproveResponse) GetRolloutId() string {
@@ -2910,7 +3154,7 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xbd\x06\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xb3\a\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -2922,13 +3166,38 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x06retain\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x06retain\x12@\n" +
 	"\banalysis\x18\t \x03(\v2\x1a.windlass.v1.AnalysisCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\banalysis\x12U\n" +
 	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\x121\n" +
-	"\bapproval\x18\f \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\x7f\n" +
+	"\bapproval\x18\f \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12>\n" +
+	"\rauto_rollback\x18\x16 \x01(\v2\x19.windlass.v1.AutoRollbackR\fautoRollback\x124\n" +
+	"\tdeadlines\x18\x17 \x01(\v2\x16.windlass.v1.DeadlinesR\tdeadlines\"\x7f\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
 	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
 	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
-	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\x7f\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\xce\x02\n" +
+	"\fAutoRollback\x12\x1d\n" +
+	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12X\n" +
+	"\n" +
+	"conditions\x18\x02 \x03(\x0e2#.windlass.v1.AutoRollback.ConditionB\x13\xbaH\x10\x92\x01\r\x10\x06\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\n" +
+	"conditions\"\xb8\x01\n" +
+	"\tCondition\x12\x19\n" +
+	"\x15CONDITION_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fCONDITION_CRASH\x10\x01\x12\x13\n" +
+	"\x0fCONDITION_IMAGE\x10\x02\x12\x1b\n" +
+	"\x17CONDITION_UNSCHEDULABLE\x10\x03\x12\x16\n" +
+	"\x12CONDITION_PROGRESS\x10\x04\x12\x16\n" +
+	"\x12CONDITION_ANALYSIS\x10\x05\x12\x19\n" +
+	"\x15CONDITION_UNREACHABLE\x10\x06B\n" +
+	"\n" +
+	"\b_enabled\"\xab\x02\n" +
+	"\tDeadlines\x12G\n" +
+	"\bprogress\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\bprogress\x12Q\n" +
+	"\runschedulable\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xf5$2\x02\b\x01R\runschedulable\x12A\n" +
+	"\x05image\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x05image\x12?\n" +
+	"\x05crash\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\x05crash\"\x7f\n" +
 	"\bApproval\x12/\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x11.windlass.v1.RoleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04role\x12\x1f\n" +
 	"\x05count\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\n" +
@@ -3051,7 +3320,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x1aON_UNREACHABLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ON_UNREACHABLE_WAIT\x10\x01\x12\x17\n" +
 	"\x13ON_UNREACHABLE_FAIL\x10\x02\x12\x17\n" +
-	"\x13ON_UNREACHABLE_SKIP\x10\x03\"\x87\x03\n" +
+	"\x13ON_UNREACHABLE_SKIP\x10\x03\"\xb6\x03\n" +
 	"\x0fRolloutProgress\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\x06policy\x12\x1d\n" +
 	"\n" +
@@ -3064,7 +3333,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x05waves\x18\a \x03(\v2\x19.windlass.v1.WaveProgressR\x05waves\x12%\n" +
 	"\x0epromotion_held\x18\b \x01(\bR\rpromotionHeld\x12%\n" +
 	"\x0eretained_until\x18\t \x01(\x03R\rretainedUntil\x121\n" +
-	"\x06behind\x18\x10 \x03(\v2\x19.windlass.v1.WaveProgressR\x06behind\"\xd6\x02\n" +
+	"\x06behind\x18\x10 \x03(\v2\x19.windlass.v1.WaveProgressR\x06behind\x12-\n" +
+	"\x13promoted_in_full_by\x18\x1e \x01(\tR\x10promotedInFullBy\"\xd6\x02\n" +
 	"\fWaveProgress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.windlass.v1.WaveProgress.StateR\x05state\x12!\n" +
@@ -3175,12 +3445,13 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"1\n" +
 	"\x10SkipBakeResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"}\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x91\x01\n" +
 	"\x0ePromoteRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"0\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12\x12\n" +
+	"\x04full\x18\x1e \x01(\bR\x04full\"0\n" +
 	"\x0fPromoteResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x85\x01\n" +
@@ -3217,127 +3488,137 @@ func file_windlass_v1_rollout_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_rollout_proto_rawDescData
 }
 
-var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_windlass_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_windlass_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_windlass_v1_rollout_proto_goTypes = []any{
 	(RolloutPolicy_Strategy)(0),   // 0: windlass.v1.RolloutPolicy.Strategy
-	(AnalysisCheck_Template)(0),   // 1: windlass.v1.AnalysisCheck.Template
-	(CheckProgress_State)(0),      // 2: windlass.v1.CheckProgress.State
-	(Wave_OnFailure)(0),           // 3: windlass.v1.Wave.OnFailure
-	(Wave_OnUnreachable)(0),       // 4: windlass.v1.Wave.OnUnreachable
-	(WaveProgress_State)(0),       // 5: windlass.v1.WaveProgress.State
-	(RegionProgress_State)(0),     // 6: windlass.v1.RegionProgress.State
-	(*RolloutPolicy)(nil),         // 7: windlass.v1.RolloutPolicy
-	(*Approval)(nil),              // 8: windlass.v1.Approval
-	(*ApprovalProgress)(nil),      // 9: windlass.v1.ApprovalProgress
-	(*ApprovalGiven)(nil),         // 10: windlass.v1.ApprovalGiven
-	(*AnalysisCheck)(nil),         // 11: windlass.v1.AnalysisCheck
-	(*WebHook)(nil),               // 12: windlass.v1.WebHook
-	(*VersusOld)(nil),             // 13: windlass.v1.VersusOld
-	(*CheckProgress)(nil),         // 14: windlass.v1.CheckProgress
-	(*CanaryStep)(nil),            // 15: windlass.v1.CanaryStep
-	(*Wave)(nil),                  // 16: windlass.v1.Wave
-	(*RolloutProgress)(nil),       // 17: windlass.v1.RolloutProgress
-	(*WaveProgress)(nil),          // 18: windlass.v1.WaveProgress
-	(*RegionProgress)(nil),        // 19: windlass.v1.RegionProgress
-	(*VersionProgress)(nil),       // 20: windlass.v1.VersionProgress
-	(*Rollout)(nil),               // 21: windlass.v1.Rollout
-	(*GetRolloutRequest)(nil),     // 22: windlass.v1.GetRolloutRequest
-	(*GetRolloutResponse)(nil),    // 23: windlass.v1.GetRolloutResponse
-	(*ListRolloutsRequest)(nil),   // 24: windlass.v1.ListRolloutsRequest
-	(*ListRolloutsResponse)(nil),  // 25: windlass.v1.ListRolloutsResponse
-	(*PauseRolloutRequest)(nil),   // 26: windlass.v1.PauseRolloutRequest
-	(*PauseRolloutResponse)(nil),  // 27: windlass.v1.PauseRolloutResponse
-	(*ResumeRolloutRequest)(nil),  // 28: windlass.v1.ResumeRolloutRequest
-	(*ResumeRolloutResponse)(nil), // 29: windlass.v1.ResumeRolloutResponse
-	(*RetryRolloutRequest)(nil),   // 30: windlass.v1.RetryRolloutRequest
-	(*RetryRolloutResponse)(nil),  // 31: windlass.v1.RetryRolloutResponse
-	(*SkipBakeRequest)(nil),       // 32: windlass.v1.SkipBakeRequest
-	(*SkipBakeResponse)(nil),      // 33: windlass.v1.SkipBakeResponse
-	(*PromoteRequest)(nil),        // 34: windlass.v1.PromoteRequest
-	(*PromoteResponse)(nil),       // 35: windlass.v1.PromoteResponse
-	(*ApproveRequest)(nil),        // 36: windlass.v1.ApproveRequest
-	(*ApproveResponse)(nil),       // 37: windlass.v1.ApproveResponse
-	nil,                           // 38: windlass.v1.Wave.LabelsEntry
-	(*durationpb.Duration)(nil),   // 39: google.protobuf.Duration
-	(Role)(0),                     // 40: windlass.v1.Role
-	(RolloutStatus)(0),            // 41: windlass.v1.RolloutStatus
-	(*FreezeHold)(nil),            // 42: windlass.v1.FreezeHold
-	(*PageRequest)(nil),           // 43: windlass.v1.PageRequest
-	(*PageResponse)(nil),          // 44: windlass.v1.PageResponse
-	(*Mutation)(nil),              // 45: windlass.v1.Mutation
+	(AutoRollback_Condition)(0),   // 1: windlass.v1.AutoRollback.Condition
+	(AnalysisCheck_Template)(0),   // 2: windlass.v1.AnalysisCheck.Template
+	(CheckProgress_State)(0),      // 3: windlass.v1.CheckProgress.State
+	(Wave_OnFailure)(0),           // 4: windlass.v1.Wave.OnFailure
+	(Wave_OnUnreachable)(0),       // 5: windlass.v1.Wave.OnUnreachable
+	(WaveProgress_State)(0),       // 6: windlass.v1.WaveProgress.State
+	(RegionProgress_State)(0),     // 7: windlass.v1.RegionProgress.State
+	(*RolloutPolicy)(nil),         // 8: windlass.v1.RolloutPolicy
+	(*AutoRollback)(nil),          // 9: windlass.v1.AutoRollback
+	(*Deadlines)(nil),             // 10: windlass.v1.Deadlines
+	(*Approval)(nil),              // 11: windlass.v1.Approval
+	(*ApprovalProgress)(nil),      // 12: windlass.v1.ApprovalProgress
+	(*ApprovalGiven)(nil),         // 13: windlass.v1.ApprovalGiven
+	(*AnalysisCheck)(nil),         // 14: windlass.v1.AnalysisCheck
+	(*WebHook)(nil),               // 15: windlass.v1.WebHook
+	(*VersusOld)(nil),             // 16: windlass.v1.VersusOld
+	(*CheckProgress)(nil),         // 17: windlass.v1.CheckProgress
+	(*CanaryStep)(nil),            // 18: windlass.v1.CanaryStep
+	(*Wave)(nil),                  // 19: windlass.v1.Wave
+	(*RolloutProgress)(nil),       // 20: windlass.v1.RolloutProgress
+	(*WaveProgress)(nil),          // 21: windlass.v1.WaveProgress
+	(*RegionProgress)(nil),        // 22: windlass.v1.RegionProgress
+	(*VersionProgress)(nil),       // 23: windlass.v1.VersionProgress
+	(*Rollout)(nil),               // 24: windlass.v1.Rollout
+	(*GetRolloutRequest)(nil),     // 25: windlass.v1.GetRolloutRequest
+	(*GetRolloutResponse)(nil),    // 26: windlass.v1.GetRolloutResponse
+	(*ListRolloutsRequest)(nil),   // 27: windlass.v1.ListRolloutsRequest
+	(*ListRolloutsResponse)(nil),  // 28: windlass.v1.ListRolloutsResponse
+	(*PauseRolloutRequest)(nil),   // 29: windlass.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),  // 30: windlass.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),  // 31: windlass.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil), // 32: windlass.v1.ResumeRolloutResponse
+	(*RetryRolloutRequest)(nil),   // 33: windlass.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),  // 34: windlass.v1.RetryRolloutResponse
+	(*SkipBakeRequest)(nil),       // 35: windlass.v1.SkipBakeRequest
+	(*SkipBakeResponse)(nil),      // 36: windlass.v1.SkipBakeResponse
+	(*PromoteRequest)(nil),        // 37: windlass.v1.PromoteRequest
+	(*PromoteResponse)(nil),       // 38: windlass.v1.PromoteResponse
+	(*ApproveRequest)(nil),        // 39: windlass.v1.ApproveRequest
+	(*ApproveResponse)(nil),       // 40: windlass.v1.ApproveResponse
+	nil,                           // 41: windlass.v1.Wave.LabelsEntry
+	(*durationpb.Duration)(nil),   // 42: google.protobuf.Duration
+	(Role)(0),                     // 43: windlass.v1.Role
+	(RolloutStatus)(0),            // 44: windlass.v1.RolloutStatus
+	(*FreezeHold)(nil),            // 45: windlass.v1.FreezeHold
+	(*PageRequest)(nil),           // 46: windlass.v1.PageRequest
+	(*PageResponse)(nil),          // 47: windlass.v1.PageResponse
+	(*Mutation)(nil),              // 48: windlass.v1.Mutation
 }
 var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RolloutPolicy.strategy:type_name -> windlass.v1.RolloutPolicy.Strategy
-	16, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
-	15, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
-	39, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
-	11, // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
-	39, // 5: windlass.v1.RolloutPolicy.wait_for_capacity:type_name -> google.protobuf.Duration
-	8,  // 6: windlass.v1.RolloutPolicy.approval:type_name -> windlass.v1.Approval
-	40, // 7: windlass.v1.Approval.role:type_name -> windlass.v1.Role
-	8,  // 8: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
-	10, // 9: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
-	40, // 10: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
-	1,  // 11: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	13, // 12: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	39, // 13: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	39, // 14: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	39, // 15: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	12, // 16: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
-	39, // 17: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
-	2,  // 18: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	8,  // 19: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
-	38, // 20: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	39, // 21: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	3,  // 22: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	4,  // 23: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	8,  // 24: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
-	7,  // 25: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	18, // 26: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	18, // 27: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
-	5,  // 28: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	19, // 29: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	9,  // 30: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	6,  // 31: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	20, // 32: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	20, // 33: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	14, // 34: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	9,  // 35: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	41, // 36: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	17, // 37: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	42, // 38: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
-	21, // 39: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	43, // 40: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	21, // 41: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	44, // 42: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	45, // 43: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 44: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 45: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 46: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 47: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	45, // 48: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
-	22, // 49: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	24, // 50: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	26, // 51: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	28, // 52: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	30, // 53: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	32, // 54: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	34, // 55: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	36, // 56: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
-	23, // 57: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	25, // 58: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	27, // 59: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	29, // 60: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	31, // 61: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	33, // 62: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	35, // 63: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	37, // 64: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
-	57, // [57:65] is the sub-list for method output_type
-	49, // [49:57] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	19, // 1: windlass.v1.RolloutPolicy.waves:type_name -> windlass.v1.Wave
+	18, // 2: windlass.v1.RolloutPolicy.steps:type_name -> windlass.v1.CanaryStep
+	42, // 3: windlass.v1.RolloutPolicy.retain:type_name -> google.protobuf.Duration
+	14, // 4: windlass.v1.RolloutPolicy.analysis:type_name -> windlass.v1.AnalysisCheck
+	42, // 5: windlass.v1.RolloutPolicy.wait_for_capacity:type_name -> google.protobuf.Duration
+	11, // 6: windlass.v1.RolloutPolicy.approval:type_name -> windlass.v1.Approval
+	9,  // 7: windlass.v1.RolloutPolicy.auto_rollback:type_name -> windlass.v1.AutoRollback
+	10, // 8: windlass.v1.RolloutPolicy.deadlines:type_name -> windlass.v1.Deadlines
+	1,  // 9: windlass.v1.AutoRollback.conditions:type_name -> windlass.v1.AutoRollback.Condition
+	42, // 10: windlass.v1.Deadlines.progress:type_name -> google.protobuf.Duration
+	42, // 11: windlass.v1.Deadlines.unschedulable:type_name -> google.protobuf.Duration
+	42, // 12: windlass.v1.Deadlines.image:type_name -> google.protobuf.Duration
+	42, // 13: windlass.v1.Deadlines.crash:type_name -> google.protobuf.Duration
+	43, // 14: windlass.v1.Approval.role:type_name -> windlass.v1.Role
+	11, // 15: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
+	13, // 16: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
+	43, // 17: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
+	2,  // 18: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	16, // 19: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	42, // 20: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	42, // 21: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	42, // 22: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	15, // 23: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	42, // 24: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	3,  // 25: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	11, // 26: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
+	41, // 27: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	42, // 28: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	4,  // 29: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	5,  // 30: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	11, // 31: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
+	8,  // 32: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	21, // 33: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	21, // 34: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
+	6,  // 35: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	22, // 36: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	12, // 37: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	7,  // 38: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	23, // 39: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	23, // 40: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	17, // 41: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	12, // 42: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	44, // 43: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	20, // 44: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	45, // 45: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	24, // 46: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	46, // 47: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	24, // 48: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	47, // 49: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	48, // 50: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 51: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 52: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 53: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 54: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 55: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	25, // 56: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	27, // 57: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	29, // 58: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	31, // 59: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	33, // 60: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	35, // 61: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	37, // 62: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	39, // 63: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	26, // 64: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	28, // 65: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	30, // 66: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	32, // 67: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	34, // 68: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	36, // 69: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	38, // 70: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	40, // 71: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	64, // [64:72] is the sub-list for method output_type
+	56, // [56:64] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }
@@ -3347,16 +3628,17 @@ func file_windlass_v1_rollout_proto_init() {
 	}
 	file_windlass_v1_common_proto_init()
 	file_windlass_v1_freeze_proto_init()
-	file_windlass_v1_rollout_proto_msgTypes[4].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[1].OneofWrappers = []any{}
 	file_windlass_v1_rollout_proto_msgTypes[6].OneofWrappers = []any{}
-	file_windlass_v1_rollout_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[8].OneofWrappers = []any{}
+	file_windlass_v1_rollout_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_rollout_proto_rawDesc), len(file_windlass_v1_rollout_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   32,
+			NumEnums:      8,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -297,7 +297,7 @@ func (w *world) promote() bool {
 	for _, wave := range c.Waves {
 		for _, st := range wave.Regions {
 			if _, person := plan.Waits(c, st); person && st.State == windlassv1.RegionProgress_STATE_ROLLING {
-				_, err := plan.Promote(c, "somebody", w.now)
+				_, err := plan.Promote(c, "somebody", false, w.now)
 				return err == nil
 			}
 		}

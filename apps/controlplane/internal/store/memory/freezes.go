@@ -14,6 +14,12 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	return page(rows, p, func(f model.Freeze) string { return f.Name }), nil
 }
 
+func (t *tx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
+	return t.freezes.list(func(f model.Freeze) bool {
+		return f.WorkspaceID == workspaceID && (!f.FromFile || f.AppID == appID || f.Name == name)
+	}), nil
+}
+
 func (t *tx) DeleteFreeze(workspaceID, name string) error {
 	key := pair{workspaceID, name}
 	if _, ok, err := t.freezes.lock(key); err != nil {

@@ -14,7 +14,7 @@ func freeze(r gen.Freeze) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, ProjectID: r.ProjectID, AppID: r.AppID, Reason: r.Reason,
 		OnStart: windlassv1.Freeze_OnStart(r.OnStart), From: r.StartsAt, Until: r.EndsAt,
-		TimeZone: r.TimeZone, SetBy: r.SetBy, SetAt: r.SetAt,
+		TimeZone: r.TimeZone, SetBy: r.SetBy, SetAt: r.SetAt, FromFile: r.FromFile,
 	}
 	if err := decodeJSON(r.Weekly, &f.Weekly); err != nil {
 		return f, fmt.Errorf("weekly windows of freeze %q: %w", r.Name, err)
@@ -30,13 +30,19 @@ func (t *tx) PutFreeze(f model.Freeze) error {
 	return t.err(t.q.PutFreeze(t.ctx, gen.PutFreezeParams{
 		ID: f.ID, WorkspaceID: f.WorkspaceID, Name: f.Name, ProjectID: f.ProjectID, AppID: f.AppID, Reason: f.Reason,
 		OnStart: int32(f.OnStart), StartsAt: f.From, EndsAt: f.Until, Weekly: weekly,
-		TimeZone: f.TimeZone, SetBy: clip(f.SetBy, maxName), SetAt: f.SetAt,
+		TimeZone: f.TimeZone, SetBy: clip(f.SetBy, maxName), SetAt: f.SetAt, FromFile: f.FromFile,
 	}), "put freeze", f.Name)
 }
 
 func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, error) {
 	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezes(t.ctx, gen.ListFreezesParams{
 		WorkspaceID: workspaceID, After: p.After, Limit: limit(p.Limit),
+	}))
+}
+
+func (t *tx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
+	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezesFor(t.ctx, gen.ListFreezesForParams{
+		WorkspaceID: workspaceID, AppID: appID, Name: name,
 	}))
 }
 

@@ -47,6 +47,34 @@ func testFreezes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"quarter"}, list(w, "ws_other"))
 	})
 
+	t.Run("those of other apps' files are not for an app", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error {
+			for _, f := range []model.Freeze{
+				{Name: "all"},
+				{Name: "other", AppID: "app_2"},
+				{Name: "file", AppID: "app_1", FromFile: true},
+				{Name: "file-2", AppID: "app_2", FromFile: true},
+			} {
+				f.ID, f.WorkspaceID = ident.New("frz"), w.ws
+				if err := tx.PutFreeze(f); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		found := func(appID, name string) (names []string) {
+			for _, f := range read(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezesFor(w.ws, appID, name) }) {
+				names = append(names, f.Name)
+			}
+			return names
+		}
+		require.Equal(t, []string{"all", "other"}, found("", ""))
+		require.Equal(t, []string{"all", "file", "other"}, found("app_1", ""))
+		require.Equal(t, []string{"all", "file-2", "other"}, found("", "file-2"))
+		require.Len(t, list(w, w.ws), 4)
+	})
+
 	t.Run("freezes go with what they are of", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {

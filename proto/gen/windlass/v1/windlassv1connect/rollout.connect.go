@@ -74,6 +74,7 @@ type RolloutServiceClient interface {
 	// Accepts the new version where it waits at a step, whatever the step waits for: the
 	// regions that wait go on. Said again before they reach their next step it changes
 	// nothing. It is also what lets promotions happen by themselves again after a rollback.
+	// Where a failed analysis paused the rollout, it accepts what failed, and goes on.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
 	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
 	// promotion, at a wave's end. A gate that has all its approvals is open; what else the
@@ -248,6 +249,7 @@ type RolloutServiceHandler interface {
 	// Accepts the new version where it waits at a step, whatever the step waits for: the
 	// regions that wait go on. Said again before they reach their next step it changes
 	// nothing. It is also what lets promotions happen by themselves again after a rollback.
+	// Where a failed analysis paused the rollout, it accepts what failed, and goes on.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
 	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
 	// promotion, at a wave's end. A gate that has all its approvals is open; what else the

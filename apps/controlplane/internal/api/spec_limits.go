@@ -1,0 +1,57 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
+	auto := p.GetAutoRollback()
+	return auto != nil && auto.Enabled != nil && !auto.GetEnabled()
+}
+
+// checkAutoRollback fails on what contradicts that a rollout stays where it is.
+func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
+	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
+	if off && len(auto.GetConditions()) > 0 {
+		return invalidFix(field+".auto_rollback.conditions", "auto_rollback is off, and names conditions: nothing goes back by itself",
+			"Leave out enabled to go back for those alone, or leave out conditions.")
+	}
+	for i, w := range p.GetWaves() {
+		at := fmt.Sprintf("%s.waves[%d]", field, i)
+		switch on := w.GetOnFailure(); {
+		case !off:
+		case on == windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL || on == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
+			return invalidFix(at+".on_failure", "the wave goes back on a failure, and auto_rollback is off: nothing goes back by itself",
+				"Leave on_failure out, or set it to pause; or leave auto_rollback on.")
+		}
+		unreachable := windlassv1.AutoRollback_CONDITION_UNREACHABLE
+		if w.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL && len(auto.GetConditions()) == 1 && auto.GetConditions()[0] == unreachable {
+			return invalidFix(at+".on_unreachable", "auto_rollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
+				"Set on_unreachable to fail, or name other conditions.")
+		}
+	}
+	return nil
+}
+
+// checkDeadlines fails on two that say the same.
+func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
+	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
+		return invalidFix(field+".unschedulable", "deadlines.unschedulable and wait_for_capacity both say how long room is waited for",
+			"Use wait_for_capacity to have a start without room stand in line, and deadlines.unschedulable to have it fail.")
+	}
+	return nil
+}
+
+// checkProgress fails on a progress deadline that the spec and the policy name differently.
+// asked is the spec as it came, without defaults.
+func checkProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec, field string) error {
+	one, other := p.GetDeadlines().GetProgress(), asked.GetProgressDeadline()
+	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
+		return nil
+	}
+	return invalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progress_deadline is %s: both are of the same",
+		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
+}

@@ -1,0 +1,231 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// How long what keeps a region from its version may last, as the policy's deadlines say,
+// and which of the failures that follow take the rollout back by itself, as its
+// auto_rollback says.
+
+const (
+	onCrash         = windlassv1.AutoRollback_CONDITION_CRASH
+	onImage         = windlassv1.AutoRollback_CONDITION_IMAGE
+	onUnschedulable = windlassv1.AutoRollback_CONDITION_UNSCHEDULABLE
+	onProgress      = windlassv1.AutoRollback_CONDITION_PROGRESS
+	onAnalysis      = windlassv1.AutoRollback_CONDITION_ANALYSIS
+	onUnreachable   = windlassv1.AutoRollback_CONDITION_UNREACHABLE
+)
+
+// condition that a region's reason for failing is of. What is none of the others is the
+// version's own doing: it crashed, or was refused.
+func condition(reason string) windlassv1.AutoRollback_Condition {
+	switch reason {
+	case ReasonImagePullError:
+		return onImage
+	case "Unschedulable", "QuotaExceeded":
+		return onUnschedulable
+	case rollup.ReasonDeadlineExceeded, "SecretUnavailable":
+		return onProgress
+	case ReasonAnalysisFailed, ReasonAnalysisInconclusive:
+		return onAnalysis
+	case rollup.ReasonRegionUnreachable:
+		return onUnreachable
+	}
+	return onCrash
+}
+
+// ConditionName is as people write it.
+func ConditionName(c windlassv1.AutoRollback_Condition) string {
+	return strings.ToLower(strings.TrimPrefix(c.String(), "CONDITION_"))
+}
+
+// rollsBack tells whether the policy has a rollout go back by itself that fails for the
+// reason, and if not, why.
+func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why string) {
+	auto := policy.GetAutoRollback()
+	switch {
+	case auto == nil:
+		return true, ""
+	case auto.Enabled != nil && !auto.GetEnabled():
+		return false, ", since auto_rollback is off"
+	case len(auto.GetConditions()) > 0 && !slices.Contains(auto.GetConditions(), condition(reason)):
+		return false, fmt.Sprintf(", since %s is not among the conditions of auto_rollback", ConditionName(condition(reason)))
+	}
+	return true, ""
+}
+
+// onFailure is what the wave does of a region that failed for the reason; stays says why
+// nothing goes back that its on_failure would take back.
+func (p *planner) onFailure(w *model.CourseWave, reason string) (on windlassv1.Wave_OnFailure, stays string) {
+	if goes, why := rollsBack(p.course.Policy, reason); !goes {
+		return windlassv1.Wave_ON_FAILURE_PAUSE, why
+	}
+	return wavePolicy(p.course, *w).GetOnFailure(), ""
+}
+
+// saidOf is what people may say of a region that failed.
+func saidOf(st *model.CourseRegion) string {
+	if st.State == regionFailed && condition(st.Reason) == onAnalysis {
+		return "retry, promote or abort"
+	}
+	return "retry or abort"
+}
+
+// ProgressDeadline is how long it may take from one step of progress to the next, ms; 0
+// for no limit.
+func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) int64 {
+	if d := policy.GetDeadlines().GetProgress(); d != nil {
+		return d.AsDuration().Milliseconds()
+	}
+	return spec.GetProgressDeadline().AsDuration().Milliseconds()
+}
+
+// progressDeadline is that of the deployment under the policy in force.
+func (p *planner) progressDeadline(d *model.Deployment) int64 {
+	return ProgressDeadline(p.policy(), d.Spec)
+}
+
+// policy of the rollout in flight; nil: the one by default.
+func (p *planner) policy() *windlassv1.RolloutPolicy {
+	switch {
+	case p.staged():
+		return p.course.Policy
+	case p.in.Staging != nil:
+		return p.in.Staging.Policy
+	}
+	return nil
+}
+
+// patience is how long trouble of that kind may last, ms. set: the policy says so.
+func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Condition) (limit int64, set bool) {
+	var d *durationpb.Duration
+	switch kind {
+	case onCrash:
+		d = policy.GetDeadlines().GetCrash()
+	case onImage:
+		d = policy.GetDeadlines().GetImage()
+	case onUnschedulable:
+		d = policy.GetDeadlines().GetUnschedulable()
+	default:
+	}
+	return d.AsDuration().Milliseconds(), d != nil
+}
+
+// trouble is what keeps the place from being ready that has a deadline of its own; kind 0 for
+// nothing. final: no time mends it.
+type trouble struct {
+	kind            windlassv1.AutoRollback_Condition
+	reason, message string
+	doomed, final   bool
+}
+
+func troubleOf(pl rollup.Place) (t trouble) {
+	if t.reason, t.message, t.doomed = pl.Doomed(); t.doomed {
+		t.kind = onCrash
+		t.final = pl.Heard() && pl.Observed.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
+	} else if !pl.Ready() && !pl.Unreachable() && !pl.Resyncing() {
+		t.reason, t.message = pl.Why()
+	}
+	switch {
+	case t.reason == ReasonImagePullError:
+		t.kind = onImage
+	case !t.doomed:
+		t = trouble{}
+	}
+	return t
+}
+
+// over tells whether the trouble has lasted for too long, since then.
+func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
+	limit, set := patience(policy, t.kind)
+	switch {
+	case t.kind == 0:
+		return false
+	case t.final, t.doomed && !set:
+		return true
+	}
+	return set && now >= since+limit
+}
+
+// hopeless notes what trouble the region is in, and tells whether waiting for it to pass is
+// pointless.
+func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
+	var t trouble
+	// What was said before it was tried again is of the try before.
+	if l.row != nil && p.place(l.row).Observed.UpdatedAt >= st.Since {
+		t = troubleOf(p.place(l.row))
+	}
+	if _, set := patience(p.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
+		t = trouble{} // the progress deadline is its own
+	}
+	if t.kind != st.Trouble {
+		if limit, set := patience(p.course.Policy, st.Trouble); st.Trouble != 0 && set {
+			st.ScoredAt += min(p.now-st.TroubleSince, limit)
+		}
+		if st.Trouble, st.TroubleSince = t.kind, p.now; t.kind == 0 {
+			st.TroubleSince = 0
+		}
+		if limit, set := patience(p.course.Policy, t.kind); set && limit > 0 && !t.final {
+			p.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
+				time.Duration(limit)*time.Millisecond, l.figures(p), t.message), d, st.RegionID)
+		}
+	}
+	if !t.over(p.course.Policy, st.TroubleSince, p.now) {
+		return "", "", false
+	}
+	if lasted := p.now - st.TroubleSince; lasted > 0 {
+		t.message = fmt.Sprintf("for %d s: %s", lasted/1000, t.message)
+	}
+	return t.reason, t.message, true
+}
+
+// RegionDeadline is when the region has to have progressed, 0 for no time.
+func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
+	limit := ProgressDeadline(c.Policy, spec)
+	until, person := Waits(c, st)
+	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
+		return 0 // what holds it has a limit of its own
+	}
+	if Shut(c, StepGate(c, st), st.Approvals) {
+		return 0
+	}
+	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
+		return 0
+	}
+	if own, set := patience(c.Policy, st.Trouble); set && st.Trouble != 0 {
+		return st.TroubleSince + own
+	}
+	if own, set := patience(c.Policy, onUnschedulable); set && st.NoRoomSince != 0 {
+		return st.NoRoomSince + max(0, own-st.NoRoomFor)
+	}
+	due := max(st.ScoredAt, until) + limit
+	if st.NoRoomSince != 0 {
+		due += max(0, WaitsForCapacity(c.Policy)-st.NoRoomFor)
+	}
+	return due
+}
+
+// hopelessAtStart is hopeless for a rollout that is not staged, whose regions take no turns:
+// its times run from when it began.
+func (p *planner) hopelessAtStart(pl rollup.Place) (reason, message string, hopeless bool) {
+	policy, began := p.policy(), p.rollout.CreatedAt
+	if t := troubleOf(pl); t.over(policy, began, p.now) {
+		return t.reason, t.message, true
+	}
+	if limit, set := patience(policy, onUnschedulable); set && pl.LacksRoom() && p.now >= began+limit {
+		reason, message = pl.Why()
+		return reason, message, true
+	}
+	return "", "", false
+}

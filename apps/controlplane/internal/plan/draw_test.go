@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
+	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
+	policy := &windlassv1.RolloutPolicy{
+		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4}).Draw(t, "strategy"),
+		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
+	}
+	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
+		pause := rapid.SampledFrom([]string{"", "20s", "1m", Manual})
+		for range rapid.IntRange(1, 4).Draw(t, "steps") {
+			step := &windlassv1.CanaryStep{Weight: rapid.Int32Range(0, 100).Draw(t, "weight"), Pause: pause.Draw(t, "pause")}
+			if step.Weight == 0 {
+				step.Replicas = rapid.Int32Range(1, 5).Draw(t, "replicas")
+			}
+			if step.Pause != Manual {
+				step.Approval = drawApproval(t)
+			}
+			policy.Steps = append(policy.Steps, step)
+		}
+	}
+	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+		policy.InitialWeight = rapid.SampledFrom([]int32{0, 0, 1, 50, 99}).Draw(t, "initial weight")
+		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", Manual}).Draw(t, "promotion")
+		if policy.Promotion != Manual {
+			policy.Approval = drawApproval(t)
+		}
+		policy.Retain = durationpb.New(time.Duration(rapid.IntRange(0, 300).Draw(t, "retain")) * time.Second)
+	}
+	wave := func(regions ...string) *windlassv1.Wave {
+		return &windlassv1.Wave{
+			Regions: regions, MaxParallel: rapid.Int32Range(0, 2).Draw(t, "parallel"),
+			BakeTime:      durationpb.New(time.Duration(rapid.IntRange(0, 120).Draw(t, "bake")) * time.Second),
+			OnFailure:     windlassv1.Wave_OnFailure(rapid.Int32Range(0, 3).Draw(t, "on failure")),
+			OnUnreachable: windlassv1.Wave_OnUnreachable(rapid.Int32Range(0, 3).Draw(t, "on unreachable")),
+			Approval:      drawApproval(t),
+		}
+	}
+	policy.Analysis = drawAnalysis(t)
+	if rapid.Bool().Draw(t, "waits for capacity") {
+		policy.WaitForCapacity = durationpb.New(time.Duration(rapid.Int64Range(1, 2*deadline).Draw(t, "capacity")) * time.Millisecond)
+	}
+	drawLimits(t, policy)
+	switch rapid.IntRange(0, 2).Draw(t, "waves") {
+	case 1:
+		policy.Waves = []*windlassv1.Wave{wave("eu"), wave()}
+	case 2:
+		policy.Waves = []*windlassv1.Wave{wave("us"), wave("ap"), wave()}
+	}
+	return policy
+}
+
+// drawApproval draws a gate, or none.
+func drawApproval(t *rapid.T) *windlassv1.Approval {
+	if rapid.IntRange(0, 3).Draw(t, "gate") != 0 {
+		return nil
+	}
+	return &windlassv1.Approval{
+		Role:  rapid.SampledFrom([]windlassv1.Role{0, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER}).Draw(t, "role"),
+		Count: rapid.Int32Range(0, 2).Draw(t, "approvals"), NotDeployer: rapid.Bool().Draw(t, "not who deployed"),
+	}
+}
+
+// drawLimits draws what the policy goes back for, and for how long it waits.
+func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
+	switch rapid.IntRange(0, 5).Draw(t, "auto rollback") {
+	case 0:
+		policy.AutoRollback = &windlassv1.AutoRollback{Enabled: new(false)}
+	case 1:
+		policy.AutoRollback = &windlassv1.AutoRollback{Conditions: rapid.SliceOfNDistinct(rapid.SampledFrom([]windlassv1.AutoRollback_Condition{
+			onCrash, onImage, onUnschedulable, onProgress, onAnalysis, onUnreachable,
+		}), 1, 3, rapid.ID[windlassv1.AutoRollback_Condition]).Draw(t, "on")}
+	}
+	if rapid.IntRange(0, 2).Draw(t, "deadlines") != 0 {
+		return
+	}
+	limit := func(name string) *durationpb.Duration {
+		if rapid.Bool().Draw(t, name) {
+			return nil
+		}
+		return durationpb.New(time.Duration(rapid.IntRange(1, 300).Draw(t, name)) * time.Second)
+	}
+	policy.Deadlines = &windlassv1.Deadlines{Progress: limit("progress"), Image: limit("image"), Crash: limit("crash")}
+	if policy.WaitForCapacity == nil {
+		policy.Deadlines.Unschedulable = limit("unschedulable")
+	}
+}

@@ -1,0 +1,56 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+// stageMessage is where it is in one line, for the app's status.
+func (p *planner) stageMessage() string {
+	c, v := p.course, p.versionOf(p.rollout.DeploymentID)
+	if c.Back {
+		return fmt.Sprintf("%s goes back to %s: %s", v, p.versionOf(p.app.LiveDeploymentID), c.Message)
+	}
+	if c.PausedAt != 0 {
+		text := fmt.Sprintf("%s is paused by %s", v, c.PausedBy)
+		if c.PausedWhy != "" {
+			text += ": " + c.PausedWhy
+		}
+		return text
+	}
+	for i, w := range c.Waves {
+		if w.State == waveDone || allSkipped(c, &w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
+			continue
+		}
+		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
+		if w.State == waveBaking {
+			for _, r := range w.Regions {
+				if held := Held(c, &w, &r, p.now); held != nil {
+					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
+				}
+			}
+			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || p.now >= w.BakingSince+p.bakeTime(&w)) {
+				return at + ", waits for " + missing
+			}
+			return at + ", is baking"
+		}
+		var parts []string
+		for _, r := range w.Regions {
+			l := p.lane(r.RegionID)
+			switch {
+			case r.State == regionMoved:
+			case r.State == regionSkipped:
+				parts = append(parts, p.regionName(r.RegionID)+" is left out for now")
+			case l.lost:
+				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
+			case r.State == regionRolling && r.NoRoomSince != 0:
+				_, why := p.place(l.row).Why()
+				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size, why))
+			case r.State == regionRolling:
+				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size))
+			}
+		}
+		return at + ": " + strings.Join(parts, "; ")
+	}
+	return v + ": about to start"
+}
