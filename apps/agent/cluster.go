@@ -31,6 +31,7 @@ type clusterFlags struct {
 	PoolsFile            string        `help:"YAML file that names the region's GPU pools (kubernetes)." type:"path" env:"WINDLASS_POOLS_FILE"`
 	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
 	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: nobody from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
+	MonitoringSelector   string        `help:"Who may, too, to scrape their metrics; as --gateway-selector (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
 	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
 }
 
@@ -44,6 +45,13 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 	if err != nil {
 		return out, fmt.Errorf("--gateway-selector=%q: %w", c.GatewaySelector, err)
 	}
+	watchers, err := parseSelector(c.MonitoringSelector)
+	if err != nil {
+		return out, fmt.Errorf("--monitoring-selector=%q: %w", c.MonitoringSelector, err)
+	}
+	if !watchers.IsZero() {
+		out.Monitoring = []render.GatewaySelector{watchers}
+	}
 	var pools map[string]render.Pool
 	if c.PoolsFile != "" {
 		data, err := os.ReadFile(c.PoolsFile)
@@ -55,15 +63,16 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 		}
 	}
 	// The region's name is the control plane's to say, and comes later.
-	if err := (render.Config{Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway}).Check(); err != nil {
-		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q: %w", c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, err)
+	if err := (render.Config{Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring}).Check(); err != nil {
+		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q, --monitoring-selector=%q: %w",
+			c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, c.MonitoringSelector, err)
 	}
 	out.NamespacePrefix, out.Pools, out.Gateway = c.NamespacePrefix, pools, gateway
 	out.ForceDeleteLostAfter = c.ForceDeleteLostAfter
 	return out, nil
 }
 
-// parseSelector reads --gateway-selector.
+// parseSelector reads --gateway-selector and --monitoring-selector.
 func parseSelector(s string) (render.GatewaySelector, error) {
 	var out render.GatewaySelector
 	if s == "" {

@@ -31,6 +31,14 @@ func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
 			func(c *clusterFlags) { c.GatewaySelector = "pod:app=gateway,node:a=b" },
 			[]string{`--gateway-selector="pod:app=gateway,node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE, namespace:LABEL=VALUE, cidr:PREFIX`},
 		},
+		"a selector of another kind, of who watches": {
+			func(c *clusterFlags) { c.MonitoringSelector = "node:a=b" },
+			[]string{`--monitoring-selector="node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE`},
+		},
+		"a watcher's prefix that is none": {
+			func(c *clusterFlags) { c.MonitoringSelector = "cidr:10.0.0.0/99" },
+			[]string{`--monitoring-selector="cidr:10.0.0.0/99"`, "10.0.0.0/99"},
+		},
 		"a label without a value": {
 			func(c *clusterFlags) { c.GatewaySelector = "pod:app" },
 			[]string{`"pod:app" is none of pod:LABEL=VALUE`},
@@ -69,6 +77,7 @@ func TestTheFlagsOfAClusterAreWhatItsRuntimeGets(t *testing.T) {
 	cfg, err := clusterFlags{
 		NamespacePrefix: "wl-", PoolsFile: path, ForceDeleteLostAfter: time.Minute,
 		GatewaySelector: "pod:app=gateway, namespace:team=edge,pod:tier=front,cidr:10.0.0.0/8,cidr:fd00::/8",
+		MonitoringSelector: "namespace:team=observability",
 	}.runtimeConfig()
 	require.NoError(t, err)
 	require.Equal(t, "wl-", cfg.NamespacePrefix)
@@ -77,10 +86,12 @@ func TestTheFlagsOfAClusterAreWhatItsRuntimeGets(t *testing.T) {
 		PodLabels: map[string]string{"app": "gateway", "tier": "front"}, NamespaceLabels: map[string]string{"team": "edge"},
 		CIDRs: []string{"10.0.0.0/8", "fd00::/8"},
 	}, cfg.Gateway)
+	require.Equal(t, []render.GatewaySelector{{NamespaceLabels: map[string]string{"team": "observability"}}}, cfg.Monitoring)
 	require.Equal(t, map[string]string{"pool": "h100"}, cfg.Pools["h100"].NodeSelector)
 
 	cfg, err = clusterFlags{NamespacePrefix: "windlass-"}.runtimeConfig()
 	require.NoError(t, err)
 	require.Empty(t, cfg.Pools)
 	require.Empty(t, cfg.Gateway)
+	require.Empty(t, cfg.Monitoring)
 }

@@ -28,6 +28,8 @@ type Config struct {
 	Pools map[string]render.Pool
 	// Gateway selects the pods that may reach instances.
 	Gateway render.GatewaySelector
+	// Monitoring selects those that may, too, beside the gateway's.
+	Monitoring []render.GatewaySelector
 	// AgentVersion is what namespaces and requests name as their author.
 	AgentVersion string
 	// ForceDeleteLostAfter is how long a node must have been lost before pods that

@@ -74,7 +74,7 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	rc := render.Config{
 		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools,
-		Gateway: cfg.Gateway, AgentVersion: cfg.AgentVersion,
+		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, AgentVersion: cfg.AgentVersion,
 	}
 	if err := rc.Check(); err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
