@@ -60,6 +60,47 @@ func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one h
 	t.Run("missing figures hold it, and an outage costs no verdict", func(t *testing.T) { testAnalysisHolds(t, s) })
 }
 
+// TestAnalysisOnKubernetes: the same of pods, which Prometheus labels as users' does.
+func TestAnalysisOnKubernetes(t *testing.T) { //nolint:tparallel // its subtests share one house
+	t.Parallel()
+	turnWithClusters(t)
+	s := newStack(t, stackConfig{runtime: "kubernetes", prometheus: true, groups: []string{"name=cpu,nodes=1,pods=250"}})
+	t.Run("a canary whose figures are good goes on", func(t *testing.T) { testPodsPass(t, s) })
+	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) { testPodsFail(t, s) })
+}
+
+func testPodsPass(t *testing.T, s *stack) {
+	const app = "watched"
+	s.serveFigures(t, app)
+	s.deployBy(t, app, podSpec(replicas(2), label("v1")), watched())
+	s.waitLive(t, app, 1)
+	v2 := s.deployBy(t, app, podSpec(replicas(2), label("v2")), watched())
+	s.waitLive(t, app, 2)
+	s.requirePassed(t, v2)
+	require.Regexp(t, `CheckPassed.*error-rate in wave canary: 0 on \d+ samples`, s.cli(t).ok("history", app))
+}
+
+func testPodsFail(t *testing.T, s *stack) {
+	const app = "watched-bad"
+	s.serveFigures(t, app)
+	v1 := s.deployBy(t, app, podSpec(replicas(2), label("good")), watched())
+	s.waitLive(t, app, 1)
+	before := s.podsOf(t, app)
+	v2 := s.deployBy(t, app, podSpec(replicas(2), label("bad"), faulty("0.6")), watched())
+	d := s.waitFailed(t, app, v2)
+	require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
+	require.Regexp(t, eu+`, in wave canary .*error-rate: 0\.\d+ on \d+ samples: figure 0\.\d+, at most 0\.2; failures: 2, of at most 1`, d.Message)
+	s.waitLive(t, app, 1)
+	s.waitNothingInClusters(t, "windlass.run/workload="+v2.DeploymentId)
+	require.Equal(t, uids(before), uids(s.podsOf(t, app)), "the old version was touched")
+	for _, region := range []string{eu, us} {
+		s.requireRouted(t, region, v1.AppId, map[string]int32{v1.DeploymentId: 100})
+	}
+	history := s.cli(t).ok("history", app)
+	require.Contains(t, history, "RolloutGoingBack")
+	require.NotRegexp(t, `RegionBegun.*`+us, history, "the next wave never saw it")
+}
+
 func testAnalysisPasses(t *testing.T, s *stack) {
 	const app = "watched"
 	s.serveFigures(t, app)
@@ -67,6 +108,13 @@ func testAnalysisPasses(t *testing.T, s *stack) {
 	s.waitLive(t, app, 1)
 	v2 := s.deployBy(t, app, spec(replicas(2), label("v2")), watched())
 	s.waitLive(t, app, 2)
+	s.requirePassed(t, v2)
+	require.Regexp(t, `CheckPassed.*error-rate in wave canary: 0 on \d+ samples`, s.cli(t).ok("history", app))
+}
+
+// requirePassed: each of the two checks has its figures, and passed, in each region.
+func (s *stack) requirePassed(t *testing.T, v2 *windlassv1.DeployResponse) {
+	t.Helper()
 	for _, w := range s.rolloutOf(t, v2.RolloutId).Progress.Waves {
 		for _, g := range w.Regions {
 			require.Len(t, g.Checks, 2, g.Region)
@@ -78,7 +126,6 @@ func testAnalysisPasses(t *testing.T, s *stack) {
 			require.NotNil(t, g.Checks[1].OldFigure, "the old version's queue is known")
 		}
 	}
-	require.Regexp(t, `CheckPassed.*error-rate in wave canary: 0 on \d+ samples`, s.cli(t).ok("history", app))
 }
 
 func testAnalysisFails(t *testing.T, s *stack) {

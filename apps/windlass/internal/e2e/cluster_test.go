@@ -189,10 +189,11 @@ type object struct {
 		NodeName   string
 		Containers []struct {
 			Resources struct{ Limits map[string]string }
+			Ports     []struct{ ContainerPort int }
 		}
 		ImagePullSecrets []struct{ Name string }
 	}
-	Status struct{ Phase string }
+	Status struct{ Phase, PodIP string }
 }
 
 func (o object) String() string {

@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 	"github.com/windlass-run/windlass/pkg/localstack/flock"
@@ -90,11 +93,18 @@ func (s *stack) addPrometheus() {
 	require.NoError(s.t, os.MkdirAll(dir, 0o700))
 	require.NoError(s.t, os.WriteFile(s.targetsFile(), []byte("[]"), 0o600))
 	config := filepath.Join(dir, "prometheus.yml")
-	require.NoError(s.t, os.WriteFile(config, []byte(`global: {scrape_interval: 500ms, scrape_timeout: 500ms}
-scrape_configs:
-- job_name: instances
-  file_sd_configs: [{files: [`+s.targetsFile()+`], refresh_interval: 1s}]
-`), 0o600))
+	job := map[string]any{
+		"job_name":        "instances",
+		"file_sd_configs": []any{map[string]any{"files": []string{s.targetsFile()}, "refresh_interval": "1s"}},
+	}
+	if s.cfg.runtime == "kubernetes" {
+		job["relabel_configs"] = relabelling(s.t)
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"global": map[string]any{"scrape_interval": "500ms", "scrape_timeout": "500ms"}, "scrape_configs": []any{job},
+	})
+	require.NoError(s.t, err)
+	require.NoError(s.t, os.WriteFile(config, text, 0o600))
 	log := filepath.Join(dir, "log")
 	s.add(partPrometheus, log, func(context.Context) (server, error) {
 		p, err := proc.Start(proc.Spec{
@@ -113,10 +123,67 @@ scrape_configs:
 	s.parts[partPrometheus].up = s.prometheus + "/-/ready"
 }
 
+// relabelling is how users' Prometheus labels pods.
+func relabelling(t *testing.T) any {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(example(t, "echo.yaml")), "..", "kubernetes", "prometheus.yaml"))
+	require.NoError(t, err)
+	var given struct {
+		Jobs []map[string]any `json:"scrape_configs"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &given))
+	require.Len(t, given.Jobs, 1)
+	require.NotEmpty(t, given.Jobs[0]["relabel_configs"])
+	return given.Jobs[0]["relabel_configs"]
+}
+
 func (s *stack) targetsFile() string { return filepath.Join(s.dir, partPrometheus, "targets.json") }
 
-// serveFigures has Prometheus know every instance that runs, by the labels that analysis asks
-// for, and sends each a request now and then, until the test ends.
+// target is what Prometheus scrapes, as its files name it.
+type target struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// processTargets are the app's processes, by the labels that analysis asks for.
+func (s *stack) processTargets(_ context.Context, app string) (out []target, err error) {
+	for _, p := range s.runningOf(app) {
+		out = append(out, target{[]string{"127.0.0.1:" + p.env["PORT"]}, map[string]string{
+			"windlass_deployment": p.deployment(), "windlass_region": p.region(),
+		}})
+	}
+	return out, nil
+}
+
+// podTargets are the app's pods as Prometheus' discovery names them, which Debian builds
+// it without: its labels are made of the pods' own by the rules that users are given.
+func (s *stack) podTargets(ctx context.Context, app string) (out []target, err error) {
+	for _, region := range s.cfg.regions {
+		c, err := openCluster(filepath.Join(s.clusterDir(region), "kubeconfig"))
+		if err != nil {
+			return nil, err
+		}
+		pods, err := c.list(ctx, "api/v1/pods", "app.kubernetes.io/managed-by=windlass,app.kubernetes.io/name="+app)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pods {
+			if p.Status.PodIP == "" {
+				continue
+			}
+			labels := map[string]string{"__meta_kubernetes_pod_phase": p.Status.Phase}
+			for name, value := range p.Metadata.Labels {
+				labels["__meta_kubernetes_pod_label_"+strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(name)] = value
+			}
+			at := net.JoinHostPort(p.Status.PodIP, strconv.Itoa(p.Spec.Containers[0].Ports[0].ContainerPort))
+			out = append(out, target{[]string{at}, labels})
+		}
+	}
+	return out, nil
+}
+
+// serveFigures has Prometheus know every instance that runs, and sends each a request now
+// and then, until the test ends.
 func (s *stack) serveFigures(t *testing.T, apps ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,26 +192,30 @@ func (s *stack) serveFigures(t *testing.T, apps ...string) {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	type target struct {
-		Targets []string          `json:"targets"`
-		Labels  map[string]string `json:"labels"`
+	find := s.processTargets
+	if s.cfg.runtime == "kubernetes" {
+		find = s.podTargets
 	}
 	go func() {
 		defer close(done)
 		var told string
 		for ctx.Err() == nil {
-			targets := []target{}
+			targets, err := []target{}, error(nil)
 			for _, app := range apps {
-				for _, p := range s.runningOf(app) {
-					at := "127.0.0.1:" + p.env["PORT"]
-					targets = append(targets, target{[]string{at}, map[string]string{
-						"windlass_deployment": p.deployment(), "windlass_region": p.region(),
-					}})
+				found, failed := find(ctx, app)
+				if failed != nil && ctx.Err() == nil {
+					err = failed
+				}
+				targets = append(targets, found...)
+				for _, at := range found {
 					// It may be loading, or ending.
-					_ = ask(ctx, "http://"+at)
+					_ = ask(ctx, "http://"+at.Targets[0])
 				}
 			}
-			text, err := json.Marshal(targets)
+			var text []byte
+			if err == nil {
+				text, err = json.Marshal(targets)
+			}
 			if err == nil && string(text) != told {
 				told = string(text)
 				err = atomicfile.Write(s.targetsFile(), text, 0o600)
