@@ -76,7 +76,7 @@ func TestTheFlagsOfAClusterAreWhatItsRuntimeGets(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("pools: [{name: h100, nodeSelector: {pool: h100}, quota: 8}]"), 0o600))
 	cfg, err := clusterFlags{
 		NamespacePrefix: "wl-", PoolsFile: path, ForceDeleteLostAfter: time.Minute,
-		GatewaySelector: "pod:app=gateway, namespace:team=edge,pod:tier=front,cidr:10.0.0.0/8,cidr:fd00::/8",
+		GatewaySelector:    "pod:app=gateway, namespace:team=edge,pod:tier=front,cidr:10.0.0.0/8,cidr:fd00::/8",
 		MonitoringSelector: "namespace:team=observability",
 	}.runtimeConfig()
 	require.NoError(t, err)
