@@ -34,7 +34,7 @@ func (w *world) version(app string, n int32) *windlassv1.Deployment {
 // said returns what the app's history tells, the newest first.
 func (w *world) said(app string) []string {
 	w.t.Helper()
-	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app})
+	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
 	require.NoError(w.t, err)
 	var what []string
 	for _, h := range res.GetEntries() {

@@ -197,10 +197,21 @@ func TestARegionThatIsAddedHasItsOverrideFromItsFirstRowOn(t *testing.T) {
 		small := extra(sized(&windlassv1.Override{Labels: map[string]string{"tier": "small"}}, 1), "--tp", "8")
 		w.label("us-east-1", map[string]string{"tier": "small"})
 		only := func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us-east-1"} }
+		w.connected(0)
 		w.deploy("chat", replicas(3), overrides(small), only)
 		w.settle("chat")
 		w.deploy("chat", replicas(3), overrides(small))
-		require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+		app := w.app("chat").GetId()
+		require.NoError(t, w.stepper.Step(t.Context(), app))
+		for range 20 {
+			if n, begun := w.sizes("chat", 2)["eu-west-1"]; begun {
+				require.Equal(t, int32(1), n, "in its first row")
+				break
+			}
+			w.report(app)
+			require.NoError(t, w.stepper.Step(t.Context(), app))
+		}
+		w.settle("chat")
 		require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 2))
 	})
 }
@@ -268,7 +279,8 @@ func TestAPlanTellsOfOverridesByRegion(t *testing.T) {
 		require.Contains(t, changes(p), `regions["eu-west-1"].env["KEY"]  -> `)
 
 		w.connected(2)
-		_, err := w.deployBy("chat", nil, h100s(1), replicas(2), eu(3, 4), args("new"))
+		all := &windlassv1.RolloutPolicy{MaxSurge: "100%", Waves: []*windlassv1.Wave{{MaxParallel: 32}}}
+		_, err := w.deployBy("chat", all, h100s(1), replicas(2), eu(3, 4), args("new"))
 		refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.overrides")
 		require.ErrorContains(t, err, "region eu-west-1 needs 12 more")
 		require.NotContains(t, err.Error(), "us-east-1")

@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -166,8 +167,9 @@ func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *mod
 	return sizes, nil
 }
 
-// pinSize is what was asked for, or what the version is pinned with in the region, has or had
-// there, or what its spec says.
+// pinSize is what was asked for, or what the version is pinned with in the region or has
+// there, or what its spec says, or what the app has in each. What it had last tells nothing:
+// a rollout takes what it replaces down before it stops that.
 func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, region string, asked *int32) int32 {
 	if asked != nil {
 		return *asked
@@ -176,8 +178,7 @@ func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, regio
 		return had.In(region).Replicas
 	}
 	for _, t := range r.rows {
-		// A staged rollout takes what it replaces down to none before it stops that.
-		if t.DeploymentID == d.ID && t.RegionID == region && t.Replicas > 0 {
+		if t.DeploymentID == d.ID && t.RegionID == region && t.Replicas > 0 && topology.Active(t) {
 			return t.Replicas
 		}
 	}
