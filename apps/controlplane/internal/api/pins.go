@@ -20,31 +20,24 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list pins: %w", err)
 	}
-	return usageOfPins(tx, pins)
-}
-
-func usageOfPins(tx Tx, pins []model.Pin) (map[string]model.Usage, error) {
-	out, want := map[string]model.Usage{}, map[string]bool{}
+	want := map[string]bool{}
 	for _, p := range pins {
 		want[p.DeploymentID] = true
-	}
-	if len(want) == 0 {
-		return out, nil
 	}
 	found, err := tx.GetDeployments(keys(want))
 	if err != nil {
 		return nil, fmt.Errorf("read pinned deployments: %w", err)
 	}
+	specs := map[string]*windlassv1.DeploymentSpec{}
 	for _, d := range found {
-		for _, p := range pins {
-			if p.DeploymentID != d.ID {
-				continue
-			}
-			for _, r := range p.Regions {
-				if !p.Stays(r) {
-					continue
-				}
-				instances, gpus := admission.PerReplica(override.In(d.Spec, r.RegionID))
+		specs[d.ID] = d.Spec
+	}
+	out := map[string]model.Usage{}
+	for _, p := range pins {
+		spec, kept := specs[p.DeploymentID]
+		for _, r := range p.Regions {
+			if kept && p.Stays(r) {
+				instances, gpus := admission.PerReplica(override.In(spec, r.RegionID))
 				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: int64(r.Replicas) * instances, GPUs: int64(r.Replicas) * gpus})
 			}
 		}

@@ -114,7 +114,7 @@ func (p *planner) nowhere() bool {
 	}
 	for _, w := range open {
 		if w.State == waveDone {
-			w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
+			reopen(w)
 		}
 	}
 	return len(open) > 0

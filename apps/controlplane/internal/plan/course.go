@@ -181,8 +181,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
 			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
 			st.Trouble, st.TroubleSince = 0, 0
-			w := &c.Waves[i]
-			w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
+			reopen(&c.Waves[i])
 			changed = true
 		}
 	}
@@ -214,7 +213,9 @@ func Promote(c *model.Course, who string, full bool, now int64) (waves []string,
 	if c.Back {
 		return nil, errGoingBack
 	}
-	waves, refused := acceptFailed(c, who, now)
+	if waves, err = acceptFailed(c, who, now); err != nil {
+		return nil, err
+	}
 	said := c.Held || len(waves) > 0 || full
 	c.Held, c.RolledBack = false, false
 	if full && c.FullBy == "" {
@@ -240,9 +241,6 @@ func Promote(c *model.Course, who string, full bool, now int64) (waves []string,
 		}
 	}
 	if !said {
-		if refused != nil {
-			return nil, refused
-		}
 		if err := shutBefore(c); err != nil {
 			return nil, err
 		}

@@ -302,12 +302,12 @@ func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSp
 }
 
 func pinDue(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, r model.PinRegion, pl rollup.Place) int64 {
-	limit := spec.GetProgressDeadline().AsDuration().Milliseconds()
+	limit := ProgressDeadline(policy, spec)
 	if limit == 0 {
 		return 0
 	}
 	if pl.LacksRoom() {
-		limit += WaitsForCapacity(policy)
+		limit += roomLimit(policy)
 	}
 	return r.Since + limit
 }

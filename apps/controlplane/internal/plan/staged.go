@@ -133,7 +133,7 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	}
 	l := p.lane(st.RegionID)
 	if w.State == waveDone && st.State == regionMoved && l.To.Told == 0 && l.Size > 0 {
-		p.reopen(d, w, st, l)
+		p.startAgain(d, w, st, l)
 	}
 	if l.lost {
 		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
@@ -179,10 +179,15 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	return st.State == regionRolling && p.regionLate(d, w, st, l)
 }
 
-// reopen has the wave wait for a region again that moved with nothing, and was then told
-// to run something: that it had nothing to show is no proof that it serves.
-func (p *planner) reopen(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+// reopen has the wave roll, bake and pass its gate once more.
+func reopen(w *model.CourseWave) {
 	w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
+}
+
+// startAgain has the wave wait for a region again that moved with nothing, and was then told
+// to run something: that it had nothing to show is no proof that it serves.
+func (p *planner) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+	reopen(w)
 	st.State, st.Since, st.ScoredAt, st.Score, st.HeldSince = regionRolling, p.now, p.now, l.score(), 0
 	p.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
 		w.Name, p.regionName(st.RegionID), l.Size), d, st.RegionID)

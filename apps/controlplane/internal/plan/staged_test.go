@@ -443,3 +443,13 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 	}
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, f.app.Status, f.app.Message)
 }
+
+func TestWhatCrashedIsNotPromotedInFullEither(t *testing.T) {
+	course := &model.Course{RolloutID: "rol", Failed: true, PausedAt: 1, Held: true, Waves: []model.CourseWave{{
+		State: waveRolling, Regions: []model.CourseRegion{{RegionID: "us", State: regionFailed, Reason: "CrashLoop"}},
+	}}}
+	before := course.Clone()
+	_, err := Promote(course, "ada", true, 2)
+	require.ErrorContains(t, err, "a region failed (CrashLoop)")
+	require.Equal(t, before, course, "a promotion that is refused leaves a trace")
+}
