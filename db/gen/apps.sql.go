@@ -54,7 +54,7 @@ func (q *Queries) CountAppsOfWorkspace(ctx context.Context, workspaceID string) 
 }
 
 const getApp = `-- name: GetApp :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE workspace_id = ? AND id = ?
 `
 
 type GetAppParams struct {
@@ -86,12 +86,13 @@ func (q *Queries) GetApp(ctx context.Context, arg GetAppParams) (App, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.Domains,
 	)
 	return i, err
 }
 
 const getAppByName = `-- name: GetAppByName :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0
 `
 
@@ -125,12 +126,13 @@ func (q *Queries) GetAppByName(ctx context.Context, arg GetAppByNameParams) (App
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.Domains,
 	)
 	return i, err
 }
 
 const getApps = `-- name: GetApps :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
@@ -173,6 +175,7 @@ func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.Domains,
 		); err != nil {
 			return nil, err
 		}
@@ -191,8 +194,8 @@ const insertApp = `-- name: InsertApp :exec
 INSERT INTO apps (
     id, workspace_id, project_id, environment_id, name, description, status, message,
     live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step,
-    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertAppParams struct {
@@ -216,6 +219,7 @@ type InsertAppParams struct {
 	CreatedAt            int64
 	UpdatedAt            int64
 	ResourceVersion      int64
+	Domains              int32
 }
 
 func (q *Queries) InsertApp(ctx context.Context, arg InsertAppParams) error {
@@ -240,12 +244,13 @@ func (q *Queries) InsertApp(ctx context.Context, arg InsertAppParams) error {
 		arg.CreatedAt,
 		arg.UpdatedAt,
 		arg.ResourceVersion,
+		arg.Domains,
 	)
 	return err
 }
 
 const listApps = `-- name: ListApps :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
 WHERE workspace_id = ? AND deleted_at = 0
   AND (name > ? OR (name = ? AND id > ?))
 ORDER BY name, id LIMIT ?
@@ -294,6 +299,7 @@ func (q *Queries) ListApps(ctx context.Context, arg ListAppsParams) ([]App, erro
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.Domains,
 		); err != nil {
 			return nil, err
 		}
@@ -309,7 +315,7 @@ func (q *Queries) ListApps(ctx context.Context, arg ListAppsParams) ([]App, erro
 }
 
 const listAppsOfEnvironment = `-- name: ListAppsOfEnvironment :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND deleted_at = 0
   AND (name > ? OR (name = ? AND id > ?))
 ORDER BY name, id LIMIT ?
@@ -360,6 +366,7 @@ func (q *Queries) ListAppsOfEnvironment(ctx context.Context, arg ListAppsOfEnvir
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.Domains,
 		); err != nil {
 			return nil, err
 		}
@@ -375,7 +382,7 @@ func (q *Queries) ListAppsOfEnvironment(ctx context.Context, arg ListAppsOfEnvir
 }
 
 const lockApp = `-- name: LockApp :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE
 `
 
 type LockAppParams struct {
@@ -408,12 +415,13 @@ func (q *Queries) LockApp(ctx context.Context, arg LockAppParams) (App, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.Domains,
 	)
 	return i, err
 }
 
 const lockAppOfAny = `-- name: LockAppOfAny :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version FROM apps WHERE id = ? FOR UPDATE
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE id = ? FOR UPDATE
 `
 
 // For the workflow, whose key is the app's id alone.
@@ -441,6 +449,7 @@ func (q *Queries) LockAppOfAny(ctx context.Context, id string) (App, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.Domains,
 	)
 	return i, err
 }
@@ -524,7 +533,7 @@ const updateApp = `-- name: UpdateApp :execrows
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
     rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1
+    deleted_at = ?, updated_at = ?, domains = ?, resource_version = resource_version + 1
 WHERE workspace_id = ? AND id = ? AND resource_version = ?
 `
 
@@ -541,6 +550,7 @@ type UpdateAppParams struct {
 	AbandonUnreachable   bool
 	DeletedAt            int64
 	UpdatedAt            int64
+	Domains              int32
 	WorkspaceID          string
 	ID                   string
 	ResourceVersion      int64
@@ -561,6 +571,7 @@ func (q *Queries) UpdateApp(ctx context.Context, arg UpdateAppParams) (int64, er
 		arg.AbandonUnreachable,
 		arg.DeletedAt,
 		arg.UpdatedAt,
+		arg.Domains,
 		arg.WorkspaceID,
 		arg.ID,
 		arg.ResourceVersion,

@@ -255,3 +255,32 @@ func (q *Queries) SetEpoch(ctx context.Context, arg SetEpochParams) error {
 	)
 	return err
 }
+
+const sumHeads = `-- name: SumHeads :one
+SELECT COUNT(*) AS regions,
+       CAST(COALESCE(SUM(epoch), 0) AS SIGNED) AS epochs,
+       CAST(COALESCE(SUM(revision), 0) AS SIGNED) AS revisions,
+       CAST(BIT_XOR(CRC32(chain)) AS SIGNED) AS chains
+FROM region_heads
+`
+
+type SumHeadsRow struct {
+	Regions   int64
+	Epochs    int64
+	Revisions int64
+	Chains    int64
+}
+
+// One row for all regions. It is no answer to what moved, only to whether anything did: a
+// commit raises a sum, a database that went back in time has other chains.
+func (q *Queries) SumHeads(ctx context.Context) (SumHeadsRow, error) {
+	row := q.db.QueryRowContext(ctx, sumHeads)
+	var i SumHeadsRow
+	err := row.Scan(
+		&i.Regions,
+		&i.Epochs,
+		&i.Revisions,
+		&i.Chains,
+	)
+	return i, err
+}

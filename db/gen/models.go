@@ -4,6 +4,10 @@
 
 package gen
 
+import (
+	"database/sql"
+)
+
 type ApiKey struct {
 	ID          string
 	WorkspaceID string
@@ -37,6 +41,7 @@ type App struct {
 	CreatedAt            int64
 	UpdatedAt            int64
 	ResourceVersion      int64
+	Domains              int32
 }
 
 type AppPin struct {
@@ -139,18 +144,33 @@ type DeploymentObserved struct {
 }
 
 type DeploymentTopology struct {
-	WorkspaceID  string
-	DeploymentID string
-	Region       string
-	Replicas     int32
-	Status       int32
-	CreatedAt    int64
-	UpdatedAt    int64
-	AppID        string
-	Generation   int64
-	Weight       int32
-	Reason       string
-	Traceparent  string
+	WorkspaceID     string
+	DeploymentID    string
+	Region          string
+	Replicas        int32
+	Status          int32
+	CreatedAt       int64
+	UpdatedAt       int64
+	AppID           string
+	Generation      int64
+	Weight          int32
+	Reason          string
+	Traceparent     string
+	Workload        string
+	WorkloadVersion int32
+	HandedOver      bool
+	MaxUnavailable  int32
+}
+
+type Domain struct {
+	AppID       string
+	Name        string
+	WorkspaceID string
+	Held        sql.NullString
+	Token       string
+	CreatedBy   string
+	CreatedAt   int64
+	VerifiedAt  int64
 }
 
 type Environment struct {

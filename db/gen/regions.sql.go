@@ -236,6 +236,76 @@ func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error
 	return items, nil
 }
 
+const getRegionsByName = `-- name: GetRegionsByName :many
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version FROM regions r
+WHERE r.name IN (/*SLICE:names*/?) AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
+    SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?)))
+ORDER BY r.name, r.workspace_id DESC
+`
+
+type GetRegionsByNameParams struct {
+	Names       []string
+	WorkspaceID string
+}
+
+// What the workspace owns comes before what it was granted under the same name.
+func (q *Queries) GetRegionsByName(ctx context.Context, arg GetRegionsByNameParams) ([]Region, error) {
+	query := getRegionsByName
+	var queryParams []interface{}
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	queryParams = append(queryParams, arg.WorkspaceID)
+	queryParams = append(queryParams, arg.WorkspaceID)
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Region
+	for rows.Next() {
+		var i Region
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.Name,
+			&i.Labels,
+			&i.Status,
+			&i.Message,
+			&i.SessionID,
+			&i.SessionEpoch,
+			&i.SessionFence,
+			&i.SessionSequence,
+			&i.LeaseExpiresAt,
+			&i.AgentVersion,
+			&i.AgentRuntime,
+			&i.AgentFeatures,
+			&i.ReceivedRevision,
+			&i.LastReportAt,
+			&i.Capacity,
+			&i.CredentialNotBefore,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertGrant = `-- name: InsertGrant :exec
 INSERT INTO region_grants (region, workspace_id, created_at) VALUES (?, ?, ?)
 ON DUPLICATE KEY UPDATE created_at = created_at

@@ -29,6 +29,85 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 	return err
 }
 
+const getFlight = `-- name: GetFlight :one
+SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at,
+    s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
+    COALESCE(s.updated_at, 0) AS staged_at
+FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
+WHERE r.workspace_id = ? AND r.id = ?
+`
+
+type GetFlightParams struct {
+	WorkspaceID string
+	ID          string
+}
+
+type GetFlightRow struct {
+	Rollout    Rollout
+	Deployment Deployment
+	Staged     bool
+	Policy     []byte
+	Course     []byte
+	StagedAt   int64
+}
+
+// What a step of the app's workflow begins with. Who has the app's row locked sees no part
+// of it change.
+func (q *Queries) GetFlight(ctx context.Context, arg GetFlightParams) (GetFlightRow, error) {
+	row := q.db.QueryRowContext(ctx, getFlight, arg.WorkspaceID, arg.ID)
+	var i GetFlightRow
+	err := row.Scan(
+		&i.Rollout.ID,
+		&i.Rollout.WorkspaceID,
+		&i.Rollout.AppID,
+		&i.Rollout.DeploymentID,
+		&i.Rollout.Version,
+		&i.Rollout.FromDeploymentID,
+		&i.Rollout.FromVersion,
+		&i.Rollout.Status,
+		&i.Rollout.Reason,
+		&i.Rollout.Message,
+		&i.Rollout.CreatedBy,
+		&i.Rollout.CancelRequested,
+		&i.Rollout.CancelledBy,
+		&i.Rollout.CancelWhy,
+		&i.Rollout.Traceparent,
+		&i.Rollout.Attempts,
+		&i.Rollout.CreatedAt,
+		&i.Rollout.Deadline,
+		&i.Rollout.FinishedAt,
+		&i.Rollout.HeldSince,
+		&i.Rollout.HeldUntil,
+		&i.Rollout.HeldBy,
+		&i.Rollout.HeldScope,
+		&i.Rollout.HeldWhy,
+		&i.Rollout.OverrideBy,
+		&i.Rollout.OverrideWhy,
+		&i.Deployment.ID,
+		&i.Deployment.WorkspaceID,
+		&i.Deployment.AppID,
+		&i.Deployment.Version,
+		&i.Deployment.Spec,
+		&i.Deployment.SpecHash,
+		&i.Deployment.ResolvedImage,
+		&i.Deployment.Status,
+		&i.Deployment.Reason,
+		&i.Deployment.Message,
+		&i.Deployment.Source,
+		&i.Deployment.FromVersion,
+		&i.Deployment.CreatedBy,
+		&i.Deployment.Stable,
+		&i.Deployment.CreatedAt,
+		&i.Deployment.ReadyAt,
+		&i.Deployment.EndedAt,
+		&i.Staged,
+		&i.Policy,
+		&i.Course,
+		&i.StagedAt,
+	)
+	return i, err
+}
+
 const getRollout = `-- name: GetRollout :one
 SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts WHERE workspace_id = ? AND id = ?
 `

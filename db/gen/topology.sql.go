@@ -84,7 +84,7 @@ func (q *Queries) CountTopologyOfRegion(ctx context.Context, region string) (int
 }
 
 const getTopology = `-- name: GetTopology :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology
 WHERE deployment_id IN (/*SLICE:deployment_ids*/?) AND region IN (/*SLICE:regions*/?)
 ORDER BY deployment_id, region
 `
@@ -134,6 +134,10 @@ func (q *Queries) GetTopology(ctx context.Context, arg GetTopologyParams) ([]Dep
 			&i.Weight,
 			&i.Reason,
 			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
 		); err != nil {
 			return nil, err
 		}
@@ -149,7 +153,7 @@ func (q *Queries) GetTopology(ctx context.Context, arg GetTopologyParams) ([]Dep
 }
 
 const listTopologyOfApps = `-- name: ListTopologyOfApps :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology
 WHERE app_id IN (/*SLICE:app_ids*/?)
 ORDER BY deployment_id, region
 `
@@ -186,6 +190,10 @@ func (q *Queries) ListTopologyOfApps(ctx context.Context, appIds []string) ([]De
 			&i.Weight,
 			&i.Reason,
 			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
 		); err != nil {
 			return nil, err
 		}
@@ -201,7 +209,7 @@ func (q *Queries) ListTopologyOfApps(ctx context.Context, appIds []string) ([]De
 }
 
 const listTopologyOfEnvironment = `-- name: ListTopologyOfEnvironment :many
-SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent FROM deployment_topology t
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable FROM deployment_topology t
 JOIN apps a ON a.id = t.app_id
 WHERE a.environment_id = ? AND t.status <> 4
 ORDER BY t.app_id, t.deployment_id, t.region
@@ -230,6 +238,10 @@ func (q *Queries) ListTopologyOfEnvironment(ctx context.Context, environmentID s
 			&i.Weight,
 			&i.Reason,
 			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
 		); err != nil {
 			return nil, err
 		}
@@ -284,7 +296,7 @@ func (q *Queries) LockStoppedTopology(ctx context.Context, arg LockStoppedTopolo
 }
 
 const lockTopologyOfApp = `-- name: LockTopologyOfApp :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology WHERE app_id = ? ORDER BY deployment_id, region FOR UPDATE
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology WHERE app_id = ? ORDER BY deployment_id, region FOR UPDATE
 `
 
 // Second in the lock order, sorted.
@@ -310,6 +322,10 @@ func (q *Queries) LockTopologyOfApp(ctx context.Context, appID string) ([]Deploy
 			&i.Weight,
 			&i.Reason,
 			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
 		); err != nil {
 			return nil, err
 		}
@@ -325,7 +341,7 @@ func (q *Queries) LockTopologyOfApp(ctx context.Context, appID string) ([]Deploy
 }
 
 const targetsOfApps = `-- name: TargetsOfApps :many
-SELECT t.app_id, t.region, t.deployment_id, t.weight,
+SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,
     (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
 FROM deployment_topology t
 WHERE t.app_id IN (/*SLICE:app_ids*/?) AND t.region IN (/*SLICE:regions*/?) AND t.weight > 0 AND t.status <> 4
@@ -342,6 +358,7 @@ type TargetsOfAppsRow struct {
 	Region       string
 	DeploymentID string
 	Weight       int32
+	Workload     string
 	Pins         int64
 }
 
@@ -377,6 +394,7 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 			&i.Region,
 			&i.DeploymentID,
 			&i.Weight,
+			&i.Workload,
 			&i.Pins,
 		); err != nil {
 			return nil, err
@@ -393,7 +411,7 @@ func (q *Queries) TargetsOfApps(ctx context.Context, arg TargetsOfAppsParams) ([
 }
 
 const targetsOfRegion = `-- name: TargetsOfRegion :many
-SELECT t.app_id, t.region, t.deployment_id, t.weight,
+SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,
     (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
 FROM deployment_topology t
 WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
@@ -405,6 +423,7 @@ type TargetsOfRegionRow struct {
 	Region       string
 	DeploymentID string
 	Weight       int32
+	Workload     string
 	Pins         int64
 }
 
@@ -422,6 +441,7 @@ func (q *Queries) TargetsOfRegion(ctx context.Context, region string) ([]Targets
 			&i.Region,
 			&i.DeploymentID,
 			&i.Weight,
+			&i.Workload,
 			&i.Pins,
 		); err != nil {
 			return nil, err
@@ -438,7 +458,7 @@ func (q *Queries) TargetsOfRegion(ctx context.Context, region string) ([]Targets
 }
 
 const topologyOfRegion = `-- name: TopologyOfRegion :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent FROM deployment_topology WHERE region = ? ORDER BY deployment_id
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology WHERE region = ? ORDER BY deployment_id
 `
 
 func (q *Queries) TopologyOfRegion(ctx context.Context, region string) ([]DeploymentTopology, error) {
@@ -463,6 +483,10 @@ func (q *Queries) TopologyOfRegion(ctx context.Context, region string) ([]Deploy
 			&i.Weight,
 			&i.Reason,
 			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
 		); err != nil {
 			return nil, err
 		}

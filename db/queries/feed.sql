@@ -28,5 +28,14 @@ DELETE FROM region_heads WHERE region = ?;
 -- name: DeleteChangesOfRegion :exec
 DELETE FROM region_changes WHERE region = ?;
 
+-- name: SumHeads :one
+-- One row for all regions. It is no answer to what moved, only to whether anything did: a
+-- commit raises a sum, a database that went back in time has other chains.
+SELECT COUNT(*) AS regions,
+       CAST(COALESCE(SUM(epoch), 0) AS SIGNED) AS epochs,
+       CAST(COALESCE(SUM(revision), 0) AS SIGNED) AS revisions,
+       CAST(BIT_XOR(CRC32(chain)) AS SIGNED) AS chains
+FROM region_heads;
+
 -- name: ListHeads :many
 SELECT * FROM region_heads WHERE region > sqlc.arg(after) ORDER BY region LIMIT ?;

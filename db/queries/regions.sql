@@ -21,6 +21,13 @@ WHERE r.name = sqlc.arg(name) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id))))
 ORDER BY r.workspace_id DESC LIMIT 1;
 
+-- name: GetRegionsByName :many
+-- What the workspace owns comes before what it was granted under the same name.
+SELECT r.* FROM regions r
+WHERE r.name IN (sqlc.slice(names)) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r.workspace_id = '' AND EXISTS (
+    SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id))))
+ORDER BY r.name, r.workspace_id DESC;
+
 -- name: ListPlatformRegions :many
 SELECT * FROM regions WHERE workspace_id = '' AND name > sqlc.arg(after) ORDER BY name LIMIT ?;
 

@@ -8,6 +8,15 @@ INSERT INTO rollouts (
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
+-- name: GetFlight :one
+-- What a step of the app's workflow begins with. Who has the app's row locked sees no part
+-- of it change.
+SELECT sqlc.embed(r), sqlc.embed(d),
+    s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
+    COALESCE(s.updated_at, 0) AS staged_at
+FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
+WHERE r.workspace_id = ? AND r.id = ?;
+
 -- name: GetRollouts :many
 SELECT * FROM rollouts WHERE id IN (sqlc.slice(ids));
 

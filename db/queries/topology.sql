@@ -34,14 +34,14 @@ WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(re
 ORDER BY deployment_id, region;
 
 -- name: TargetsOfRegion :many
-SELECT t.app_id, t.region, t.deployment_id, t.weight,
+SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,
     (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
 FROM deployment_topology t
 WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
 ORDER BY t.app_id, t.deployment_id;
 
 -- name: TargetsOfApps :many
-SELECT t.app_id, t.region, t.deployment_id, t.weight,
+SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,
     (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
 FROM deployment_topology t
 WHERE t.app_id IN (sqlc.slice(app_ids)) AND t.region IN (sqlc.slice(regions)) AND t.weight > 0 AND t.status <> 4

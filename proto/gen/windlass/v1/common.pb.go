@@ -98,6 +98,10 @@ const (
 	ErrorReason_ERROR_REASON_NOT_PINNED ErrorReason = 38
 	// The freeze comes from an app's file: it is changed and lifted there.
 	ErrorReason_ERROR_REASON_FREEZE_OF_FILE ErrorReason = 30
+	// The domain's TXT record was not found, or says something else.
+	ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED ErrorReason = 39
+	// Another app serves the domain.
+	ErrorReason_ERROR_REASON_DOMAIN_TAKEN ErrorReason = 40
 )
 
 // Enum value maps for ErrorReason.
@@ -135,6 +139,8 @@ var (
 		37: "ERROR_REASON_PIN_IN_ROLLOUT",
 		38: "ERROR_REASON_NOT_PINNED",
 		30: "ERROR_REASON_FREEZE_OF_FILE",
+		39: "ERROR_REASON_DOMAIN_NOT_VERIFIED",
+		40: "ERROR_REASON_DOMAIN_TAKEN",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -169,6 +175,8 @@ var (
 		"ERROR_REASON_PIN_IN_ROLLOUT":          37,
 		"ERROR_REASON_NOT_PINNED":              38,
 		"ERROR_REASON_FREEZE_OF_FILE":          30,
+		"ERROR_REASON_DOMAIN_NOT_VERIFIED":     39,
+		"ERROR_REASON_DOMAIN_TAKEN":            40,
 	}
 )
 
@@ -965,7 +973,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\x8f\b\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xd4\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -999,7 +1007,9 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x18ERROR_REASON_PIN_WEIGHTS\x10$\x12\x1f\n" +
 	"\x1bERROR_REASON_PIN_IN_ROLLOUT\x10%\x12\x1b\n" +
 	"\x17ERROR_REASON_NOT_PINNED\x10&\x12\x1f\n" +
-	"\x1bERROR_REASON_FREEZE_OF_FILE\x10\x1e*\xb7\x01\n" +
+	"\x1bERROR_REASON_FREEZE_OF_FILE\x10\x1e\x12$\n" +
+	" ERROR_REASON_DOMAIN_NOT_VERIFIED\x10'\x12\x1d\n" +
+	"\x19ERROR_REASON_DOMAIN_TAKEN\x10(*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -331,10 +331,12 @@ type PinVersionRequest struct {
 	Replicas *int32 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Where it is to be pinned, by name. Empty: where it is pinned, else the regions of its
 	// spec. In a region that its spec does not name it runs without any of the spec's overrides.
-	Regions       []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
-	Why           string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Regions []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
+	Why     string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	// Why it is to be pinned although a freeze is in force; it takes an owner.
+	OverrideFreeze string `protobuf:"bytes,50,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PinVersionRequest) Reset() {
@@ -412,6 +414,13 @@ func (x *PinVersionRequest) GetRegions() []string {
 func (x *PinVersionRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *PinVersionRequest) GetOverrideFreeze() string {
+	if x != nil {
+		return x.OverrideFreeze
 	}
 	return ""
 }
@@ -616,7 +625,7 @@ const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x11\n" +
 	"\rSTATE_SERVING\x10\x02\x12\x10\n" +
 	"\fSTATE_FAILED\x10\x03\x12\x11\n" +
-	"\rSTATE_LEAVING\x10\x04\"\xae\x02\n" +
+	"\rSTATE_LEAVING\x10\x04\"\xe1\x02\n" +
 	"\x11PinVersionRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -626,7 +635,8 @@ const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\breplicas\x18\x05 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x00R\breplicas\x88\x01\x01\x12,\n" +
 	"\aregions\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10 \x18\x01\"\x06r\x04\x10\x01\x18?R\aregions\x12\x1a\n" +
-	"\x03why\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03whyB\v\n" +
+	"\x03why\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x121\n" +
+	"\x0foverride_freeze\x182 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreezeB\v\n" +
 	"\t_replicas\"V\n" +
 	"\x12PinVersionResponse\x12\"\n" +
 	"\x03pin\x18\x01 \x01(\v2\x10.windlass.v1.PinR\x03pin\x12\x1c\n" +

@@ -639,7 +639,10 @@ type PlanStep struct {
 	// Names of the analysis' checks that have to pass.
 	Checks []string `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
 	// Who has to approve.
-	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Of a move: one version takes over the instances of another, and the region replaces them
+	// within their number. None starts beside them.
+	InPlace       bool `protobuf:"varint,11,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -742,6 +745,13 @@ func (x *PlanStep) GetApproval() *Approval {
 		return x.Approval
 	}
 	return nil
+}
+
+func (x *PlanStep) GetInPlace() bool {
+	if x != nil {
+		return x.InPlace
+	}
+	return false
 }
 
 type PlanVersion struct {
@@ -1016,7 +1026,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"KIND_ADDED\x10\x01\x12\x10\n" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
-	"\fKIND_REMOVED\x10\x03\"\xf6\x03\n" +
+	"\fKIND_REMOVED\x10\x03\"\x91\x04\n" +
 	"\bPlanStep\x12)\n" +
 	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12.\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1a.windlass.v1.PlanStep.KindR\x04kind\x12\x12\n" +
@@ -1028,7 +1038,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x05steps\x18\b \x01(\x05R\x05steps\x12\x16\n" +
 	"\x06checks\x18\t \x03(\tR\x06checks\x121\n" +
 	"\bapproval\x18\n" +
-	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\"\x88\x01\n" +
+	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12\x19\n" +
+	"\bin_place\x18\v \x01(\bR\ainPlace\"\x88\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_WAVE\x10\x01\x12\r\n" +

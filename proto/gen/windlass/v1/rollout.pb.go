@@ -38,6 +38,12 @@ const (
 	RolloutPolicy_STRATEGY_CANARY RolloutPolicy_Strategy = 3
 	// All of the new version beside all of the old one; then the traffic, at once.
 	RolloutPolicy_STRATEGY_BLUE_GREEN RolloutPolicy_Strategy = 4
+	// The new version takes over the old one's instances, and the region replaces them
+	// within their number, max_unavailable replicas at a time (default 1), a replica role
+	// by role: for regions without a GPU to spare. Going back is the same the other way.
+	// It takes no max_surge. An agent of a release before that knows nothing of it: there,
+	// each replica stops before its successor starts.
+	RolloutPolicy_STRATEGY_IN_PLACE RolloutPolicy_Strategy = 5
 )
 
 // Enum value maps for RolloutPolicy_Strategy.
@@ -48,6 +54,7 @@ var (
 		2: "STRATEGY_RECREATE",
 		3: "STRATEGY_CANARY",
 		4: "STRATEGY_BLUE_GREEN",
+		5: "STRATEGY_IN_PLACE",
 	}
 	RolloutPolicy_Strategy_value = map[string]int32{
 		"STRATEGY_UNSPECIFIED": 0,
@@ -55,6 +62,7 @@ var (
 		"STRATEGY_RECREATE":    2,
 		"STRATEGY_CANARY":      3,
 		"STRATEGY_BLUE_GREEN":  4,
+		"STRATEGY_IN_PLACE":    5,
 	}
 )
 
@@ -102,18 +110,21 @@ const (
 	AutoRollback_CONDITION_ANALYSIS AutoRollback_Condition = 5
 	// The region is out of reach, and its wave's on_unreachable is fail.
 	AutoRollback_CONDITION_UNREACHABLE AutoRollback_Condition = 6
+	// Too many replicas that were ready are not any more, as unhealthy says.
+	AutoRollback_CONDITION_HEALTH AutoRollback_Condition = 50
 )
 
 // Enum value maps for AutoRollback_Condition.
 var (
 	AutoRollback_Condition_name = map[int32]string{
-		0: "CONDITION_UNSPECIFIED",
-		1: "CONDITION_CRASH",
-		2: "CONDITION_IMAGE",
-		3: "CONDITION_UNSCHEDULABLE",
-		4: "CONDITION_PROGRESS",
-		5: "CONDITION_ANALYSIS",
-		6: "CONDITION_UNREACHABLE",
+		0:  "CONDITION_UNSPECIFIED",
+		1:  "CONDITION_CRASH",
+		2:  "CONDITION_IMAGE",
+		3:  "CONDITION_UNSCHEDULABLE",
+		4:  "CONDITION_PROGRESS",
+		5:  "CONDITION_ANALYSIS",
+		6:  "CONDITION_UNREACHABLE",
+		50: "CONDITION_HEALTH",
 	}
 	AutoRollback_Condition_value = map[string]int32{
 		"CONDITION_UNSPECIFIED":   0,
@@ -123,6 +134,7 @@ var (
 		"CONDITION_PROGRESS":      4,
 		"CONDITION_ANALYSIS":      5,
 		"CONDITION_UNREACHABLE":   6,
+		"CONDITION_HEALTH":        50,
 	}
 )
 
@@ -523,9 +535,11 @@ func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
 // RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
 // change of it alone makes no version, and a rollout in flight keeps the one that it
 // began with. An app without one moves by that of all defaults: region by region, rolling
-// with a surge of 25%, back everywhere by itself. A first deployment goes to all its
-// regions at once: there is nothing to protect. To move all regions at once, old and new
-// side by side, take max_surge 100% and one wave with max_parallel 32.
+// with a surge of 25%, back everywhere by itself; a region that is new to it and that no
+// agent has joined yet is left out as with ON_UNREACHABLE_SKIP, any other is waited for. A
+// first deployment goes to all its regions at once: there is nothing to protect. To move all
+// regions at once, old and new side by side, take max_surge 100% and one wave with
+// max_parallel 32.
 type RolloutPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Within a region.
@@ -534,7 +548,7 @@ type RolloutPolicy struct {
 	// stopped included: "1", or a share of those wanted, "25%", rounded up. Default 25%.
 	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
 	// Replicas fewer than wanted that may serve in a region, rounded down. Default 0, or
-	// 1 where neither this nor max_surge leaves room to move.
+	// 1 where neither this nor max_surge leaves room to move, and in place.
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// In order. Empty: one wave of all regions, one region at a time.
 	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
@@ -706,7 +720,21 @@ type AutoRollback struct {
 	// Default true. Off goes neither with conditions nor with a wave whose on_failure goes back.
 	Enabled *bool `protobuf:"varint,1,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
 	// Empty: all of them.
-	Conditions    []AutoRollback_Condition `protobuf:"varint,2,rep,packed,name=conditions,proto3,enum=windlass.v1.AutoRollback_Condition" json:"conditions,omitempty"`
+	Conditions []AutoRollback_Condition `protobuf:"varint,2,rep,packed,name=conditions,proto3,enum=windlass.v1.AutoRollback_Condition" json:"conditions,omitempty"` // The next three say when a region has failed, whatever then becomes of it.
+	// Instances of the new version in a region that have to crash again and again, or to be
+	// without their image for good, until that fails the region: "2", or a share of those that
+	// are wanted there at the time, "25%", rounded up. Never more than all of these. With fewer
+	// the region is not ready either, and deadlines.progress is what ends that. What a region
+	// refuses for good fails it at once. Default 1.
+	FailedInstances string `protobuf:"bytes,50,opt,name=failed_instances,json=failedInstances,proto3" json:"failed_instances,omitempty"`
+	// Replicas of the new version in a region that were ready and are not any more, until that
+	// fails the region: "2", or a share of the most that were ready there, "25%", rounded up.
+	// It is looked at from a region's turn until the rollout is over, and anew after a pause
+	// and when the region is in reach again. Default: never.
+	Unhealthy string `protobuf:"bytes,51,opt,name=unhealthy,proto3" json:"unhealthy,omitempty"`
+	// For how long without a break. Default 60 s: longer than an instance takes to be replaced
+	// whose start is quick.
+	UnhealthyFor  *durationpb.Duration `protobuf:"bytes,52,opt,name=unhealthy_for,json=unhealthyFor,proto3" json:"unhealthy_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +779,27 @@ func (x *AutoRollback) GetEnabled() bool {
 func (x *AutoRollback) GetConditions() []AutoRollback_Condition {
 	if x != nil {
 		return x.Conditions
+	}
+	return nil
+}
+
+func (x *AutoRollback) GetFailedInstances() string {
+	if x != nil {
+		return x.FailedInstances
+	}
+	return ""
+}
+
+func (x *AutoRollback) GetUnhealthy() string {
+	if x != nil {
+		return x.Unhealthy
+	}
+	return ""
+}
+
+func (x *AutoRollback) GetUnhealthyFor() *durationpb.Duration {
+	if x != nil {
+		return x.UnhealthyFor
 	}
 	return nil
 }
@@ -1922,9 +1971,18 @@ type RegionProgress struct {
 	// It waits for room, as the policy's wait_for_capacity says: since when; 0: it does not.
 	WaitsForCapacitySince int64 `protobuf:"varint,21,opt,name=waits_for_capacity_since,json=waitsForCapacitySince,proto3" json:"waits_for_capacity_since,omitempty"`
 	// The gate of the step that it waits at.
-	Approval      *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Approval *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Instances of the new version that failed for good, as auto_rollback.failed_instances
+	// counts them, and how many of them fail the region; 0 of 0 while there are none.
+	FailedInstances int32 `protobuf:"varint,50,opt,name=failed_instances,json=failedInstances,proto3" json:"failed_instances,omitempty"`
+	FailedLimit     int32 `protobuf:"varint,51,opt,name=failed_limit,json=failedLimit,proto3" json:"failed_limit,omitempty"`
+	// Since when too many replicas that were ready are not any more, 0 for not; how many they
+	// were at most; and until when that may last.
+	UnhealthySince int64 `protobuf:"varint,52,opt,name=unhealthy_since,json=unhealthySince,proto3" json:"unhealthy_since,omitempty"`
+	WereReady      int32 `protobuf:"varint,53,opt,name=were_ready,json=wereReady,proto3" json:"were_ready,omitempty"`
+	UnhealthyUntil int64 `protobuf:"varint,54,opt,name=unhealthy_until,json=unhealthyUntil,proto3" json:"unhealthy_until,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
@@ -2069,13 +2127,51 @@ func (x *RegionProgress) GetApproval() *ApprovalProgress {
 	return nil
 }
 
+func (x *RegionProgress) GetFailedInstances() int32 {
+	if x != nil {
+		return x.FailedInstances
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetFailedLimit() int32 {
+	if x != nil {
+		return x.FailedLimit
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetUnhealthySince() int64 {
+	if x != nil {
+		return x.UnhealthySince
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetWereReady() int32 {
+	if x != nil {
+		return x.WereReady
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetUnhealthyUntil() int64 {
+	if x != nil {
+		return x.UnhealthyUntil
+	}
+	return 0
+}
+
 type VersionProgress struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Told to run, ready, and the share of the region's traffic.
-	Replicas      int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	Ready         int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	Weight        int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Ready    int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	Weight   int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	// In place: of replicas, those that serve and are still of the version that they were
+	// taken over from.
+	Outdated      int32 `protobuf:"varint,5,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2138,6 +2234,13 @@ func (x *VersionProgress) GetWeight() int32 {
 	return 0
 }
 
+func (x *VersionProgress) GetOutdated() int32 {
+	if x != nil {
+		return x.Outdated
+	}
+	return 0
+}
+
 type Rollout struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2160,7 +2263,8 @@ type Rollout struct {
 	Hold *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
 	// Where the new version is reached before it is live, for a look at it: until gateways
 	// route hosts, up to 20 of its ready instances. Of a rollout in flight that replaces a
-	// live version; not in lists.
+	// live version; not in lists, and none while it has instances, in place, that are yet to
+	// be replaced.
 	PreviewUrls   []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3154,7 +3258,7 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xb3\a\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xcb\a\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -3168,18 +3272,23 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\x121\n" +
 	"\bapproval\x18\f \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12>\n" +
 	"\rauto_rollback\x18\x16 \x01(\v2\x19.windlass.v1.AutoRollbackR\fautoRollback\x124\n" +
-	"\tdeadlines\x18\x17 \x01(\v2\x16.windlass.v1.DeadlinesR\tdeadlines\"\x7f\n" +
+	"\tdeadlines\x18\x17 \x01(\v2\x16.windlass.v1.DeadlinesR\tdeadlines\"\x96\x01\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
 	"\x11STRATEGY_RECREATE\x10\x02\x12\x13\n" +
 	"\x0fSTRATEGY_CANARY\x10\x03\x12\x17\n" +
-	"\x13STRATEGY_BLUE_GREEN\x10\x04\"\xce\x02\n" +
+	"\x13STRATEGY_BLUE_GREEN\x10\x04\x12\x15\n" +
+	"\x11STRATEGY_IN_PLACE\x10\x05\"\xc7\x04\n" +
 	"\fAutoRollback\x12\x1d\n" +
 	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12X\n" +
 	"\n" +
-	"conditions\x18\x02 \x03(\x0e2#.windlass.v1.AutoRollback.ConditionB\x13\xbaH\x10\x92\x01\r\x10\x06\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\n" +
-	"conditions\"\xb8\x01\n" +
+	"conditions\x18\x02 \x03(\x0e2#.windlass.v1.AutoRollback.ConditionB\x13\xbaH\x10\x92\x01\r\x10\a\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\n" +
+	"conditions\x12M\n" +
+	"\x10failed_instances\x182 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\x0ffailedInstances\x12@\n" +
+	"\tunhealthy\x183 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\tunhealthy\x12P\n" +
+	"\runhealthy_for\x184 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\funhealthyFor\"\xce\x01\n" +
 	"\tCondition\x12\x19\n" +
 	"\x15CONDITION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCONDITION_CRASH\x10\x01\x12\x13\n" +
@@ -3187,7 +3296,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x17CONDITION_UNSCHEDULABLE\x10\x03\x12\x16\n" +
 	"\x12CONDITION_PROGRESS\x10\x04\x12\x16\n" +
 	"\x12CONDITION_ANALYSIS\x10\x05\x12\x19\n" +
-	"\x15CONDITION_UNREACHABLE\x10\x06B\n" +
+	"\x15CONDITION_UNREACHABLE\x10\x06\x12\x14\n" +
+	"\x10CONDITION_HEALTH\x102B\n" +
 	"\n" +
 	"\b_enabled\"\xab\x02\n" +
 	"\tDeadlines\x12G\n" +
@@ -3347,7 +3457,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\x85\x06\n" +
+	"STATE_DONE\x10\x04\"\xc4\a\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -3366,7 +3476,13 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x13waits_for_promotion\x18\r \x01(\bR\x11waitsForPromotion\x122\n" +
 	"\x06checks\x18\x0e \x03(\v2\x1a.windlass.v1.CheckProgressR\x06checks\x127\n" +
 	"\x18waits_for_capacity_since\x18\x15 \x01(\x03R\x15waitsForCapacitySince\x129\n" +
-	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\"\xa0\x01\n" +
+	"\bapproval\x18\x14 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\bapproval\x12)\n" +
+	"\x10failed_instances\x182 \x01(\x05R\x0ffailedInstances\x12!\n" +
+	"\ffailed_limit\x183 \x01(\x05R\vfailedLimit\x12'\n" +
+	"\x0funhealthy_since\x184 \x01(\x03R\x0eunhealthySince\x12\x1d\n" +
+	"\n" +
+	"were_ready\x185 \x01(\x05R\twereReady\x12'\n" +
+	"\x0funhealthy_until\x186 \x01(\x03R\x0eunhealthyUntil\"\xa0\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -3376,12 +3492,13 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"STATE_BACK\x10\x05\x12\x10\n" +
 	"\fSTATE_FAILED\x10\x06\x12\x11\n" +
-	"\rSTATE_SKIPPED\x10\a\"u\n" +
+	"\rSTATE_SKIPPED\x10\a\"\x91\x01\n" +
 	"\x0fVersionProgress\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\x05R\x06weight\"\xfd\x03\n" +
+	"\x06weight\x18\x04 \x01(\x05R\x06weight\x12\x1a\n" +
+	"\boutdated\x18\x05 \x01(\x05R\boutdated\"\xfd\x03\n" +
 	"\aRollout\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12#\n" +
@@ -3552,73 +3669,74 @@ var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	9,  // 7: windlass.v1.RolloutPolicy.auto_rollback:type_name -> windlass.v1.AutoRollback
 	10, // 8: windlass.v1.RolloutPolicy.deadlines:type_name -> windlass.v1.Deadlines
 	1,  // 9: windlass.v1.AutoRollback.conditions:type_name -> windlass.v1.AutoRollback.Condition
-	42, // 10: windlass.v1.Deadlines.progress:type_name -> google.protobuf.Duration
-	42, // 11: windlass.v1.Deadlines.unschedulable:type_name -> google.protobuf.Duration
-	42, // 12: windlass.v1.Deadlines.image:type_name -> google.protobuf.Duration
-	42, // 13: windlass.v1.Deadlines.crash:type_name -> google.protobuf.Duration
-	43, // 14: windlass.v1.Approval.role:type_name -> windlass.v1.Role
-	11, // 15: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
-	13, // 16: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
-	43, // 17: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
-	2,  // 18: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	16, // 19: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	42, // 20: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	42, // 21: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	42, // 22: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	15, // 23: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
-	42, // 24: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
-	3,  // 25: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	11, // 26: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
-	41, // 27: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	42, // 28: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	4,  // 29: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	5,  // 30: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	11, // 31: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
-	8,  // 32: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	21, // 33: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	21, // 34: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
-	6,  // 35: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	22, // 36: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	12, // 37: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	7,  // 38: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	23, // 39: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	23, // 40: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	17, // 41: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	12, // 42: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	44, // 43: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	20, // 44: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	45, // 45: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
-	24, // 46: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	46, // 47: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	24, // 48: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	47, // 49: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	48, // 50: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 51: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 52: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 53: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 54: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 55: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
-	25, // 56: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	27, // 57: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	29, // 58: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	31, // 59: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	33, // 60: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	35, // 61: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	37, // 62: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	39, // 63: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
-	26, // 64: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	28, // 65: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	30, // 66: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	32, // 67: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	34, // 68: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	36, // 69: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	38, // 70: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	40, // 71: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
-	64, // [64:72] is the sub-list for method output_type
-	56, // [56:64] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	42, // 10: windlass.v1.AutoRollback.unhealthy_for:type_name -> google.protobuf.Duration
+	42, // 11: windlass.v1.Deadlines.progress:type_name -> google.protobuf.Duration
+	42, // 12: windlass.v1.Deadlines.unschedulable:type_name -> google.protobuf.Duration
+	42, // 13: windlass.v1.Deadlines.image:type_name -> google.protobuf.Duration
+	42, // 14: windlass.v1.Deadlines.crash:type_name -> google.protobuf.Duration
+	43, // 15: windlass.v1.Approval.role:type_name -> windlass.v1.Role
+	11, // 16: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
+	13, // 17: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
+	43, // 18: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
+	2,  // 19: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	16, // 20: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	42, // 21: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	42, // 22: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	42, // 23: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	15, // 24: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	42, // 25: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	3,  // 26: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	11, // 27: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
+	41, // 28: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	42, // 29: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	4,  // 30: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	5,  // 31: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	11, // 32: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
+	8,  // 33: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	21, // 34: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	21, // 35: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
+	6,  // 36: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	22, // 37: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	12, // 38: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	7,  // 39: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	23, // 40: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	23, // 41: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	17, // 42: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	12, // 43: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	44, // 44: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	20, // 45: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	45, // 46: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	24, // 47: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	46, // 48: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	24, // 49: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	47, // 50: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	48, // 51: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 52: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 53: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 54: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 55: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 56: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	25, // 57: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	27, // 58: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	29, // 59: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	31, // 60: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	33, // 61: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	35, // 62: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	37, // 63: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	39, // 64: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	26, // 65: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	28, // 66: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	30, // 67: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	32, // 68: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	34, // 69: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	36, // 70: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	38, // 71: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	40, // 72: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	65, // [65:73] is the sub-list for method output_type
+	57, // [57:65] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }

@@ -829,7 +829,11 @@ type SecretReference struct {
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The value is a Docker configuration (config.json) with which to pull the image,
 	// and no variable. Process regions pull nothing and ignore it.
-	ImagePull     bool `protobuf:"varint,3,opt,name=image_pull,json=imagePull,proto3" json:"image_pull,omitempty"`
+	ImagePull bool `protobuf:"varint,3,opt,name=image_pull,json=imagePull,proto3" json:"image_pull,omitempty"`
+	// Which version of the secret the app's version runs with: the newest when it was made,
+	// whatever a request says. 0: the newest there is, as for what pulls the image, and in
+	// what a release before has made. One that is kept no longer gives the newest, too.
+	Version       int32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -883,6 +887,13 @@ func (x *SecretReference) GetImagePull() bool {
 		return x.ImagePull
 	}
 	return false
+}
+
+func (x *SecretReference) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 // ModelCache is one volume per app and region, shared by all versions of the app,
@@ -1541,12 +1552,13 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x05image\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12#\n" +
 	"\acommand\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12\x1d\n" +
 	"\x04args\x18\x05 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x04args\x124\n" +
-	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\"\xe8\x02\n" +
+	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\"\x82\x03\n" +
 	"\x0fSecretReference\x12#\n" +
 	"\benv_name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\aenvName\x12@\n" +
 	"\x06secret\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x06secret\x12\x1d\n" +
 	"\n" +
-	"image_pull\x18\x03 \x01(\bR\timagePull:\xce\x01\xbaH\xca\x01\x1a\xc7\x01\n" +
+	"image_pull\x18\x03 \x01(\bR\timagePull\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x05R\aversion:\xce\x01\xbaH\xca\x01\x1a\xc7\x01\n" +
 	"\n" +
 	"secret.use\x12^set env_name (a variable's name) or image_pull, one of the two: it says what the secret is for\x1aYthis.image_pull ? this.env_name == '' : this.env_name.matches('^[A-Za-z_][A-Za-z0-9_]*$')\"\xae\x03\n" +
 	"\n" +

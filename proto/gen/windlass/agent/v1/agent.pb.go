@@ -57,6 +57,9 @@ const (
 	Feature_FEATURE_MODEL_CACHE Feature = 5
 	// kubernetes: without it, other nodes, another user, other rights.
 	Feature_FEATURE_KUBERNETES_OPTIONS Feature = 6
+	// workload_key of another deployment, and handed_over: without it, instances that
+	// another deployment goes on with are stopped, and started anew.
+	Feature_FEATURE_IN_PLACE Feature = 7
 )
 
 // Enum value maps for Feature.
@@ -69,6 +72,7 @@ var (
 		4: "FEATURE_IMAGE_PULL_SECRETS",
 		5: "FEATURE_MODEL_CACHE",
 		6: "FEATURE_KUBERNETES_OPTIONS",
+		7: "FEATURE_IN_PLACE",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -78,6 +82,7 @@ var (
 		"FEATURE_IMAGE_PULL_SECRETS": 4,
 		"FEATURE_MODEL_CACHE":        5,
 		"FEATURE_KUBERNETES_OPTIONS": 6,
+		"FEATURE_IN_PLACE":           7,
 	}
 )
 
@@ -1549,7 +1554,9 @@ type DeploymentState struct {
 	Action     DeploymentState_Action `protobuf:"varint,1,opt,name=action,proto3,enum=windlass.agent.v1.DeploymentState_Action" json:"action,omitempty"`
 	Deployment *Deployment            `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	// Name that the region's workload has. Equal for two deployments when the
-	// newer one adopts the older one's instances in place.
+	// newer one adopts the older one's instances in place. On a delete, the workload
+	// that it had: while another deployment that is to be applied names it, nothing is
+	// removed before that one was taken.
 	WorkloadKey string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	// W3C traceparent of the decision, so that the apply joins its trace.
 	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
@@ -1560,8 +1567,13 @@ type DeploymentState struct {
 	// Version of the deployment that workload_key is the id of: with the app's name,
 	// what people call the workload.
 	WorkloadVersion int32 `protobuf:"varint,6,opt,name=workload_version,json=workloadVersion,proto3" json:"workload_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of a delete: another deployment has the instances of workload_key from now on, and
+	// the region holds its assignment, or will. They are not stopped before that one is
+	// applied. Once every deployment that names the workload is to be deleted, nobody goes
+	// on with them, and the delete is one like any other.
+	HandedOver    bool `protobuf:"varint,7,opt,name=handed_over,json=handedOver,proto3" json:"handed_over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeploymentState) Reset() {
@@ -1636,6 +1648,13 @@ func (x *DeploymentState) GetWorkloadVersion() int32 {
 	return 0
 }
 
+func (x *DeploymentState) GetHandedOver() bool {
+	if x != nil {
+		return x.HandedOver
+	}
+	return false
+}
+
 type Deployment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1657,8 +1676,14 @@ type Deployment struct {
 	// For names that people read; ids tell things apart.
 	ProjectName     string `protobuf:"bytes,12,opt,name=project_name,json=projectName,proto3" json:"project_name,omitempty"`
 	EnvironmentName string `protobuf:"bytes,13,opt,name=environment_name,json=environmentName,proto3" json:"environment_name,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How many replicas at a time may be out of service while instances of another template
+	// are replaced; 0 means 1. It makes nothing of an instance, so that it is no part of
+	// template_hash.
+	MaxUnavailable int32 `protobuf:"varint,14,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
+	// Name under which its instances alone are served, weight or none; empty: it has none.
+	PreviewHost   string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Deployment) Reset() {
@@ -1782,6 +1807,20 @@ func (x *Deployment) GetEnvironmentName() string {
 	return ""
 }
 
+func (x *Deployment) GetMaxUnavailable() int32 {
+	if x != nil {
+		return x.MaxUnavailable
+	}
+	return 0
+}
+
+func (x *Deployment) GetPreviewHost() string {
+	if x != nil {
+		return x.PreviewHost
+	}
+	return ""
+}
+
 type SecretVersion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Secret        string                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -1899,7 +1938,11 @@ type RouteTarget struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	// Relative to the other targets.
-	Weight        int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Workload whose instances serve; empty: deployment_id. Whoever routes finds instances
+	// by it, so that while a workload goes from one deployment to another, whichever of the
+	// two the region has come to know, the same instances are found.
+	WorkloadKey   string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1946,6 +1989,13 @@ func (x *RouteTarget) GetWeight() int32 {
 		return x.Weight
 	}
 	return 0
+}
+
+func (x *RouteTarget) GetWorkloadKey() string {
+	if x != nil {
+		return x.WorkloadKey
+	}
+	return ""
 }
 
 // Request asks for something that is not state. Best effort, not revisioned.
@@ -2804,7 +2854,7 @@ type DeploymentRollup struct {
 	// Replicas whose every instance is ready and of the newest generation's
 	// template.
 	ReadyReplicas int32 `protobuf:"varint,8,opt,name=ready_replicas,json=readyReplicas,proto3" json:"ready_replicas,omitempty"`
-	// Instances that failed so often that a rollout should not wait for them:
+	// Instances of the newest template that failed so often that a rollout should not wait for them:
 	// three failures without having been ready, or a final cause.
 	Doomed int32 `protobuf:"varint,9,opt,name=doomed,proto3" json:"doomed,omitempty"`
 	// The most telling reason and message among those that are not ready.
@@ -3547,7 +3597,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"deployment\x18\x06 \x01(\v2\".windlass.agent.v1.DeploymentStateH\x00R\n" +
 	"deployment\x123\n" +
 	"\x06routes\x18\a \x01(\v2\x19.windlass.agent.v1.RoutesH\x00R\x06routesB\t\n" +
-	"\acontent\"\xf7\x02\n" +
+	"\acontent\"\x98\x03\n" +
 	"\x0fDeploymentState\x12A\n" +
 	"\x06action\x18\x01 \x01(\x0e2).windlass.agent.v1.DeploymentState.ActionR\x06action\x12=\n" +
 	"\n" +
@@ -3556,11 +3606,13 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\x12 \n" +
 	"\vtraceparent\x18\x04 \x01(\tR\vtraceparent\x12+\n" +
 	"\x11required_features\x18\x05 \x03(\tR\x10requiredFeatures\x12)\n" +
-	"\x10workload_version\x18\x06 \x01(\x05R\x0fworkloadVersion\"E\n" +
+	"\x10workload_version\x18\x06 \x01(\x05R\x0fworkloadVersion\x12\x1f\n" +
+	"\vhanded_over\x18\a \x01(\bR\n" +
+	"handedOver\"E\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTION_APPLY\x10\x01\x12\x11\n" +
-	"\rACTION_DELETE\x10\x02\"\xcd\x03\n" +
+	"\rACTION_DELETE\x10\x02\"\x99\x04\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
@@ -3577,17 +3629,20 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	" \x03(\v2 .windlass.agent.v1.SecretVersionR\asecrets\x12#\n" +
 	"\rtemplate_hash\x18\v \x01(\fR\ftemplateHash\x12!\n" +
 	"\fproject_name\x18\f \x01(\tR\vprojectName\x12)\n" +
-	"\x10environment_name\x18\r \x01(\tR\x0fenvironmentName\"A\n" +
+	"\x10environment_name\x18\r \x01(\tR\x0fenvironmentName\x12'\n" +
+	"\x0fmax_unavailable\x18\x0e \x01(\x05R\x0emaxUnavailable\x12!\n" +
+	"\fpreview_host\x18< \x01(\tR\vpreviewHost\"A\n" +
 	"\rSecretVersion\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\"o\n" +
 	"\x06Routes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x14\n" +
 	"\x05hosts\x18\x02 \x03(\tR\x05hosts\x128\n" +
-	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\"J\n" +
+	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\"m\n" +
 	"\vRouteTarget\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x16\n" +
-	"\x06weight\x18\x02 \x01(\x05R\x06weight\"\xb2\x01\n" +
+	"\x06weight\x18\x02 \x01(\x05R\x06weight\x12!\n" +
+	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xb2\x01\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bdeadline\x18\x02 \x01(\x03R\bdeadline\x124\n" +
@@ -3738,7 +3793,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xcc\x01\n" +
+	"\x12UploadLogsResponse*\xe2\x01\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -3746,7 +3801,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x19FEATURE_GPU_RESOURCE_NAME\x10\x03\x12\x1e\n" +
 	"\x1aFEATURE_IMAGE_PULL_SECRETS\x10\x04\x12\x17\n" +
 	"\x13FEATURE_MODEL_CACHE\x10\x05\x12\x1e\n" +
-	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06*U\n" +
+	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06\x12\x14\n" +
+	"\x10FEATURE_IN_PLACE\x10\a*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +

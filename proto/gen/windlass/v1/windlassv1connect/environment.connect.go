@@ -70,8 +70,11 @@ type EnvironmentServiceClient interface {
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
 	// Refused with ERROR_REASON_IN_USE while it has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. Every deployment that runs with it gets
-	// the new version: its instances are replaced one after the other.
+	// Stores a new version of the secret. Every app that runs with it, or is about to, gets
+	// a version of its own of its newest configuration with that: a rollout like any other,
+	// which goes back to the value before if it fails. It is refused as a whole if one of
+	// them could not begin. What pulls images is only told of it, and replaces nothing.
+	// Versions that are pinned keep what they have.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
 	// By name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)
@@ -239,8 +242,11 @@ type EnvironmentServiceHandler interface {
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
 	// Refused with ERROR_REASON_IN_USE while it has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. Every deployment that runs with it gets
-	// the new version: its instances are replaced one after the other.
+	// Stores a new version of the secret. Every app that runs with it, or is about to, gets
+	// a version of its own of its newest configuration with that: a rollout like any other,
+	// which goes back to the value before if it fails. It is refused as a whole if one of
+	// them could not begin. What pulls images is only told of it, and replaces nothing.
+	// Versions that are pinned keep what they have.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
 	// By name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)
