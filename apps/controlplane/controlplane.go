@@ -57,6 +57,7 @@ type serveFlags struct {
 	Prometheus       metricsFlags  `embed:"" prefix:"prometheus-"`
 	WebhookAllow     []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
+	DNSServer        string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
 	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
 	Keep             keepFlags     `embed:"" prefix:"keep-"`
@@ -245,7 +246,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(),
+		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(),
 		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

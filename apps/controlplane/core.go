@@ -47,7 +47,9 @@ type parts struct {
 	tracer      *sdktrace.TracerProvider
 	rand        func() float64
 	domain      string
-	leaseTTL    time.Duration
+	// lookupTXT asks the DNS; nil: as this host does.
+	lookupTXT func(ctx context.Context, name string) ([]string, error)
+	leaseTTL  time.Duration
 	// auditRetention; 0: fleet's default.
 	auditRetention time.Duration
 	// metrics of apps; nil: nobody reads any.
@@ -159,7 +161,7 @@ func newCore(p parts) (*core, error) {
 	c.dispatch, err = dispatch.New(dispatch.Config{
 		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller, IsNotFound: isNotFound,
 		Log: p.log, Registerer: p.registerer, Random: p.rand, LeaseTTL: p.leaseTTL,
-		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat,
+		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain,
 	})
 	if err != nil {
 		return nil, err
@@ -195,6 +197,7 @@ func newCore(p parts) (*core, error) {
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
 		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: hooks.Allows, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Domain: p.domain, LookupTXT: p.lookupTXT,
 	})
 	if err != nil {
 		return nil, err
@@ -219,7 +222,7 @@ func newCore(p parts) (*core, error) {
 
 	mux := http.NewServeMux()
 	path, handler := agentv1connect.NewAgentServiceHandler(agentService{fleets, c.dispatch, ingestion}, rpc.HandlerOptions(agentSide)...)
-	mux.Handle(path, dispatch.WithWriteDeadline(handler))
+	mux.Handle(path, rpc.WithWriteDeadline(handler))
 	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
 		mux.Handle(h.Path, h.Handler)
 	}

@@ -101,6 +101,12 @@ var access = map[string]need{
 	w.FreezeServiceListFreezesProcedure: viewer,
 	w.FreezeServiceLiftFreezeProcedure:  owner,
 
+	w.RouteServiceListRoutesProcedure:   viewer,
+	w.RouteServiceAddDomainProcedure:    deployer,
+	w.RouteServiceVerifyDomainProcedure: deployer,
+	w.RouteServiceRemoveDomainProcedure: deployer,
+	w.RouteServiceListDomainsProcedure:  viewer,
+
 	w.HistoryServiceListHistoryProcedure: viewer,
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
 }

@@ -58,6 +58,15 @@ func (c *change) claims(app model.App, live, next *model.Deployment, rows []mode
 	c.asked.after = claim
 }
 
+// alongside has what the app counts for be stored with the mutation, which is about others
+// as well: it asks for nothing beyond what is there already, and no quota refuses it.
+func (c *change) alongside() {
+	if c.asked != nil {
+		c.also = append(c.also, c.asked.after)
+	}
+	c.asked = nil
+}
+
 // learned is what a call found out about its workspace's bucket.
 type learned struct {
 	known   bool
@@ -83,6 +92,11 @@ func (c *change) admit() error {
 	if c.starts {
 		if err := c.hold(c.start(have, admission.RateOf(limits))); err != nil {
 			return err
+		}
+	}
+	if len(c.also) > 0 {
+		if err := c.PutClaims(c.also); err != nil {
+			return fmt.Errorf("store claims of %d apps: %w", len(c.also), err)
 		}
 	}
 	if c.asked == nil {

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -72,6 +73,10 @@ type Config struct {
 	ReadsMetrics bool
 	// AllowsHookAt: workflows may call web-hooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool
+	// Domain below which apps have their hosts.
+	Domain string
+	// LookupTXT asks the DNS for the TXT records of a name; nil: as this host does.
+	LookupTXT func(ctx context.Context, name string) ([]string, error)
 	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
 	MaxWatchers int
 }
@@ -107,6 +112,9 @@ func New(cfg Config) (*API, error) {
 	}
 	if cfg.RolloutEnded == nil {
 		cfg.RolloutEnded = func(model.Rollout) {}
+	}
+	if cfg.LookupTXT == nil {
+		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
 	if cfg.KeyCacheTTL <= 0 {
 		cfg.KeyCacheTTL = 5 * time.Second
@@ -175,6 +183,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewEnvironmentServiceHandler(a, options...)),
 		handler(windlassv1connect.NewHistoryServiceHandler(a, options...)),
 		handler(windlassv1connect.NewFreezeServiceHandler(a, options...)),
+		handler(windlassv1connect.NewRouteServiceHandler(a, options...)),
 	}
 }
 

@@ -1,11 +1,14 @@
 package api_test
 
 import (
+	"slices"
 	"testing"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -91,4 +94,34 @@ func TestARollbackWhileARegionIsBehindEndsWithOneVersionEverywhere(t *testing.T)
 	require.Empty(t, w.told("chat", 1))
 	require.Empty(t, w.told("chat", 2))
 	require.Len(t, w.told("chat", 3), 2)
+}
+
+func TestAppsWithoutAPolicyDoNotWaitForARegionThatNoAgentEverJoined(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", args("a"))
+	w.settle("chat")
+	made, err := w.regionService(w.owner).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "ap-south-1"})
+	require.NoError(t, err)
+	w.regions["ap-south-1"] = made.GetRegion().GetId()
+	w.away = map[string]bool{w.regions["ap-south-1"]: true}
+	asia := func(s *windlassv1.DeploymentSpec) { s.Regions = append(s.Regions, "ap-south-1") }
+
+	p := w.planned("chat", nil, args("b"), asia)
+	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
+	found := p.GetFindings()[slices.IndexFunc(p.GetFindings(), func(f *windlassv1.PlanFinding) bool { return f.GetRegion() == "ap-south-1" })]
+	require.Equal(t, "no agent has joined region ap-south-1 yet: the rollout would leave it out for now, and it would catch up when one has", found.GetMessage())
+
+	w.deploy("chat", args("b"), asia)
+	app := w.settle("chat")
+	require.Equal(t, int32(2), app.GetLiveVersion())
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DEGRADED, app.GetStatus())
+	require.Equal(t, "ap-south-1 has no agent yet and has yet to catch up with v2", app.GetMessage())
+	w.find()
+	w.update(func(tx store.Tx) error {
+		_, _, err := tx.StartSession(w.regions["ap-south-1"], "session-ap", 60_000, model.Region{})
+		return err
+	})
+	app = w.settle("chat")
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
+	require.Len(t, w.told("chat", 2), 3)
 }

@@ -6,9 +6,13 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -84,4 +88,43 @@ func TestAVersionThatIsSupersededMakesRoomForTheNext(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.deployBy("chat", nil, h100s(8), args("larger"))
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+}
+
+// A region whose turn comes later may be full now; without the pool it stays so.
+func TestARolloutDoesNotStartTowardsARegionWithoutThePool(t *testing.T) {
+	w := setup(t)
+	w.connected(8)
+	w.deploy("chat", h100s(4))
+	w.settle("chat")
+	euFirst := func(p *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy {
+		p.Waves = []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}, {}}
+		return p
+	}
+	has := func(pool string, free int32) {
+		us := w.regions["us-east-1"]
+		capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{
+			{Product: "H100", Pool: pool, Allocatable: 16, Free: free, LargestFree: min(free, 8), ResourceName: "nvidia.com/gpu"},
+		}})
+		require.NoError(t, err)
+		w.update(func(tx store.Tx) error {
+			return tx.NoteReports([]model.Region{{
+				ID: us, SessionID: "session-" + us, SessionSequence: guards.Add(1), LastReportAt: time.Now().UnixMilli(), Capacity: capacity,
+			}}, 60_000)
+		})
+	}
+	has("other", 16)
+	before := w.dump()
+	p := w.planned("chat", euFirst(&windlassv1.RolloutPolicy{}), h100s(4), args("b"))
+	require.Equal(t, []string{"NO_CAPACITY spec.resources.gpu"}, reasons(p))
+	_, err := w.deployBy("chat", euFirst(&windlassv1.RolloutPolicy{}), h100s(4), args("b"))
+	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
+	require.ErrorContains(t, err, "it could begin, and not come to its end: region us-east-1 has no GPUs of pool h100: it has 16 GPUs H100 of pool other")
+	require.Contains(t, rpc.DetailOf(err).GetFix(), "Ask for what it has, or take the region out.")
+	require.Equal(t, before, w.dump(), "nothing of it is left")
+
+	waits := euFirst(&windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(time.Hour)})
+	require.True(t, w.planned("chat", waits, h100s(4), args("b")).GetWouldRun())
+	has("h100", 0)
+	_, err = w.deployBy("chat", euFirst(&windlassv1.RolloutPolicy{}), h100s(4), args("b"))
+	require.NoError(t, err, "it is full, and may have room when its turn comes")
 }

@@ -447,3 +447,18 @@ func TestEveryChangeWakesItsWorkflow(t *testing.T) {
 	defer mu.Unlock()
 	require.Equal(t, []string{res.GetAppId()}, woken)
 }
+
+// What has not begun has no rows that could be scaled.
+func TestReplicasAskedForBeforeAFirstVersionBeginsAreNotLost(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		w.deploy("chat", replicas(1))
+		res := w.deploy("chat", replicas(3))
+		require.Equal(t, int32(2), res.GetVersion())
+		require.Equal(t, int32(2), w.deploy("chat", replicas(3)).GetVersion(), "nothing else is asked for")
+		app := w.settle("chat")
+		require.Equal(t, int32(2), app.GetLiveVersion())
+		require.Equal(t, int32(6), app.GetReplicas())
+		require.True(t, w.deploy("chat", replicas(2)).GetScaled(), "it has begun")
+		require.Equal(t, int32(4), w.settle("chat").GetReplicas())
+	})
+}

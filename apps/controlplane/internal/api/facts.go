@@ -38,9 +38,12 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		stagings: map[string]model.Staging{}, rollouts: map[string]model.Rollout{},
 		pins: map[string][]model.Pin{},
 	}
-	var appIDs, rolloutIDs []string
+	var appIDs, rolloutIDs, pinnable []string
 	for _, app := range apps {
 		appIDs = append(appIDs, app.ID)
+		if app.LatestVersion > 1 { // one version has nothing to be pinned beside
+			pinnable = append(pinnable, app.ID)
+		}
 		if app.RolloutID != "" {
 			rolloutIDs = append(rolloutIDs, app.RolloutID)
 		}
@@ -70,7 +73,7 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 		return f, fmt.Errorf("read stagings: %w", err)
 	}
 	regionIDs := map[string]bool{}
-	pins, err := tx.ListPins(appIDs)
+	pins, err := tx.ListPins(pinnable)
 	if err != nil {
 		return f, fmt.Errorf("list pins: %w", err)
 	}

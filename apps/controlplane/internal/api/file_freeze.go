@@ -44,6 +44,10 @@ func (c *change) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error
 	if i >= 0 {
 		was = &have[i]
 	}
+	if was == nil && want == nil {
+		c.freezes, c.freezesAre = have, app.ID
+		return nil
+	}
 	switch {
 	case was != nil && !was.FromFile:
 		return invalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, whose name that of this app's file would be", name),

@@ -29,7 +29,7 @@ func (c *change) thaw(app model.App, f flight, r *model.Rollout, v version) (*wi
 	if v.Source == model.SourceRollback {
 		return nil, nil
 	}
-	have, err := c.freezesFor(app.ID, "")
+	have, err := c.freezesOf(app)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ type world struct {
 	workspace                         string
 	regions                           map[string]string // ids by name, of acme
 	away                              map[string]bool   // ids of regions that are out of reach
+	records                           *records
 }
 
 // lose has a region of acme be out of reach, until find.
@@ -89,7 +90,7 @@ func setup(t *testing.T, tweak ...func(*api.Config)) *world {
 
 func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	t.Helper()
-	w := &world{t: t, store: on, regions: map[string]string{}}
+	w := &world{t: t, store: on, regions: map[string]string{}, records: &records{}}
 	keys, err := seal.Generate()
 	require.NoError(t, err)
 	w.box, err = seal.New(keys)
@@ -100,7 +101,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 		Store: store.Bind[api.Tx](w.store), Box: w.box, Agents: w.agents,
 		IsNotFound: is(store.ErrNotFound), IsExists: is(store.ErrExists), IsConflict: is(store.ErrConflict),
 		IsTooManyRegions: is(store.ErrTooManyRegions), IsOutcomeUnknown: is(store.ErrOutcomeUnknown),
-		Log: log, Registerer: prometheus.NewRegistry(), Version: "test",
+		Log: log, Registerer: prometheus.NewRegistry(), Version: "test", Domain: "apps.test", LookupTXT: w.records.lookup,
 	}
 	for _, f := range tweak {
 		f(&cfg)
@@ -110,7 +111,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	w.store.OnCommit(func(c store.Commit) { w.api.Notify(c.Apps) })
 	w.stepper, err = rollout.NewStepper(rollout.Config{
 		Store: store.Bind[rollout.Tx](w.store), Images: noImages{}, IsNotFound: is(store.ErrNotFound),
-		Log: log, Registerer: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider().Tracer(""),
+		Log: log, Registerer: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider().Tracer(""), Domain: "apps.test",
 	})
 	require.NoError(t, err)
 
@@ -212,6 +213,10 @@ func (w *world) freezes(key string) windlassv1connect.FreezeServiceClient {
 	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
+func (w *world) routes(key string) windlassv1connect.RouteServiceClient {
+	return windlassv1connect.NewRouteServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
 func (w *world) history(key string) windlassv1connect.HistoryServiceClient {
 	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
@@ -280,7 +285,7 @@ func (w *world) report(appID string) {
 			if w.away[t.RegionID] {
 				continue
 			}
-			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{})
+			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}})
 			if err != nil {
 				return err
 			}
@@ -289,10 +294,9 @@ func (w *world) report(appID string) {
 				Guard: model.NewGuard(1, guards.Add(1)), AppliedEpoch: r.SessionEpoch, AppliedGeneration: t.Generation,
 				Phase: int32(agentv1.AppliedState_PHASE_APPLIED), CountsGeneration: t.Generation, UpdatedAt: now,
 			}
-			switch t.Status {
-			case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
+			if t.Told() {
 				o.Ready, o.ReadyReplicas = t.Replicas, t.Replicas
-			default:
+			} else {
 				o.Deleted = true
 			}
 			observed = append(observed, o)

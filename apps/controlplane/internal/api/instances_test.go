@@ -91,6 +91,29 @@ func TestANewVersionHasAPreviewUntilItIsLive(t *testing.T) {
 	require.Empty(t, preview(second.GetRolloutId()))
 }
 
+func TestWhatIsYetToBeReplacedIsNoPreview(t *testing.T) {
+	w := setup(t)
+	w.connected(8)
+	inPlace := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
+	first, err := w.deployBy("chat", inPlace, args("a"))
+	require.NoError(t, err)
+	w.settle("chat")
+	second, err := w.deployBy("chat", inPlace, args("b"))
+	require.NoError(t, err)
+	require.NoError(t, w.stepper.Step(t.Context(), first.GetAppId()))
+	// The region tells of all of them as the new version's from now on.
+	w.putInstance(second, ident.New("ins"), "eu-west-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	w.putInstance(second, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	preview := func() []string {
+		res, err := w.rollouts(w.viewer).GetRollout(t.Context(), &windlassv1.GetRolloutRequest{Rollout: second.GetRolloutId()})
+		require.NoError(t, err)
+		return res.GetRollout().GetPreviewUrls()
+	}
+	require.Empty(t, preview())
+	w.report(first.GetAppId())
+	require.NotEmpty(t, preview(), "all of them were replaced")
+}
+
 func TestLogsComeFromTheInstancesRegion(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()

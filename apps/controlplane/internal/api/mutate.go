@@ -37,9 +37,13 @@ type change struct {
 	// starts work; what it asks of the quotas, nil for nothing; what it learned.
 	starts bool
 	asked  *asked
+	also   []model.Claim
 	// pinned is what the pins of the app that is changed count for.
 	pinned  model.Usage
 	learned learned
+	// freezes for the app whose id freezesAre, as they were read and stay.
+	freezes    []model.Freeze
+	freezesAre string
 	// dry is its transaction if it is to write nothing, else nil.
 	dry *dryTx
 }

@@ -231,10 +231,11 @@ func TestSecretsOfAnOverrideAreThoseRegionsAlone(t *testing.T) {
 		require.Equal(t, map[string]int32{"token": 1}, w.desired("chat", 1, "us-east-1").SecretVersions)
 		require.Equal(t, map[string]int32{"eu-token": 1}, w.desired("chat", 1, "eu-west-1").SecretVersions)
 
-		us, eu := w.desired("chat", 1, "us-east-1").Generation, w.desired("chat", 1, "eu-west-1").Generation
 		require.Equal(t, []string{w.app("chat").GetId()}, w.setSecret("eu-token", "three").GetAppIds())
-		require.Equal(t, us, w.desired("chat", 1, "us-east-1").Generation, "what does not have it is left alone")
-		require.Equal(t, eu+1, w.desired("chat", 1, "eu-west-1").Generation)
+		require.Equal(t, map[string]int32{"eu-token": 1}, w.desired("chat", 1, "eu-west-1").SecretVersions, "what runs has what it had")
+		w.settle("chat")
+		require.Equal(t, map[string]int32{"token": 1}, w.desired("chat", 2, "us-east-1").SecretVersions)
+		require.Equal(t, map[string]int32{"eu-token": 2}, w.desired("chat", 2, "eu-west-1").SecretVersions)
 		_, err = w.environments(w.deployer).DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Environment: "production", Name: "eu-token"})
 		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_IN_USE, detailOf(err).GetReason(), "%v", err)
 	})

@@ -194,6 +194,13 @@ func TestAFreezeRefusesAPinAndNotItsEnd(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
 	_, err = w.pin(1, 10)
 	require.NoError(t, err, "it changes nothing")
+	override := &windlassv1.PinVersionRequest{App: "chat", Version: 1, Weight: 20, OverrideFreeze: "incident 4711"}
+	_, err = w.apps(w.deployer).PinVersion(t.Context(), override)
+	refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "")
+	_, err = w.apps(w.owner).PinVersion(t.Context(), override)
+	require.NoError(t, err)
+	require.Contains(t, w.said("chat"), "FreezeOverridden")
+	require.Equal(t, int32(20), w.app("chat").GetPins()[0].GetWeight())
 	_, err = w.unpin(1)
 	require.NoError(t, err)
 	require.Empty(t, w.settle("chat").GetPins())

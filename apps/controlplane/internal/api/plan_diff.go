@@ -145,7 +145,11 @@ func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretRef
 			l[fmt.Sprintf("secrets[%q]", ref.GetSecret())] = leaf{value: "pulls the image"}
 			continue
 		}
-		l[fmt.Sprintf("secrets[%q]", ref.GetEnvName())] = leaf{value: ref.GetSecret()}
+		value := ref.GetSecret()
+		if ref.GetVersion() != 0 {
+			value += fmt.Sprintf(", version %d", ref.GetVersion())
+		}
+		l[fmt.Sprintf("secrets[%q]", ref.GetEnvName())] = leaf{value: value}
 	}
 	for name, value := range env {
 		l[fmt.Sprintf("env[%q]", name)] = leaf{value: value, hidden: true}

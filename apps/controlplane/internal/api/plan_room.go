@@ -128,7 +128,8 @@ func (c *change) roomToBegin(app model.App, made outcome) error {
 }
 
 // roomToBegin refuses what is foreseen if it cannot begin with what regions have free, and
-// is not to wait for more.
+// is not to wait for more; and if a region that it would come to later has none of the GPUs
+// at all: they may be free by then, and would not be there.
 func (r *foresight) roomToBegin(c *change) error {
 	if r.waitsForRoom() > 0 {
 		return nil
@@ -152,18 +153,32 @@ func (r *foresight) roomToBegin(c *change) error {
 			short = append(short, found.GetMessage())
 		}
 	}
+	text := "there is no room to begin: "
+	if first == nil {
+		text = "it could begin, and not come to its end: "
+	}
+	for _, id := range r.byName(r.later(ids)) {
+		found, err := r.lacks(id)
+		if err != nil {
+			return err
+		}
+		if found != nil && found.GetBlocks() {
+			first = cmp.Or(first, found)
+			short = append(short, found.GetMessage())
+		}
+	}
 	if first == nil {
 		return nil
 	}
 	const shown = 5
-	text := strings.Join(short[:min(shown, len(short))], "; ")
+	text += strings.Join(short[:min(shown, len(short))], "; ")
 	if more := len(short) - shown; more > 0 {
 		text += fmt.Sprintf("; and so it is in %d regions more", more)
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: first.GetReason(), Field: first.GetField(),
 		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.wait_for_capacity, such as 6h, it waits for room.",
-	}, "there is no room to begin: "+text)
+	}, text)
 }
 
 // foresee reads what the planner goes by once the deployment was asked for, in a rollout
@@ -227,9 +242,20 @@ func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, wai
 			policy = waves[w.Policy]
 		}
 		on := policy.GetOnUnreachable()
-		return w.Name, on != windlassv1.Wave_ON_UNREACHABLE_FAIL, on == windlassv1.Wave_ON_UNREACHABLE_SKIP
+		skips = on == windlassv1.Wave_ON_UNREACHABLE_SKIP || f.Course.SkipsNew && r.isNew(region)
+		return w.Name, on != windlassv1.Wave_ON_UNREACHABLE_FAIL, skips
 	}
 	return "", true, false
+}
+
+// isNew tells whether no agent has joined the region, and nothing of the app that is live
+// is there.
+func (r *foresight) isNew(region string) bool {
+	live := r.in.App.LiveDeploymentID
+	return r.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING &&
+		!slices.ContainsFunc(r.was, func(t model.Topology) bool {
+			return t.RegionID == region && t.DeploymentID == live && topology.Active(t)
+		})
 }
 
 // reach tells of a region that cannot be told anything now.
@@ -241,9 +267,9 @@ func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, o
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Region: v.GetRegion(),
 		Fix: fmt.Sprintf("`windlass region show %s` tells what is known of it.", v.GetRegion()),
 	}
-	why := fmt.Sprintf("region %s is out of reach", v.GetRegion())
+	why, when := fmt.Sprintf("region %s is out of reach", v.GetRegion()), "when it returns"
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_PENDING {
-		why = fmt.Sprintf("no agent has joined region %s yet", v.GetRegion())
+		why, when = fmt.Sprintf("no agent has joined region %s yet", v.GetRegion()), "when one has"
 	}
 	i := slices.IndexFunc(r.target.Spec.GetRegions(), func(name string) bool { return r.in.RegionIDs[name] == id })
 	switch {
@@ -252,7 +278,7 @@ func (r *dryRun) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, o
 	case outcome != windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
 		f.Message = why + ": what is asked for is done there when it returns"
 	case skips:
-		f.Message = why + ": the rollout would leave it out for now, and it would catch up when it returns"
+		f.Message = why + ": the rollout would leave it out for now, and it would catch up " + when
 	case waits:
 		f.Message = why + ": the rollout would wait for it when its turn comes, and those after it with it"
 	default:
@@ -312,77 +338,6 @@ func (r *foresight) gpuField(v *windlassv1.PlanRegion) string {
 		return "spec.resources.gpu"
 	}
 	return "spec.overrides"
-}
-
-// gpuText is what is asked for, in words.
-func gpuText(g *windlassv1.Gpu) string {
-	text := "GPUs"
-	if g.GetProduct() != "" {
-		text = "GPUs " + g.GetProduct()
-	}
-	if g.GetPool() != "" {
-		text += " of pool " + g.GetPool()
-	}
-	if g.GetMinMemoryMib() > 0 {
-		text += fmt.Sprintf(" with %d MiB or more", g.GetMinMemoryMib())
-	}
-	if g.GetResourceName() != "" {
-		text += " (" + g.GetResourceName() + ")"
-	}
-	return text
-}
-
-func poolsText(all []*windlassv1.GpuCapacity) string {
-	var parts []string
-	for _, p := range all {
-		parts = append(parts, fmt.Sprintf("%d %s", p.GetAllocatable(), gpuText(&windlassv1.Gpu{
-			Product: p.GetProduct(), Pool: p.GetPool(), ResourceName: p.GetResourceName(),
-		})))
-	}
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
-}
-
-func hasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
-
-// gpuOf is what each instance of the spec, as it is in a region, asks for; nil for none.
-func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
-	resources := s.GetResources()
-	for _, role := range s.GetRoles() {
-		if role.GetResources() != nil {
-			resources = role.GetResources()
-		}
-	}
-	if resources.GetGpu().GetCount() == 0 {
-		return nil
-	}
-	return resources.GetGpu()
-}
-
-// fitting are the pools whose GPUs are what is asked for, as agents choose them: memory
-// that nobody knows is not enough, and a pool that is named says which kind its GPUs are of.
-func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
-	const nvidia = "nvidia.com/gpu"
-	for _, p := range pools {
-		if (g.GetProduct() == "" || g.GetProduct() == p.GetProduct()) &&
-			(g.GetPool() == "" || g.GetPool() == p.GetPool()) &&
-			(g.GetPool() != "" && g.GetResourceName() == "" || cmp.Or(g.GetResourceName(), nvidia) == cmp.Or(p.GetResourceName(), nvidia)) &&
-			p.GetMemoryMib() >= int64(g.GetMinMemoryMib()) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// usable is how many of the pool's GPUs a new instance may have: those that are free, and
-// no more than all that Windlass may use of it.
-func usable(p *windlassv1.GpuCapacity) int32 {
-	if p.GetQuota() > 0 {
-		return min(p.GetFree(), p.GetQuota())
-	}
-	return p.GetFree()
 }
 
 // amount is what replicas of an app take.
@@ -446,6 +401,9 @@ func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*wi
 			next[side.DeploymentID] = side.Replicas
 			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
 		}
+		if s.InPlace {
+			most = maps.Clone(next) // nothing is started beside what it is started for
+		}
 		a, _ := sum(most)
 		for id := range most {
 			if id == r.target.ID || id == r.in.App.LiveDeploymentID {
@@ -466,8 +424,4 @@ func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*wi
 		at = next
 	}
 	return e
-}
-
-func subset(some, of []*windlassv1.GpuCapacity) bool {
-	return !slices.ContainsFunc(some, func(p *windlassv1.GpuCapacity) bool { return !slices.Contains(of, p) })
 }

@@ -59,7 +59,7 @@ func (w *world) connected(free int32) {
 	require.NoError(w.t, err)
 	w.update(func(tx store.Tx) error {
 		for _, id := range w.regions {
-			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{}); err != nil {
+			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}}); err != nil {
 				return err
 			}
 			if err := tx.NoteReports([]model.Region{{
@@ -136,6 +136,7 @@ func TestADeployTakesTheStepsThatItsPlanTold(t *testing.T) {
 		"none":     nil,
 		"rolling":  {MaxSurge: "1", Waves: waves},
 		"recreate": {Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE},
+		"in place": {Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE},
 		"canary": {
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Waves: waves,
 			Steps: []*windlassv1.CanaryStep{{Weight: 10}, {Replicas: 2}},
@@ -226,7 +227,7 @@ func TestAPlanTellsWhatDiffersByNameAndNoVariablesValue(t *testing.T) {
 		`CHANGED env["CHANGED"] "" "" true`,
 		`REMOVED env["GONE"] "" "" true`,
 		`ADDED env["MORE"] "" "" true`,
-		`CHANGED secrets["TOKEN"] "one" "two" false`,
+		`CHANGED secrets["TOKEN"] "one, version 1" "two, version 1" false`,
 		`ADDED rollout.maxSurge "" "1" false`,
 		`ADDED rollout.strategy "" "STRATEGY_ROLLING" false`,
 	}, lines)
@@ -316,6 +317,12 @@ func TestAPlanHoldsThePeakAgainstTheGPUsThatAreFree(t *testing.T) {
 	w.connected(0)
 	require.True(t, w.planned("chat", &windlassv1.RolloutPolicy{MaxSurge: "0"}, pool(4, "h100"), args("b")).GetWouldRun())
 	require.True(t, w.planned("chat", &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE}, pool(4, "h100"), args("b")).GetWouldRun())
+	inPlace := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
+	p = w.planned("chat", inPlace, pool(4, "h100"), args("b"))
+	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
+	require.Equal(t, []int32{2, 2, 2}, []int32{eu(p).GetReplicasNow(), eu(p).GetReplicasPeak(), eu(p).GetReplicasAfter()})
+	require.True(t, slices.ContainsFunc(p.GetSteps(), (*windlassv1.PlanStep).GetInPlace))
+	require.False(t, w.planned("chat", inPlace, pool(8, "h100"), args("b")).GetWouldRun(), "each takes more than what it takes the place of gives back")
 }
 
 func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {

@@ -91,11 +91,12 @@ func splitApp(ref string) (environment, name string) {
 	return ref[:i], ref[i+1:]
 }
 
+const listApps = "List the apps that there are; one outside of default/production is named project/environment/name."
+
 // app finds one by id, "project/environment/name", "environment/name" within the
 // default project, or name within default/production. Apps that are deleted are
 // found by id, if gone says that they may be.
 func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
-	const fix = "List the apps that there are; one outside of default/production is named project/environment/name."
 	if ident.Valid("app", ref) {
 		app, err = tx.GetApp(workspaceID, ref)
 	} else {
@@ -111,7 +112,7 @@ func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err
 	}
 	switch {
 	case a.cfg.IsNotFound(err), err == nil && app.DeletedAt != 0 && !gone:
-		return model.App{}, missing("app", "app", ref, fix)
+		return model.App{}, missing("app", "app", ref, listApps)
 	case err != nil:
 		return app, fmt.Errorf("read app %s: %w", ref, err)
 	}
@@ -120,16 +121,20 @@ func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err
 
 // lockedApp is app, with its row locked to the end of the transaction.
 func (c *change) lockedApp(ref string) (model.App, error) {
-	app, err := c.api.app(c.Tx, c.workspaceID, ref, false)
-	if err != nil {
-		return app, err
+	id, fix := ref, listApps
+	if !ident.Valid("app", ref) {
+		app, err := c.api.app(c.Tx, c.workspaceID, ref, false)
+		if err != nil {
+			return app, err
+		}
+		id, fix = app.ID, "It was deleted."
 	}
-	locked, err := c.LockApp(c.workspaceID, app.ID)
+	locked, err := c.LockApp(c.workspaceID, id)
 	switch {
 	case c.api.cfg.IsNotFound(err), err == nil && locked.DeletedAt != 0:
-		return locked, missing("app", "app", ref, "It was deleted.")
+		return model.App{}, missing("app", "app", ref, fix)
 	case err != nil:
-		return locked, fmt.Errorf("lock app %s: %w", app.ID, err)
+		return locked, fmt.Errorf("lock app %s: %w", id, err)
 	}
 	return locked, nil
 }

@@ -164,6 +164,8 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 		policy *windlassv1.RolloutPolicy
 		field  string
 	}{
+		"nothing is replaced":    {&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "0"}, "rollout.max_unavailable"},
+		"a surge in place":       {&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxSurge: "1"}, "rollout.max_surge"},
 		"nothing could move":     {&windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0%"}, "rollout.max_unavailable"},
 		"surge with recreate":    {&windlassv1.RolloutPolicy{Strategy: 2, MaxSurge: "1"}, "rollout.max_surge"},
 		"more than all":          {&windlassv1.RolloutPolicy{MaxUnavailable: "101%"}, "rollout.max_unavailable"},
@@ -199,7 +201,16 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 		"on what is no failure": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
 			Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_UNREACHABLE},
 		}, Waves: []*windlassv1.Wave{{}}}, "rollout.waves[0].on_unreachable"},
-		"on nothing that there is": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{77}}}, "rollout.auto_rollback.conditions[0]"},
+		"on nothing that there is":    {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{77}}}, "rollout.auto_rollback.conditions[0]"},
+		"a region that failed before": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "0%"}}, "rollout.auto_rollback.failed_instances"},
+		"more instances than all":     {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "101%"}}, "rollout.auto_rollback.failed_instances"},
+		"no amount of instances":      {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "some"}}, "rollout.auto_rollback.failed_instances"},
+		"more replicas than all":      {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Unhealthy: "200%"}}, "rollout.auto_rollback.unhealthy"},
+		"health, and no amount":       {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{UnhealthyFor: durationpb.New(time.Minute)}}, "rollout.auto_rollback.unhealthy_for"},
+		"health alone, and no amount": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+			Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_HEALTH},
+		}}, "rollout.auto_rollback.conditions"},
+		"unhealthy for no time": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Unhealthy: "1", UnhealthyFor: durationpb.New(0)}}, "rollout.auto_rollback.unhealthy_for"},
 		"two waits for room": {&windlassv1.RolloutPolicy{
 			WaitForCapacity: durationpb.New(time.Hour), Deadlines: &windlassv1.Deadlines{Unschedulable: durationpb.New(time.Minute)},
 		}, "rollout.deadlines.unschedulable"},

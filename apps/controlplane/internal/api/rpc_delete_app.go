@@ -44,6 +44,9 @@ func (a *API) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequest) (
 		if err := c.DeleteFreezesOf(app.WorkspaceID, "", app.ID); err != nil {
 			return nil, fmt.Errorf("forget freezes of app %s: %w", app.ID, err)
 		}
+		if err := c.DeleteDomainsOf(app.ID); err != nil {
+			return nil, fmt.Errorf("forget domains of app %s: %w", app.ID, err)
+		}
 		if err := c.wake(app.ID); err != nil {
 			return nil, err
 		}

@@ -44,31 +44,44 @@ func (c *change) unused(e model.Environment, secret string) error {
 		}
 		return inUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
 	}
-	rows, _, err := c.runningWith(e.ID, secret)
+	rows, err := c.runningWith(e.ID, secret)
 	if err != nil {
 		return err
 	}
 	if len(rows) > 0 {
 		return refuse(rows[0].AppID)
 	}
+	flights, err := c.flightsWith(e, secret)
+	if err != nil {
+		return err
+	}
+	if len(flights) > 0 {
+		return refuse(flights[0])
+	}
+	return nil
+}
+
+// flightsWith are the environment's apps, by id, that are on their way to something with the
+// secret.
+func (c *change) flightsWith(e model.Environment, secret string) (ids []string, err error) {
 	page := model.Page{Limit: 500}
 	for {
 		apps, err := c.ListApps(e.WorkspaceID, e.ID, page)
 		if err != nil {
-			return fmt.Errorf("list apps of environment %s: %w", e.ID, err)
+			return nil, fmt.Errorf("list apps of environment %s: %w", e.ID, err)
 		}
 		for _, app := range apps {
 			f, err := c.inFlight(app)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if f.deployment != nil && refersTo(f.deployment.Spec, secret) {
-				return refuse(app.ID)
+				ids = append(ids, app.ID)
 			}
 			page.After = app.Name + "\x00" + app.ID
 		}
 		if len(apps) < page.Limit {
-			return nil
+			return ids, nil
 		}
 	}
 }

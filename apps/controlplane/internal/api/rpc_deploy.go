@@ -53,7 +53,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := c.checkRegions(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := c.checkSecretsExist(environment.ID, spec, "spec"); err != nil {
+	if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {
 		return nil, err
 	}
 	if err := c.checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {

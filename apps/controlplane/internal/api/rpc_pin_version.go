@@ -28,6 +28,9 @@ func (a *API) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest)
 }
 
 func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
+	if err := c.mayOverride(req.GetOverrideFreeze()); err != nil {
+		return nil, err
+	}
 	app, environment, err := c.appToChange(req.GetApp())
 	if err != nil {
 		return nil, err
@@ -71,7 +74,7 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 	if err := c.leaveSome(p, pins); err != nil {
 		return nil, err
 	}
-	if err := c.checkPinAgain(app, environment, d); err != nil {
+	if err := c.checkPinAgain(app, environment, d, req.GetOverrideFreeze()); err != nil {
 		return nil, err
 	}
 	view, err := c.storePin(app, r, d, had, p)
@@ -222,18 +225,26 @@ func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
 }
 
 // checkPinAgain judges a version that was good once by what there is now: a pin is a start.
-func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deployment) error {
+// override says why a freeze does not hold it.
+func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
 	have, err := c.freezesFor(app.ID, "")
 	if err != nil {
 		return err
 	}
-	if found, frozen := freeze.Of(have, app, c.at); frozen {
-		wait := "Wait until it is lifted."
+	found, frozen := freeze.Of(have, app, c.at)
+	switch {
+	case frozen && override != "":
+		pinned := model.Rollout{DeploymentID: d.ID, Version: d.Version}
+		if err := c.overridden(app, pinned, found, override); err != nil {
+			return err
+		}
+	case frozen:
+		wait := "Wait until it is lifted"
 		if found.End != 0 {
-			wait = "Wait until then."
+			wait = "Wait until then"
 		}
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + " What is pinned may be unpinned all the same.",
+			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + `, or have an owner override it: --override-freeze "why". What is pinned may be unpinned all the same.`,
 		}, fmt.Sprintf("app %s pins nothing now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
 	}
 	return c.checkSecretsExist(e.ID, d.Spec, "version")

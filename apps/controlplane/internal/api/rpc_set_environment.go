@@ -47,6 +47,9 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		if err := c.checkAgain(spec, environment, "set"); err != nil {
 			return nil, err
 		}
+		if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {
+			return nil, err
+		}
 		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze()})
 		if err != nil {
 			return nil, err

@@ -164,6 +164,14 @@ func (c *change) freezesFor(appID, name string) ([]model.Freeze, error) {
 	return rows, nil
 }
 
+// freezesOf is freezesFor the app alone, which the change may have read already.
+func (c *change) freezesOf(app model.App) ([]model.Freeze, error) {
+	if c.freezesAre == app.ID {
+		return c.freezes, nil
+	}
+	return c.freezesFor(app.ID, "")
+}
+
 // forgetEnded deletes what ended long ago, and returns the rest.
 func (c *change) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
 	for _, f := range have {

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetSecret stores a new version of the secret, and in the same transaction tells
-// every region that runs something with it.
+// SetSecret stores a new version of the secret, and in the same transaction makes versions of
+// the apps that are to run with it.
 func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetSecretResponse, error) {
 		if err := c.mayOverride(req.GetOverrideFreeze()); err != nil {
@@ -46,7 +48,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if res.AppIds, err = c.rotate(e.ID, s, req.GetOverrideFreeze()); err != nil {
+		if res.AppIds, err = c.rotate(e, s, req.GetOverrideFreeze()); err != nil {
 			return nil, err
 		}
 		return res, c.audit("secret", e.ID, before, secretProto(s))
@@ -54,27 +56,15 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 	return res, err
 }
 
-// rotate has what runs with the secret fetch it again. The environment is locked,
-// and so are, one after the other in the order of their ids, its apps that run
-// with the secret.
-func (c *change) rotate(environmentID string, s model.Secret, override string) (apps []string, err error) {
-	rows, specs, err := c.runningWith(environmentID, s.Name)
+// rotate makes a version with the secret's new value of each app that is to run with it, and
+// has what pulls images with it fetch it again. The environment is locked, and so are, one
+// after the other in the order of their ids, its apps that refer to the secret.
+func (c *change) rotate(e model.Environment, s model.Secret, override string) (apps []string, err error) {
+	users, err := c.usersOf(e, s.Name)
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range rows {
-		apps = append(apps, t.AppID)
-	}
-	slices.Sort(apps)
-	apps = slices.Compact(apps)
-	if len(apps) == 0 {
-		return apps, nil
-	}
-	for _, id := range apps {
-		freezes, err := c.freezesFor(id, "")
-		if err != nil {
-			return nil, err
-		}
+	for _, id := range users {
 		app, err := c.LockApp(c.workspaceID, id)
 		if c.api.cfg.IsNotFound(err) {
 			continue
@@ -82,33 +72,128 @@ func (c *change) rotate(environmentID string, s model.Secret, override string) (
 		if err != nil {
 			return nil, fmt.Errorf("lock app %s: %w", id, err)
 		}
-		have, err := c.LockTopology(id)
+		rotated, err := c.rotateOf(app, s, override)
 		if err != nil {
-			return nil, fmt.Errorf("lock topology of app %s: %w", id, err)
+			return nil, err
 		}
-		changed := topology.BumpSecrets(have, specs, s.Name, c.traceparent, c.at)
-		if len(changed) == 0 {
-			continue
+		if rotated {
+			apps = append(apps, id)
 		}
-		if found, frozen := freeze.Of(freezes, app, c.at); frozen && override == "" {
-			// A freeze that holds would have to hold the value back from instances that start
-			// meanwhile for another reason, and there is no rollout to show it by.
-			return nil, refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
-		} else if frozen {
+	}
+	return apps, nil
+}
+
+// usersOf are the apps, by id and sorted, of which anything refers to the secret.
+func (c *change) usersOf(e model.Environment, secret string) (apps []string, err error) {
+	rows, err := c.runningWith(e.ID, secret)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range rows {
+		apps = append(apps, t.AppID)
+	}
+	flights, err := c.flightsWith(e, secret)
+	apps = append(apps, flights...)
+	slices.Sort(apps)
+	return slices.Compact(apps), err
+}
+
+// rotateOf does so for one app, which is locked.
+func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotated bool, err error) {
+	if app.DeletingSince != 0 {
+		return false, nil
+	}
+	base, err := c.newest(app)
+	if err != nil {
+		return false, err
+	}
+	have, changed, err := c.fetching(app.ID, s.Name)
+	if err != nil {
+		return false, err
+	}
+	spec, moves := withVersion(base, s)
+	if len(changed) == 0 && !moves {
+		return false, nil
+	}
+	freezes, err := c.freezesFor(app.ID, "")
+	if err != nil {
+		return false, err
+	}
+	found, frozen := freeze.Of(freezes, app, c.at)
+	if frozen && override == "" {
+		// The value is for now: a start that waits would have it come as a surprise.
+		return false, refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
+	}
+	if len(changed) > 0 {
+		if frozen && !moves {
 			if err := c.overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
-				return nil, err
+				return false, err
 			}
 		}
 		if err := topology.Write(c, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
-			return nil, fmt.Errorf("rotate secret %s of app %s: %w", s.Name, id, err)
+			return false, fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
 		}
 		c.log(app, model.History{
 			What: "SecretRotated", Why: fmt.Sprintf("version %d of secret %s replaces the one that it runs with", s.Version, s.Name),
 			RolloutID: app.RolloutID, DeploymentID: app.LiveDeploymentID,
 		})
-		if err := c.wake(id); err != nil {
-			return nil, err
+		if err := c.wake(app.ID); err != nil {
+			return false, err
 		}
 	}
-	return apps, nil
+	if !moves {
+		return true, nil
+	}
+	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
+	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override})
+	if err != nil {
+		return false, err
+	}
+	c.alongside()
+	return true, c.roomToBegin(app, out)
+}
+
+// newest is the deployment that the app is to run, nil for none.
+func (c *change) newest(app model.App) (*model.Deployment, error) {
+	f, err := c.inFlight(app)
+	if err != nil || f.deployment != nil {
+		return f.deployment, err
+	}
+	return c.liveOf(app)
+}
+
+// withVersion returns the deployment's spec with the secret's version, and whether it names
+// one of it at all.
+func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.DeploymentSpec, names bool) {
+	if d == nil {
+		return nil, false
+	}
+	spec = proto.CloneOf(d.Spec)
+	eachSecret(spec, func(ref *windlassv1.SecretReference) {
+		if ref.GetSecret() == s.Name && ref.GetVersion() != 0 {
+			ref.Version, names = s.Version, true
+		}
+	})
+	return spec, names
+}
+
+// fetching are the app's rows, and those of them, a generation later, that run with whatever
+// is the secret's newest version: what pulls images, and what names none.
+func (c *change) fetching(appID, secret string) (have, changed []model.Topology, err error) {
+	if have, err = c.LockTopology(appID); err != nil {
+		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)
+	}
+	ids := map[string]bool{}
+	for _, t := range have {
+		ids[t.DeploymentID] = true
+	}
+	deployments, err := c.GetDeployments(keys(ids))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read deployments of app %s: %w", appID, err)
+	}
+	specs := map[string]*windlassv1.DeploymentSpec{}
+	for _, d := range deployments {
+		specs[d.ID] = d.Spec
+	}
+	return have, topology.BumpSecrets(have, specs, secret, c.traceparent, c.at), nil
 }

@@ -128,7 +128,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 		}
 		if rollout != nil {
 			p.view.Rollout = rolloutView(f, app, *rollout)
-			if p.view.Rollout.PreviewUrls, err = previewURLs(tx, app, *rollout); err != nil {
+			if p.view.Rollout.PreviewUrls, err = previewURLs(tx, f, app, *rollout); err != nil {
 				return err
 			}
 		}

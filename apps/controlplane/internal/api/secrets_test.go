@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -60,38 +61,59 @@ func TestASecretIsSealedAndNeverShown(t *testing.T) {
 	require.JSONEq(t, `"token"`, jsonField(t, audit.GetEntries()[0].GetAfter(), "name"))
 }
 
-func TestARotatedSecretIsToldToWhateverRunsWithIt(t *testing.T) {
-	w := setup(t)
-	w.setSecret("token", "one")
-	with := w.deploy("with", withSecret("token"))
-	w.deploy("without")
-	w.settle("with")
-	w.settle("without")
-	generations := func(app string) (out []int64) {
-		for _, r := range w.version(app, 1).GetRegions() {
-			out = append(out, r.GetGeneration())
-		}
-		return out
-	}
-	require.Equal(t, []int64{1, 1}, generations("with"))
+func TestASecretsNewValueIsARolloutLikeAnyOther(t *testing.T) {
+	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
+		t.Run(database, func(t *testing.T) {
+			w := setupOn(t, open(t))
+			w.setSecret("token", "one")
+			with := w.deploy("with", withSecret("token"))
+			w.deploy("without")
+			w.settle("with")
+			w.settle("without")
+			pinned := func(version int32) int32 { return w.version("with", version).GetSpec().GetSecrets()[0].GetVersion() }
+			require.Equal(t, int32(1), pinned(1))
 
-	res := w.setSecret("token", "two")
-	require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
-	require.Equal(t, []int64{2, 2}, generations("with"))
-	require.Equal(t, []int64{1, 1}, generations("without"))
-	err := w.store.View(t.Context(), func(tx store.Tx) error {
-		for _, id := range w.regions {
-			changes, err := tx.Changes(map[string]int64{id: 0}, 100)
+			res := w.setSecret("token", "two")
+			require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
+			app := w.app("with")
+			require.Equal(t, []int32{2, 1}, []int32{app.GetLatestVersion(), app.GetLiveVersion()})
+			require.Equal(t, int32(2), pinned(2))
+			require.Equal(t, "secret", w.version("with", 2).GetSource())
+			require.Equal(t, "DeploymentCreated", w.said("with")[0])
+			for _, r := range w.version("with", 1).GetRegions() {
+				require.Equal(t, int64(1), r.GetGeneration(), "what runs is told nothing")
+			}
+			require.Equal(t, int32(1), w.app("without").GetLatestVersion())
+
+			// Once more, in the middle of it: the newest configuration counts.
+			w.setSecret("token", "three")
+			require.Equal(t, int32(3), pinned(3))
+			w.settle("with")
+			require.Equal(t, int32(3), w.app("with").GetLiveVersion())
+			require.True(t, w.deploy("with", withSecret("token")).GetUnchanged())
+
+			// The way back has the value of then.
+			back, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
 			require.NoError(t, err)
-			last := changes[len(changes)-1]
-			require.Equal(t, with.GetDeploymentId(), last.Key)
-			require.Equal(t, int64(2), last.Generation)
-		}
-		return nil
+			require.Equal(t, int32(1), pinned(back.GetVersion()))
+		})
+	}
+}
+
+func TestWhatPullsImagesWithASecretIsToldOfItsNewValue(t *testing.T) {
+	w := setup(t)
+	w.setSecret("registry", "{}")
+	with := w.deploy("with", func(s *windlassv1.DeploymentSpec) {
+		s.Image, s.Secrets = "registry.test/chat@sha256:"+strings.Repeat("0", 64), []*windlassv1.SecretReference{{Secret: "registry", ImagePull: true, Version: 7}}
 	})
-	require.NoError(t, err)
+	w.settle("with")
+	require.Zero(t, w.version("with", 1).GetSpec().GetSecrets()[0].GetVersion(), "no caller says which")
+	require.Equal(t, []string{with.GetAppId()}, w.setSecret("registry", "{ }").GetAppIds())
+	for _, r := range w.version("with", 1).GetRegions() {
+		require.Equal(t, int64(2), r.GetGeneration())
+	}
 	require.Equal(t, "SecretRotated", w.said("with")[0])
-	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made")
+	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, since no instance is to be replaced")
 }
 
 func TestASecretInUseIsKept(t *testing.T) {

@@ -131,6 +131,7 @@ func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) {
 
 // sameSpec tells whether the two run the same.
 func sameSpec(a, b *windlassv1.DeploymentSpec) (bool, error) {
+	a, b = withoutVersions(a, b)
 	left, err := specHash(a)
 	if err != nil {
 		return false, err

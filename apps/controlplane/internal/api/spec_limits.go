@@ -2,6 +2,8 @@ package api
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -19,6 +21,9 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		return invalidFix(field+".auto_rollback.conditions", "auto_rollback is off, and names conditions: nothing goes back by itself",
 			"Leave out enabled to go back for those alone, or leave out conditions.")
 	}
+	if err := checkAmounts(auto, field+".auto_rollback"); err != nil {
+		return err
+	}
 	for i, w := range p.GetWaves() {
 		at := fmt.Sprintf("%s.waves[%d]", field, i)
 		switch on := w.GetOnFailure(); {
@@ -34,6 +39,38 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		}
 	}
 	return nil
+}
+
+// checkAmounts fails on limits that nothing could keep, or that mean nothing.
+func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
+	for _, limit := range []struct{ name, text, of string }{
+		{"failed_instances", auto.GetFailedInstances(), "instances"},
+		{"unhealthy", auto.GetUnhealthy(), "replicas that were ready"},
+	} {
+		switch {
+		case none(limit.text):
+			return invalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: a region would have failed before it began", limit.name, limit.text, limit.of),
+				"Use 1 or more, or leave it out.")
+		case tooManyPercent(limit.text):
+			return invalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s", limit.name, limit.text, limit.of), "Use 100% or less.")
+		}
+	}
+	switch health := windlassv1.AutoRollback_CONDITION_HEALTH; {
+	case auto.GetUnhealthy() != "":
+	case auto.GetUnhealthyFor() != nil:
+		return invalidFix(field+".unhealthy_for", "unhealthy_for says for how long, and nothing says how many replicas",
+			"Set unhealthy as well, for example 25%, or leave out unhealthy_for.")
+	case slices.Contains(auto.GetConditions(), health):
+		return invalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", and nothing says how many replicas that takes",
+			"Set unhealthy as well, for example 25%, or leave "+plan.ConditionName(health)+" out.")
+	}
+	return nil
+}
+
+func tooManyPercent(text string) bool {
+	percent, ok := strings.CutSuffix(text, "%")
+	digits := strings.TrimLeft(percent, "0")
+	return ok && len(digits) == 3 && digits > "100"
 }
 
 // checkDeadlines fails on two that say the same.

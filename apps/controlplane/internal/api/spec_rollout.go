@@ -73,12 +73,16 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		}
 	}
 	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
+	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE && none(unavailable) {
+		return invalidFix(field+".max_unavailable", "max_unavailable is 0, and in place nothing starts before something stops: no replica could ever be replaced",
+			"Set it to 1 or more, or use strategy rolling with a max_surge.")
+	}
 	if none(surge) && none(unavailable) {
 		return invalidFix(field+".max_unavailable", "max_surge and max_unavailable are both 0: no replica could ever start or stop",
 			"Set one of them to 1 or more.")
 	}
 	for name, text := range map[string]string{"max_surge": surge, "max_unavailable": unavailable} {
-		if percent, ok := strings.CutSuffix(text, "%"); ok && len(strings.TrimLeft(percent, "0")) == 3 && strings.TrimLeft(percent, "0") > "100" {
+		if tooManyPercent(text) {
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
 	}
@@ -100,6 +104,7 @@ func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
 		rolling = windlassv1.RolloutPolicy_STRATEGY_ROLLING
 		canary  = windlassv1.RolloutPolicy_STRATEGY_CANARY
 		green   = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN
+		inPlace = windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 	)
 	strategy := orDefault(p.GetStrategy(), rolling)
 	for _, knob := range []struct {
@@ -108,7 +113,7 @@ func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
 		of   []windlassv1.RolloutPolicy_Strategy
 	}{
 		{"max_surge", p.GetMaxSurge() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
-		{"max_unavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
+		{"max_unavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary, inPlace}},
 		{"steps", len(p.GetSteps()) > 0, []windlassv1.RolloutPolicy_Strategy{canary}},
 		{"initial_weight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
 		{"approval", p.GetApproval() != nil, []windlassv1.RolloutPolicy_Strategy{green}},

@@ -101,6 +101,14 @@ type appTx interface {
 	ListPins(appIDs []string) ([]model.Pin, error)
 	PutPin(model.Pin) error
 
+	InsertDomain(model.Domain) error
+	VerifyDomain(appID, name string, at int64) error
+	HolderOfDomain(name string) (model.Domain, error)
+	DeleteDomain(appID, name string) error
+	DeleteDomainsOf(appID string) error
+	ListDomains(workspaceID, appID string, p model.Page) ([]model.Domain, error)
+	DomainsOfApps(appIDs []string) ([]model.Domain, error)
+
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
 	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
@@ -118,6 +126,8 @@ type topologyTx interface {
 	CountTopologyByRegion(regionID string) (int, error)
 	PutTopology([]model.Topology) error
 	PutRoutes([]model.Route) error
+	ListRoutes(appIDs []string) ([]model.Route, error)
+	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	Change(regionID string, kind model.ChangeKind, key string, generation int64)
 
 	ListObserved(appIDs []string) ([]model.Observed, error)

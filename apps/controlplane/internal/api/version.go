@@ -23,7 +23,7 @@ type version struct {
 	// Asked are the replicas that the caller asked for. Where nothing is, Spec's are what
 	// the app has, and no reason to scale.
 	Asked plan.Asked
-	// Source is "deploy", "environment" or model.SourceRollback.
+	// Source is "deploy", "environment", model.SourceSecret or model.SourceRollback.
 	Source        string
 	FromVersion   int32
 	ResolvedImage string
@@ -55,6 +55,7 @@ type outcome struct {
 //	   -        x        x       nothing to make, unless replicas are to change
 //	   y        x        x       y is taken back: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
+//	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
 func (c *change) run(app model.App, v version) (outcome, error) {
 	if err := c.mayOverride(v.Override); err != nil {
 		return outcome{}, err
@@ -80,7 +81,7 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		if err != nil {
 			return outcome{}, err
 		}
-		if !same {
+		if !same || r.missesSizes(*d, v) {
 			continue
 		}
 		if d != current && r.staging.Course.Active(app.RolloutID) {
@@ -98,6 +99,15 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		return c.keep(app, r, *d, v)
 	}
 	return c.make(app, r, v)
+}
+
+// missesSizes tells whether the version asks for other replicas than the deployment will begin
+// with. No rows could be scaled that are not there yet, and a spec that is stored stays so.
+func (r running) missesSizes(d model.Deployment, v version) bool {
+	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
+		return false
+	}
+	return slices.ContainsFunc(v.Spec.GetRegions(), func(region string) bool { return sizeOf(d.Spec, region) != sizeOf(v.Spec, region) })
 }
 
 // keep has the deployment stay what the app runs, with other replicas if they were
@@ -240,6 +250,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 func whyCreated(v version, r model.Rollout) string {
 	why := map[string]string{
 		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
+		model.SourceSecret: "a secret has a new value",
 	}[v.Source]
 	if v.FromVersion != 0 {
 		why = fmt.Sprintf("back to the configuration of v%d", v.FromVersion)
@@ -431,23 +442,30 @@ func unknownRegion(field, name string, known []model.Region) error {
 
 // checkSecretsExist fails on a secret that the environment does not have.
 func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
+	_, err := c.secretVersions(environmentID, spec, field)
+	return err
+}
+
+// secretVersions are the newest of the secrets that the spec names. It fails on one that the
+// environment does not have.
+func (c *change) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
 	names, fields := secretsOf(spec, field)
 	if len(names) == 0 {
-		return nil
+		return nil, nil
 	}
 	versions, err := c.SecretVersions(environmentID, names)
 	if err != nil {
-		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
+		return nil, fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
 	}
 	for i, name := range names {
 		if versions[name] != 0 {
 			continue
 		}
 		if err := c.hold(unknownSecret(fields[i], name)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return versions, nil
 }
 
 func unknownSecret(field, name string) error {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -57,11 +58,12 @@ func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place)
 		p := &live[i]
 		region := p.Row.RegionID
 		size, ok := c.OldSizes[region]
+		p.Observed.ReadyReplicas += f.outdated(p.Row)
 		for _, t := range f.rows[app.ID] {
 			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) || f.isPinned(t) {
 				continue
 			}
-			p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas
+			p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas + f.outdated(t)
 			if n, there := c.Sizes[region]; there && !c.Back && t.Replicas > p.Row.Replicas {
 				size, ok = n, true
 			}
@@ -71,6 +73,12 @@ func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place)
 		}
 	}
 	return live
+}
+
+// outdated are replicas that serve under the row's name and were taken over.
+func (f facts) outdated(t model.Topology) int32 {
+	d := f.deployments[t.DeploymentID]
+	return plan.Outdated(t, f.rows[t.AppID], func(t model.Topology) model.Observed { return f.place(t).Observed }, &d)
 }
 
 // status is computed from the facts of this moment. With nothing live and nothing
@@ -100,6 +108,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		return app.Status, app.Message // the workflow's word: it alone knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
+		in.Pins = plan.FailedPins(f.pins[app.ID], func(id string) string { return cmp.Or(f.regions[id].Name, id) })
 	case app.Status == windlassv1.AppStatus_APP_STATUS_FAILED:
 		return app.Status, app.Message
 	}

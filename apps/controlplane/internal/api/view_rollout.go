@@ -112,9 +112,23 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 		if st.State == windlassv1.RegionProgress_STATE_ROLLING && !c.Back {
 			out.WaitsForCapacitySince = st.NoRoomSince
 		}
+		failedView(f, app, r, c, st, out)
 	}
 	older := model.Deployment{ID: r.FromDeploymentID, Version: r.FromVersion}
 	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
+}
+
+// failedView fills in what goes wrong in the region and may yet fail it.
+func failedView(f facts, app model.App, r model.Rollout, c *model.Course, st model.CourseRegion, out *windlassv1.RegionProgress) {
+	if until := plan.UnhealthyUntil(c, st); until != 0 {
+		out.UnhealthySince, out.WereReady, out.UnhealthyUntil = st.UnhealthySince, st.MostReady, until
+	}
+	for _, t := range f.rows[app.ID] {
+		if pl := f.place(t); t.DeploymentID == r.DeploymentID && t.RegionID == st.RegionID && t.Replicas > 0 && pl.Observed.Doomed > 0 {
+			d := f.deployments[r.DeploymentID]
+			out.FailedInstances, out.FailedLimit = pl.Observed.Doomed, plan.FailedLimit(c.Policy, &d, t.Replicas)
+		}
+	}
 }
 
 // fillRegion fills in what runs in the region of both versions, of which only ids and
@@ -133,6 +147,7 @@ func fillRegion(f facts, app model.App, st model.CourseRegion, out *windlassv1.R
 			v.Weight = t.Weight
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
 				v.Replicas, v.Ready = t.Replicas, pl.Observed.ReadyReplicas
+				v.Outdated = f.outdated(t)
 			}
 			if out.Reason == "" && d.ID == newer.ID && !pl.Settled() && v.Replicas > 0 {
 				out.Reason, out.Message = pl.Why()

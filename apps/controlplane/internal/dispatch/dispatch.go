@@ -3,12 +3,13 @@
 //	commit --nudge--> Tailer --changes--> Cursor (dirty keys) --> stream --> agent
 //	   beat ------------^                                    \--> DesiredItems
 //
-// One Tailer per process reads the heads of regions that have a stream here, in
-// one query, then the changes of those that moved, in one more: of the regions that
-// a commit of this or another process changed as soon as it is told, and of all on
-// a fixed beat, for what nobody told. So a change costs by the regions that it
-// touches, an idle fleet costs one query a beat whatever its size, and a process
-// without streams costs none.
+// One Tailer per process reads the changes of regions that have a stream here: of the
+// regions that a commit of this or another process changed as soon as it is told, in one
+// query, and of all on a fixed beat, for what nobody told. A beat asks for the sum of all
+// heads; when that is not what it was, for the heads, then for the changes of those that
+// moved. So a change costs by the regions that it touches, an
+// idle fleet costs one query and one row a beat whatever its size, and a process without
+// streams costs none.
 //
 // A stream never waits for another: what it owes is a set of dirty keys, taken
 // at once when its agent can take a frame, and every send has a deadline.
@@ -40,6 +41,7 @@ import (
 type Tx interface {
 	GetHead(regionID string) (model.Head, error)
 	GetHeads(regionIDs []string) ([]model.Head, error)
+	SumHeads() (model.HeadSum, error)
 	Changes(after map[string]int64, limit int) ([]model.Change, error)
 	ChainAt(regionID string, revision int64) ([]byte, error)
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
@@ -98,6 +100,8 @@ type Config struct {
 	// is over, or as good as, and who died is no longer counted.
 	Even, EvenAfter time.Duration
 	Version         string
+	// Domain below which deployments have their preview hosts; empty: they have none.
+	Domain string
 }
 
 func (c *Config) defaults() {

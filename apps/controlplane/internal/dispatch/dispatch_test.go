@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
 	"github.com/windlass-run/windlass/pkg/digest"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -80,7 +81,7 @@ func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config
 	go func() { done <- svc.Run(ctx) }()
 	path, handler := agentv1connect.NewAgentServiceHandler(service{Service: svc})
 	mux := http.NewServeMux()
-	mux.Handle(path, dispatch.WithWriteDeadline(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle(path, rpc.WithWriteDeadline(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller := region
 		if other := r.Header.Get("Region"); other != "" {
 			caller = other

@@ -1,24 +1,27 @@
 package dispatch
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/digest"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // specHashSize is enough that two contents never agree by accident, in a tenth
 // of a snapshot's bytes.
 const specHashSize = 16
 
-// encode makes the wire form of an item in the epoch given.
-func encode(it model.DesiredItem, epoch int64) (*agentv1.Item, error) {
+// encode makes the wire form of an item in the epoch given. domain is what hosts are below.
+func encode(it model.DesiredItem, epoch int64, domain string) (*agentv1.Item, error) {
 	out := &agentv1.Item{
 		Kind:       agentv1.ItemKind(it.Kind),
 		Key:        it.Key,
@@ -33,7 +36,7 @@ func encode(it model.DesiredItem, epoch int64) (*agentv1.Item, error) {
 			return nil, fmt.Errorf("hash deployment %s: %w", it.Key, err)
 		}
 		out.SpecHash = hash
-		describe(state, it)
+		describe(state, it, domain)
 		out.Content = &agentv1.Item_Deployment{Deployment: state}
 	case model.KindRoutes:
 		routes := routesOf(it)
@@ -52,14 +55,22 @@ func encode(it model.DesiredItem, epoch int64) (*agentv1.Item, error) {
 // describe adds what is not part of the hash: a trace changes nothing that runs, and
 // a project that is renamed changes no revision, so that a hash over its name would
 // say that every agent drifted. The names arrive with the next generation. So do the
-// features, which a later release may know more of.
-func describe(state *agentv1.DeploymentState, it model.DesiredItem) {
+// features, which a later release may know more of, and the host, whose domain may be
+// changed.
+func describe(state *agentv1.DeploymentState, it model.DesiredItem, domain string) {
 	state.Traceparent = it.Topology.Traceparent
 	if it.Delete {
 		return
 	}
 	state.RequiredFeatures = requiredFeatures(state.Deployment.Spec)
 	state.WorkloadVersion = it.Deployment.Version
+	if domain != "" {
+		state.Deployment.PreviewHost = model.PreviewHost(it.Deployment.AppID, it.App.Name, it.Deployment.Version, domain)
+	}
+	if it.Topology.Workload != "" {
+		state.WorkloadVersion = it.Topology.WorkloadVersion
+		state.RequiredFeatures = append(state.RequiredFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
+	}
 	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.App.ProjectName, it.App.EnvironmentName
 }
 
@@ -68,25 +79,27 @@ func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
 		return &agentv1.DeploymentState{
 			Action:      agentv1.DeploymentState_ACTION_DELETE,
 			Deployment:  &agentv1.Deployment{Id: it.Key, AppId: it.Deployment.AppID, WorkspaceId: it.Deployment.WorkspaceID},
-			WorkloadKey: it.Key,
+			WorkloadKey: cmp.Or(it.Topology.Workload, it.Key),
+			HandedOver:  it.Topology.HandedOver,
 		}
 	}
 	d := it.Deployment
 	d.Spec = override.In(d.Spec, it.RegionID)
-	spec := proto.CloneOf(d.Spec)
-	if d.ResolvedImage != "" {
-		spec.Image = d.ResolvedImage
+	spec := d.Spec
+	if d.ResolvedImage != "" && d.ResolvedImage != spec.Image {
+		spec = withImage(spec, d.ResolvedImage)
 	}
 	dep := &agentv1.Deployment{
-		Id:            d.ID,
-		WorkspaceId:   d.WorkspaceID,
-		ProjectId:     it.App.ProjectID,
-		EnvironmentId: it.App.EnvironmentID,
-		AppId:         d.AppID,
-		AppName:       it.App.Name,
-		Version:       d.Version,
-		Replicas:      it.Topology.Replicas,
-		Spec:          spec,
+		Id:             d.ID,
+		WorkspaceId:    d.WorkspaceID,
+		ProjectId:      it.App.ProjectID,
+		EnvironmentId:  it.App.EnvironmentID,
+		AppId:          d.AppID,
+		AppName:        it.App.Name,
+		Version:        d.Version,
+		Replicas:       it.Topology.Replicas,
+		Spec:           spec,
+		MaxUnavailable: it.Topology.MaxUnavailable,
 	}
 	for name, version := range it.SecretVersions {
 		dep.Secrets = append(dep.Secrets, &agentv1.SecretVersion{Secret: name, Version: version})
@@ -96,8 +109,22 @@ func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
 	return &agentv1.DeploymentState{
 		Action:      agentv1.DeploymentState_ACTION_APPLY,
 		Deployment:  dep,
-		WorkloadKey: d.ID,
+		WorkloadKey: cmp.Or(it.Topology.Workload, d.ID),
 	}
+}
+
+// withImage is the spec with another image. It shares the rest with the spec, which may
+// be on its way to other regions: nobody changes either.
+func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.DeploymentSpec {
+	out := &windlassv1.DeploymentSpec{}
+	from, to := spec.ProtoReflect(), out.ProtoReflect()
+	from.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		to.Set(field, value)
+		return true
+	})
+	to.SetUnknown(from.GetUnknown())
+	out.Image = image
+	return out
 }
 
 // templateHash covers what is stored of an instance's making, never how it is
@@ -128,7 +155,7 @@ func routesOf(it model.DesiredItem) *agentv1.Routes {
 	}
 	r.Hosts = it.Route.Hosts
 	for _, t := range model.Shares(it.Targets) {
-		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight})
+		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight, WorkloadKey: t.Workload})
 	}
 	return r
 }

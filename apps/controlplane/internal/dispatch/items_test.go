@@ -35,7 +35,7 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 
 func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
 	t.Helper()
-	item, err := encode(desired(edit), 1)
+	item, err := encode(desired(edit), 1, "apps.test")
 	require.NoError(t, err)
 	return item
 }
@@ -59,6 +59,48 @@ func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
 	require.Equal(t, "production", state.Deployment.EnvironmentName)
 	require.Equal(t, before.SpecHash, named.SpecHash, "renaming a project is no drift")
 	require.Equal(t, before.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash)
+}
+
+func TestAWorkloadThatWasTakenOverKeepsItsName(t *testing.T) {
+	own := encoded(t, nil)
+	taken := encoded(t, func(it *model.DesiredItem) { it.Topology.Workload, it.Topology.WorkloadVersion = "dep_0", 6 })
+	state := taken.GetDeployment()
+	require.Equal(t, "dep_1", taken.Key)
+	require.Equal(t, "dep_1", state.Deployment.Id)
+	require.Equal(t, int32(7), state.Deployment.Version)
+	require.Equal(t, "dep_0", state.WorkloadKey)
+	require.Equal(t, int32(6), state.WorkloadVersion)
+	require.Equal(t, []string{"FEATURE_IN_PLACE"}, state.RequiredFeatures)
+	require.Empty(t, own.GetDeployment().RequiredFeatures)
+	require.NotEqual(t, own.SpecHash, taken.SpecHash, "whose instances it has is part of what the region holds")
+	require.Equal(t, own.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash, "and replaces none of them")
+}
+
+func TestATombstoneTellsWhatWorkloadItHad(t *testing.T) {
+	item := encoded(t, func(it *model.DesiredItem) {
+		it.Delete, it.Topology = true, model.Topology{Workload: "dep_0", HandedOver: true}
+	})
+	require.True(t, item.GetDeployment().HandedOver)
+	require.Equal(t, "dep_1", item.GetDeployment().Deployment.Id)
+	require.Equal(t, "dep_0", item.GetDeployment().WorkloadKey)
+}
+
+// Regions that a change goes to at once share what was read for it.
+func TestARegionIsToldTheImageAndTheSpecThatWasReadStaysAsItIs(t *testing.T) {
+	row := desired(nil)
+	before := proto.CloneOf(row.Deployment.Spec)
+	item, err := encode(row, 1, "apps.test")
+	require.NoError(t, err)
+	require.True(t, proto.Equal(before, row.Deployment.Spec), "%v", row.Deployment.Spec)
+	want := proto.CloneOf(before)
+	want.Image = row.Deployment.ResolvedImage
+	got := item.GetDeployment().GetDeployment().GetSpec()
+	require.True(t, proto.Equal(want, got), "%v", got)
+
+	row.Deployment.ResolvedImage = ""
+	item, err = encode(row, 1, "apps.test")
+	require.NoError(t, err)
+	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "an image that stands for nothing else")
 }
 
 func TestATombstoneHoldsIdsOnly(t *testing.T) {

@@ -179,14 +179,14 @@ func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Ite
 		return changefeed.Position{}, nil, fmt.Errorf("read snapshot of region %s: %w", st.region, err)
 	}
 	at := changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
-	items, err := encodeAll(rows, head.Epoch)
+	items, err := encodeAll(rows, head.Epoch, st.svc.cfg.Domain)
 	return at, items, err
 }
 
-func encodeAll(rows []model.DesiredItem, epoch int64) ([]*agentv1.Item, error) {
+func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]*agentv1.Item, error) {
 	items := make([]*agentv1.Item, 0, len(rows))
 	for _, row := range rows {
-		it, err := encode(row, epoch)
+		it, err := encode(row, epoch, domain)
 		if err != nil {
 			return nil, err
 		}
@@ -284,7 +284,7 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 		if err != nil {
 			return err
 		}
-		more, err := encodeAll(rows, b.Upto.Epoch)
+		more, err := encodeAll(rows, b.Upto.Epoch, st.svc.cfg.Domain)
 		if err != nil {
 			return err
 		}
@@ -351,7 +351,7 @@ func (st *stream) goAway(ctx context.Context, reason string, spread time.Duratio
 
 // send writes one frame under the write deadline.
 func (st *stream) send(ctx context.Context, kind string, frame *agentv1.WatchResponse) error {
-	setWriteDeadline(ctx, time.Now().Add(st.svc.cfg.SendTimeout))
+	rpc.SetWriteDeadline(ctx, time.Now().Add(st.svc.cfg.SendTimeout))
 	if err := st.out.Send(frame); err != nil {
 		return fmt.Errorf("send %s to region %s: %w", kind, st.region, err)
 	}

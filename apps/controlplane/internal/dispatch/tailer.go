@@ -33,6 +33,17 @@ type Tailer struct {
 	regions map[string]*tailed
 	due     map[string]struct{} // regions to poll before the beat
 	allDue  bool
+	joins   int // of regions that nobody followed before
+	// seen is what all was published for last; only Run uses it.
+	seen published
+}
+
+// published is the sum of heads up to which everything was published to the regions that
+// had joined by then. One who joined since began at a head of its own, which that sum may
+// be ahead of.
+type published struct {
+	sum   model.HeadSum
+	joins int
 }
 
 // tailed is a region that is being followed.
@@ -104,7 +115,7 @@ func (t *Tailer) Run(ctx context.Context) error {
 		if beat || all {
 			only = nil
 		}
-		err := t.poll(ctx, only)
+		err := t.round(ctx, only)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			failures++
@@ -126,6 +137,108 @@ func (t *Tailer) taken() (due map[string]struct{}, all bool) {
 	due, all = t.due, t.allDue
 	t.due, t.allDue = map[string]struct{}{}, false
 	return due, all
+}
+
+// round polls the regions; nil: all, unless no head moved but those that were published.
+//
+// The sum is read before the heads: what is committed in between is published now, and
+// makes the next round look once more for nothing. What is committed after the heads were
+// read is in the next sum. A round that failed is not remembered. So the sum that is
+// remembered is never ahead of what was published, and as revisions only grow, it is equal
+// to the database's only when nothing is missing.
+func (t *Tailer) round(ctx context.Context, only map[string]struct{}) (err error) {
+	defer func() {
+		if err != nil {
+			t.seen = published{}
+		}
+	}()
+	if only != nil {
+		if only, err = t.ahead(ctx, only); err != nil || len(only) == 0 {
+			return err
+		}
+		return t.poll(ctx, only)
+	}
+	t.mu.Lock()
+	now := published{joins: t.joins}
+	followed := len(t.regions)
+	t.mu.Unlock()
+	if followed == 0 {
+		return nil
+	}
+	if now.sum, err = t.sum(ctx); err != nil || now == t.seen {
+		return err
+	}
+	if err = t.poll(ctx, nil); err == nil {
+		t.seen = now
+	}
+	return err
+}
+
+// ahead publishes what is new in regions that were nudged, and returns those whose heads
+// have to be asked. Where the first change is the next one and its chain goes on from
+// ours, the head can say no more: it is on that chain, in this epoch. Where there is none,
+// or another one, it may be in a new epoch, or compacted, or the database went back.
+func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest map[string]struct{}, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	ids, at := t.followed(nudged)
+	after := make(map[string]int64, len(ids))
+	for _, id := range ids {
+		after[id] = at[id].Revision
+	}
+	if len(after) == 0 {
+		return nil, nil
+	}
+	var changes []model.Change
+	err = t.store.View(ctx, func(tx Tx) error {
+		changes, err = tx.Changes(after, changesPerPoll)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read changes: %w", err)
+	}
+	if len(changes) == changesPerPoll {
+		rest = nudged // there are more, of some of them
+	} else {
+		rest = map[string]struct{}{}
+	}
+	byRegion := byRegion(changes)
+	for _, id := range ids {
+		news, was := byRegion[id], at[id]
+		if len(news) == 0 || !follows(news[0], was) {
+			rest[id] = struct{}{}
+			continue
+		}
+		last := news[len(news)-1]
+		now := model.Head{RegionID: id, Epoch: was.Epoch, Revision: last.Revision, Chain: last.Chain}
+		t.publish(now, news)
+		// Unless anything else moved, this is what the next beat finds.
+		t.seen.sum = t.seen.sum.Without(model.Head{Epoch: was.Epoch, Revision: was.Revision, Chain: was.Chain}).With(now)
+	}
+	return rest, nil
+}
+
+// follows tells whether the change is the next one after the position, in its history.
+func follows(c model.Change, at changefeed.Position) bool {
+	return c.Revision == at.Revision+1 && bytes.Equal(c.Chain, changefeed.Chain(at.Chain, c.ID))
+}
+
+func byRegion(changes []model.Change) map[string][]model.Change {
+	out := map[string][]model.Change{}
+	for _, c := range changes {
+		out[c.RegionID] = append(out[c.RegionID], c)
+	}
+	return out
+}
+
+func (t *Tailer) sum(ctx context.Context) (sum model.HeadSum, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	err = t.store.View(ctx, func(tx Tx) error {
+		sum, err = tx.SumHeads()
+		return err
+	})
+	return sum, err
 }
 
 // poll publishes what is new in the regions, nil: in all that are followed.
@@ -174,10 +287,7 @@ func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more b
 		return false, err
 	}
 
-	byRegion := map[string][]model.Change{}
-	for _, c := range changes {
-		byRegion[c.RegionID] = append(byRegion[c.RegionID], c)
-	}
+	byRegion := byRegion(changes)
 	for _, h := range heads {
 		switch at := positions[h.RegionID]; {
 		case h.Epoch != at.Epoch || h.Revision < at.Revision || h.Revision == at.Revision && !bytes.Equal(h.Chain, at.Chain):
@@ -233,7 +343,7 @@ func (t *Tailer) publish(h model.Head, changes []model.Change) {
 	// Gap-free by construction of the feed; a hole means that rows were compacted
 	// under us. A chain that does not go on from ours means that the database went
 	// back in time and has already come further than we were.
-	if changes[0].Revision != r.at.Revision+1 || !bytes.Equal(changes[0].Chain, changefeed.Chain(r.at.Chain, changes[0].ID)) {
+	if !follows(changes[0], r.at) {
 		t.resetLocked(r, h)
 		return
 	}
@@ -306,6 +416,7 @@ func (t *Tailer) join(sub *subscription, head *model.Head) (changefeed.Position,
 			subs: map[*subscription]struct{}{},
 		}
 		t.regions[sub.region] = r
+		t.joins++
 	}
 	r.subs[sub] = struct{}{}
 	return r.at, true

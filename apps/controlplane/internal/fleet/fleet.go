@@ -57,6 +57,7 @@ type Tx interface {
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetApp(workspaceID, id string) (model.App, error)
 	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)
+	GetSecretVersion(workspaceID, environmentID, name string, version int32) (model.Secret, error)
 
 	ExpireLeases(now int64, limit int) ([]string, error)
 	AppsInRegion(regionID string) ([]string, error)
@@ -112,8 +113,8 @@ type Config struct {
 	// 1,000, ten entries for each.
 	KeepVersions int32
 	KeepHistory  int
-	// KeepSecretVersions: 5. Only the newest is ever handed out; the others are
-	// for whoever has to find out what was there.
+	// KeepSecretVersions: 5. What runs with one that is kept no longer gets the newest when
+	// it starts again.
 	KeepSecretVersions int32
 	// MaintainEvery is the time between two rounds of forgetting, and up to half more:
 	// 10 min.

@@ -278,6 +278,30 @@ func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
 	require.Len(t, resp.Secrets, 1)
 	require.Equal(t, "registry", resp.Secrets[0].Secret)
 
+	// What names a version gets that one, and the newest once it is kept no longer.
+	next, err := h.svc.cfg.Box.Seal([]byte("hunter3"), model.SecretContext("env_1", "key", 2))
+	require.NoError(t, err)
+	h.update(func(tx store.Tx) error {
+		named := func(id string, version, of int32) error {
+			return errors.Join(
+				tx.InsertDeployment(model.Deployment{ID: id, WorkspaceID: "ws_1", AppID: "app_1", Version: of, Spec: &windlassv1.DeploymentSpec{
+					Secrets: []*windlassv1.SecretReference{{Secret: "key", EnvName: "A", Version: version}},
+				}}),
+				tx.PutTopology([]model.Topology{{
+					WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: id, RegionID: region, Generation: 1,
+					Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+				}}))
+		}
+		return errors.Join(
+			tx.InsertSecretVersion(model.Secret{WorkspaceID: "ws_1", EnvironmentID: "env_1", Name: "key", Version: 2, Ciphertext: next}),
+			named("dep_3", 1, 3), named("dep_4", 2, 4), named("dep_5", 9, 5))
+	})
+	for id, want := range map[string]string{"dep_3": value, "dep_4": "hunter3", "dep_5": "hunter3"} {
+		resp, err = get(h.as(region), id, 1)
+		require.NoError(t, err, id)
+		require.Equal(t, want, resp.Secrets[0].Value, id)
+	}
+
 	denied := windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
 	_, err = get(h.as("reg_2"), "dep_1", 3)
 	requireRefused(t, err, connect.CodePermissionDenied, denied)

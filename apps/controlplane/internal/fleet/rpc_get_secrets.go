@@ -49,7 +49,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	if len(rows) > 0 {
 		row = rows[0]
 	}
-	running := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	running := row.Told()
 	if !running || row.Generation < req.Generation {
 		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "deployment_id",
 			"the deployment is not assigned to this region at that generation")
@@ -69,7 +69,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 			continue
 		}
 		seen[ref.Secret] = true
-		secret, err := tx.GetSecret(app.WorkspaceID, app.EnvironmentID, ref.Secret)
+		secret, err := s.secretOf(tx, app, ref)
 		if s.cfg.IsNotFound(err) {
 			return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "spec.secrets",
 				fmt.Sprintf("secret %q is not in the environment: set it with `windlass secret set`", ref.Secret))
@@ -80,4 +80,16 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 		out = append(out, secret)
 	}
 	return out, nil
+}
+
+// secretOf is the version that the reference names, or the newest: also when that one is kept
+// no longer, since an older instance that starts again needs some value.
+func (s *Service) secretOf(tx Tx, app model.App, ref *windlassv1.SecretReference) (model.Secret, error) {
+	if ref.GetVersion() != 0 {
+		secret, err := tx.GetSecretVersion(app.WorkspaceID, app.EnvironmentID, ref.GetSecret(), ref.GetVersion())
+		if !s.cfg.IsNotFound(err) {
+			return secret, err
+		}
+	}
+	return tx.GetSecret(app.WorkspaceID, app.EnvironmentID, ref.GetSecret())
 }

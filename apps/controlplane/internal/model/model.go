@@ -4,6 +4,9 @@
 package model
 
 import (
+	"cmp"
+	"hash/crc32"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -72,9 +75,11 @@ type App struct {
 	DeletingSince      int64
 	AbandonUnreachable bool
 	DeletedAt          int64
-	CreatedAt          int64
-	UpdatedAt          int64
-	ResourceVersion    int64
+	// Domains of it that were verified, a count. Steps read it and never set it.
+	Domains         int32
+	CreatedAt       int64
+	UpdatedAt       int64
+	ResourceVersion int64
 }
 
 // Deployment is one immutable version of an app; only its status changes.
@@ -88,7 +93,7 @@ type Deployment struct {
 	Status        windlassv1.DeploymentStatus
 	Reason        string
 	Message       string
-	Source        string // deploy, environment, rollback
+	Source        string // deploy, environment, secret, rollback
 	FromVersion   int32
 	CreatedBy     string
 	Stable        bool
@@ -139,9 +144,38 @@ type Topology struct {
 	// Traceparent of the decision behind the newest generation; it travels to the
 	// agent.
 	Traceparent string
-	CreatedAt   int64
-	UpdatedAt   int64
+	// Workload that the row has in its region, by the id of the deployment that
+	// started it, and that deployment's version. Empty and 0: its own.
+	Workload        string
+	WorkloadVersion int32
+	// HandedOver: another row of the region has the workload. The region has nothing of
+	// this one, which has no replicas, until it takes the workload back or stops.
+	HandedOver bool
+	// MaxUnavailable is how many replicas at a time may be out of service while the region
+	// replaces instances; 0: one.
+	MaxUnavailable int32
+	CreatedAt      int64
+	UpdatedAt      int64
 }
+
+// Told tells whether the row's region is told to run it, if with no replicas; else it is
+// told to have nothing of it.
+func (t Topology) Told() bool {
+	return !t.HandedOver && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
+		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
+}
+
+// Tombstone is what the region is told of a row that it is to have nothing of.
+func (t Topology) Tombstone() DesiredItem {
+	return DesiredItem{
+		RegionID: t.RegionID, Kind: KindDeployment, Key: t.DeploymentID, Generation: t.Generation, Delete: true,
+		Deployment: Deployment{ID: t.DeploymentID, WorkspaceID: t.WorkspaceID, AppID: t.AppID},
+		Topology:   Topology{Workload: t.Workload, WorkloadVersion: t.WorkloadVersion, HandedOver: t.HandedOver},
+	}
+}
+
+// WorkloadKey names the workload that the row has in its region.
+func (t Topology) WorkloadKey() string { return cmp.Or(t.Workload, t.DeploymentID) }
 
 // TopologyCount is how many rows a region has in a status.
 type TopologyCount struct {
@@ -284,6 +318,28 @@ type Head struct {
 	Chain    []byte // 32 bytes
 }
 
+// HeadSum is all heads in one: how many there are, their epochs and revisions added up,
+// and a checksum of their chains. Two that are equal say that no head moved in between.
+type HeadSum struct {
+	Regions, Epochs, Revisions, Chains int64
+}
+
+// With is the sum with one more head.
+func (s HeadSum) With(h Head) HeadSum {
+	return HeadSum{
+		Regions: s.Regions + 1, Epochs: s.Epochs + h.Epoch, Revisions: s.Revisions + h.Revision,
+		Chains: s.Chains ^ int64(crc32.ChecksumIEEE(h.Chain)), // as CRC32 of SQL
+	}
+}
+
+// Without is the sum with one head less.
+func (s HeadSum) Without(h Head) HeadSum {
+	return HeadSum{
+		Regions: s.Regions - 1, Epochs: s.Epochs - h.Epoch, Revisions: s.Revisions - h.Revision,
+		Chains: s.Chains ^ int64(crc32.ChecksumIEEE(h.Chain)),
+	}
+}
+
 // Change is one entry of a region's feed. It has no payload: the state of its
 // key is read when it is sent.
 type Change struct {
@@ -303,7 +359,8 @@ type DesiredItem struct {
 	Kind       ChangeKind
 	Key        string
 	Generation int64
-	// Delete: a tombstone. Nothing below is set but Deployment's ids.
+	// Delete: a tombstone. Nothing below is set but Deployment's ids, and of Topology
+	// the workload that the row had.
 	Delete bool
 
 	// For KindDeployment.
@@ -330,6 +387,8 @@ type AppNames struct {
 type RouteTarget struct {
 	DeploymentID string
 	Weight       int32
+	// Workload that serves, empty for the deployment's own.
+	Workload string
 	// Pinned: Weight is percent of all, and not of what pins leave; see Shares.
 	Pinned bool
 }

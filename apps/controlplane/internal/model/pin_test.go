@@ -13,11 +13,11 @@ func TestSharesAreExact(t *testing.T) {
 		in   []RouteTarget
 		want []int32
 	}{
-		{"without pins they are the weights", []RouteTarget{{"a", 90, false}, {"b", 10, false}}, []int32{90, 10}},
-		{"a pin that gets nothing is none", []RouteTarget{{"a", 100, false}, {"p", 0, true}}, []int32{100, 0}},
-		{"the live one has what a pin leaves", []RouteTarget{{"a", 100, false}, {"p", 10, true}}, []int32{9000, 1000}},
-		{"a canary's is of what pins leave", []RouteTarget{{"a", 99, false}, {"b", 1, false}, {"p", 20, true}, {"q", 35, true}}, []int32{4455, 45, 2000, 3500}},
-		{"where nothing else serves, pins share all", []RouteTarget{{"p", 10, true}, {"q", 30, true}}, []int32{1000, 3000}},
+		{"without pins they are the weights", []RouteTarget{{DeploymentID: "a", Weight: 90}, {DeploymentID: "b", Weight: 10}}, []int32{90, 10}},
+		{"a pin that gets nothing is none", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 0, Pinned: true}}, []int32{100, 0}},
+		{"the live one has what a pin leaves", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 10, Pinned: true}}, []int32{9000, 1000}},
+		{"a canary's is of what pins leave", []RouteTarget{{DeploymentID: "a", Weight: 99}, {DeploymentID: "b", Weight: 1}, {DeploymentID: "p", Weight: 20, Pinned: true}, {DeploymentID: "q", Weight: 35, Pinned: true}}, []int32{4455, 45, 2000, 3500}},
+		{"where nothing else serves, pins share all", []RouteTarget{{DeploymentID: "p", Weight: 10, Pinned: true}, {DeploymentID: "q", Weight: 30, Pinned: true}}, []int32{1000, 3000}},
 	} {
 		before := append([]RouteTarget{}, c.in...)
 		var got []int32

@@ -23,6 +23,14 @@ type Staging struct {
 	UpdatedAt int64
 }
 
+// Flight is a rollout, the deployment that it is of, and the staging of their app, nil for
+// none.
+type Flight struct {
+	Rollout    Rollout
+	Deployment Deployment
+	Staging    *Staging
+}
+
 // Clone shares nothing with s.
 func (s Staging) Clone() Staging {
 	s.Policy = proto.CloneOf(s.Policy)
@@ -56,6 +64,9 @@ type Course struct {
 	PausedBy, PausedWhy string
 	Failed              bool
 	Waves               []CourseWave
+	// SkipsNew: regions are left out that are new to the app and that no agent has joined
+	// yet. So it is without a policy of the app's own.
+	SkipsNew bool `json:",omitempty"`
 	// RolledBack remembers that the app went back, until somebody promotes; Held is that
 	// of the rollout before: nothing is promoted by itself.
 	RolledBack, Held bool
@@ -130,6 +141,13 @@ type CourseRegion struct {
 	// TroubleSince is when that began. 0: nothing does.
 	Trouble      windlassv1.AutoRollback_Condition
 	TroubleSince int64
+	// MostReady are the most replicas of the new version that were ready here, and
+	// UnhealthySince is when too many of them ceased to be; 0: they have not. HealthGeneration
+	// and HealthTold are the row's generation and replicas that this was seen of.
+	MostReady        int32 `json:",omitempty"`
+	UnhealthySince   int64 `json:",omitempty"`
+	HealthGeneration int64 `json:",omitempty"`
+	HealthTold       int32 `json:",omitempty"`
 	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
 	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
 	// this step, or at the one before.

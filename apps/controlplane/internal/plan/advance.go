@@ -268,15 +268,18 @@ func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
 				t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, ""
 				t.Replicas, t.Weight = replicas, 0
 				t.Generation++
+				p.beginWorkload(t)
 			}
 			return
 		}
 	}
-	p.rows = append(p.rows, &model.Topology{
+	t := &model.Topology{
 		WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, DeploymentID: d.ID, RegionID: region,
 		Replicas: replicas, Generation: 1,
 		Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, CreatedAt: p.now,
-	})
+	}
+	p.beginWorkload(t)
+	p.rows = append(p.rows, t)
 	p.sortRows()
 }
 
@@ -294,7 +297,7 @@ func (p *planner) noteStarted(d *model.Deployment) {
 // doomed returns the first region, by name, that waiting for is pointless.
 func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bool) {
 	for _, pl := range p.places(p.activeRows(d.ID)) {
-		if reason, message, doomed := p.hopelessAtStart(pl); doomed {
+		if reason, message, doomed := p.hopelessAtStart(d, pl); doomed {
 			if reason == "" {
 				reason = "InstancesFailed"
 			}

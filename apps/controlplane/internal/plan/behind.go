@@ -9,7 +9,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A wave whose on_unreachable is skip leaves regions out that are out of reach.
+// A wave whose on_unreachable is skip leaves regions out that are out of reach. Without a
+// policy of its own, an app leaves out regions that are new to it and that no agent has
+// joined yet: nothing serves there that is to be protected, and nobody knows when one will,
+// so that all others would wait for good. Any other region is waited for then.
 //
 //	its wave moves still      it joins the wave when it returns
 //	its wave has moved        it is held as it is, until the rollout is over
@@ -72,12 +75,31 @@ func (p *planner) skips(w *model.CourseWave) bool {
 	return p.behind == nil && wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
+// skipsNew tells whether the region, whose turn has come, is left out because nothing was
+// ever there. Once an agent has joined, it is waited for as all others are.
+func (p *planner) skipsNew(region string) bool {
+	return p.behind == nil && p.course.SkipsNew && !p.isActive(p.olderIn(region), region) &&
+		p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
+}
+
+// absence says in words why the region cannot be told anything.
+func (p *planner) absence(region string) string {
+	if p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+		return "has no agent yet"
+	}
+	return "is out of reach"
+}
+
 // skip leaves the region out.
 func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
 	st.State, st.Since, st.HeldSince, st.Reason, st.Message = regionSkipped, p.now, 0, "", ""
 	st.StoppedAt, st.PromotedBy = 0, ""
-	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s goes on without it, and it follows when it returns; %s",
-		why, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+	when := "when it returns"
+	if p.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+		when = "when one has"
+	}
+	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s goes on without it, and it follows %s; %s",
+		why, w.Name, when, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 }
 
 // allSkipped tells whether regions of the wave are skipped, and no other of it is to have
@@ -96,39 +118,45 @@ func allSkipped(c *model.Course, w *model.CourseWave) bool {
 }
 
 // nowhere tells whether the version is to serve only where it was skipped, all else having
-// been told to have nothing. Then the waves of those regions are open again: one of them
-// has to return.
+// been told to have nothing.
 func (p *planner) nowhere() bool {
-	var open []*model.CourseWave
-	for i := range p.course.Waves {
-		w := &p.course.Waves[i]
+	skipped := false
+	for _, w := range p.course.Waves {
 		for _, st := range w.Regions {
 			switch {
 			case p.course.Sizes[st.RegionID] == 0:
 			case st.State != regionSkipped:
 				return false
 			default:
-				open = append(open, w)
+				skipped = true
 			}
 		}
 	}
-	for _, w := range open {
-		if w.State == waveDone {
+	return skipped
+}
+
+// awaitSkipped opens the waves again that are done without a region which is to have
+// something: one of those has to return.
+func (p *planner) awaitSkipped() {
+	for i := range p.course.Waves {
+		w := &p.course.Waves[i]
+		if w.State == waveDone && slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool {
+			return st.State == regionSkipped && p.course.Sizes[st.RegionID] > 0
+		}) {
 			reopen(w)
 		}
 	}
-	return len(open) > 0
 }
 
 // inReach tells whether the control plane can tell how the wave serves: in all of its
-// regions, or where those out of reach are skipped, in one.
+// regions but those that were left out, or where it skips those out of reach, in one.
 func (p *planner) inReach(w *model.CourseWave) bool {
 	heard := 0
 	for _, st := range w.Regions {
 		switch {
 		case !p.lane(st.RegionID).lost:
 			heard++
-		case !p.skips(w):
+		case st.State != regionSkipped && !p.skips(w):
 			return false
 		}
 	}
@@ -144,13 +172,13 @@ func (p *planner) leaveBehind(d *model.Deployment) {
 			if st.State != regionSkipped {
 				continue
 			}
-			older := p.olderIn(st.RegionID)
+			older, has := p.olderIn(st.RegionID), "it keeps what it has"
 			if !p.isActive(older, st.RegionID) {
-				older = ""
+				older, has = "", "it has nothing"
 			}
 			behind = append(behind, model.Behind{RegionID: st.RegionID, DeploymentID: older, Course: p.courseOf(&c.Waves[i], st.RegionID)})
-			p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or returned too late for its wave; it keeps what it has until it has caught up with %s",
-				p.versionOf(d.ID)), d, st.RegionID)
+			p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
+				has, p.versionOf(d.ID)), d, st.RegionID)
 		}
 	}
 	c.Behind = sortedBehind(behind)
@@ -296,7 +324,7 @@ func (p *planner) behindMessage() (text string, moving bool) {
 			st := p.course.Waves[0].Regions[0]
 			switch {
 			case l.lost:
-				parts = append(parts, fmt.Sprintf("%s is out of reach and has yet to catch up with %s", name, p.versionOf(p.app.LiveDeploymentID)))
+				parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), p.versionOf(p.app.LiveDeploymentID)))
 			case p.course.Failed:
 				parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, p.versionOf(p.app.LiveDeploymentID), st.Reason, st.Message))
 			default:

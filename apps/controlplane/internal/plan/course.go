@@ -41,7 +41,7 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 	}
 	if unfinished {
 		if policy == nil {
-			policy = s.Course.Policy
+			policy, c.SkipsNew = s.Course.Policy, s.Course.SkipsNew
 		}
 		if s.Course.DoneAt == 0 {
 			maps.Copy(c.OldSizes, s.Course.OldSizes)
@@ -49,7 +49,7 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 		takeAlong(c, s.Course)
 	}
 	if policy == nil {
-		policy = DefaultPolicy()
+		policy, c.SkipsNew = DefaultPolicy(), true
 	}
 	c.Policy = policy
 	return c
@@ -94,6 +94,9 @@ func (a Asked) note(c *model.Course) {
 		c.RegionReplicas[id] = n
 	}
 }
+
+// Size is what the region is to come to once it is its turn.
+func Size(c *model.Course, region string) int32 { return size(c, region) }
 
 // size that the region is to come to: what was asked for, else what it has, else what
 // regions have that are new.
@@ -181,6 +184,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
 			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
 			st.Trouble, st.TroubleSince = 0, 0
+			forgetHealth(st)
 			reopen(&c.Waves[i])
 			changed = true
 		}
@@ -293,7 +297,9 @@ func acceptFailed(c *model.Course, who string, now int64) (waves []string, err e
 func stopClocks(c *model.Course, now int64) {
 	for i := range c.Waves {
 		for j := range c.Waves[i].Regions {
-			if st := &c.Waves[i].Regions[j]; st.State == regionRolling && st.HeldSince == 0 {
+			st := &c.Waves[i].Regions[j]
+			st.UnhealthySince = 0
+			if st.State == regionRolling && st.HeldSince == 0 {
 				st.HeldSince = now
 			}
 		}

@@ -25,6 +25,7 @@ const (
 	onProgress      = windlassv1.AutoRollback_CONDITION_PROGRESS
 	onAnalysis      = windlassv1.AutoRollback_CONDITION_ANALYSIS
 	onUnreachable   = windlassv1.AutoRollback_CONDITION_UNREACHABLE
+	onHealth        = windlassv1.AutoRollback_CONDITION_HEALTH
 )
 
 // condition that a region's reason for failing is of. What is none of the others is the
@@ -41,6 +42,8 @@ func condition(reason string) windlassv1.AutoRollback_Condition {
 		return onAnalysis
 	case rollup.ReasonRegionUnreachable:
 		return onUnreachable
+	case ReasonUnhealthy:
+		return onHealth
 	}
 	return onCrash
 }
@@ -123,17 +126,22 @@ func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Con
 }
 
 // trouble is what keeps the place from being ready that has a deadline of its own; kind 0 for
-// nothing. final: no time mends it.
+// nothing. doomed: as many of its instances as fail it will not be ready; final: no time
+// mends it.
 type trouble struct {
 	kind            windlassv1.AutoRollback_Condition
 	reason, message string
 	doomed, final   bool
 }
 
-func troubleOf(pl rollup.Place) (t trouble) {
+func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.Place) (t trouble) {
 	if t.reason, t.message, t.doomed = pl.Doomed(); t.doomed {
 		t.kind = onCrash
 		t.final = pl.Heard() && pl.Observed.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
+		t.doomed = t.final || pl.Observed.Doomed >= FailedLimit(policy, d, pl.Row.Replicas)
+		if text := failedText(policy, d, pl); text != "" && !t.final {
+			t.message = text + ": " + t.message
+		}
 	} else if !pl.Ready() && !pl.Unreachable() && !pl.Resyncing() {
 		t.reason, t.message = pl.Why()
 	}
@@ -164,7 +172,7 @@ func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane)
 	var t trouble
 	// What was said before it was tried again is of the try before.
 	if l.row != nil && p.place(l.row).Observed.UpdatedAt >= st.Since {
-		t = troubleOf(p.place(l.row))
+		t = troubleOf(p.course.Policy, d, p.place(l.row))
 	}
 	if _, set := patience(p.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // the progress deadline is its own
@@ -218,9 +226,9 @@ func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.C
 
 // hopelessAtStart is hopeless for a rollout that is not staged, whose regions take no turns:
 // its times run from when it began.
-func (p *planner) hopelessAtStart(pl rollup.Place) (reason, message string, hopeless bool) {
+func (p *planner) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, message string, hopeless bool) {
 	policy, began := p.policy(), p.rollout.CreatedAt
-	if t := troubleOf(pl); t.over(policy, began, p.now) {
+	if t := troubleOf(policy, d, pl); t.over(policy, began, p.now) {
 		return t.reason, t.message, true
 	}
 	if limit, set := patience(policy, onUnschedulable); set && pl.LacksRoom() && p.now >= began+limit {

@@ -12,7 +12,7 @@ import (
 func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
 	policy := &windlassv1.RolloutPolicy{
-		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4}).Draw(t, "strategy"),
+		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4, 5, 5}).Draw(t, "strategy"),
 		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
@@ -77,8 +77,16 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 		policy.AutoRollback = &windlassv1.AutoRollback{Enabled: new(false)}
 	case 1:
 		policy.AutoRollback = &windlassv1.AutoRollback{Conditions: rapid.SliceOfNDistinct(rapid.SampledFrom([]windlassv1.AutoRollback_Condition{
-			onCrash, onImage, onUnschedulable, onProgress, onAnalysis, onUnreachable,
+			onCrash, onImage, onUnschedulable, onProgress, onAnalysis, onUnreachable, onHealth,
 		}), 1, 3, rapid.ID[windlassv1.AutoRollback_Condition]).Draw(t, "on")}
+	}
+	if rapid.IntRange(0, 2).Draw(t, "amounts") == 0 {
+		if policy.AutoRollback == nil {
+			policy.AutoRollback = &windlassv1.AutoRollback{}
+		}
+		amount := rapid.SampledFrom([]string{"", "1", "2", "50%", "100%"})
+		policy.AutoRollback.FailedInstances, policy.AutoRollback.Unhealthy = amount.Draw(t, "failed"), amount.Draw(t, "unhealthy")
+		policy.AutoRollback.UnhealthyFor = durationpb.New(time.Duration(rapid.IntRange(1, 120).Draw(t, "unhealthy for")) * time.Second)
 	}
 	if rapid.IntRange(0, 2).Draw(t, "deadlines") != 0 {
 		return

@@ -33,10 +33,13 @@ type lane struct {
 // what it is to have, and the others nothing. Not that it is ready: what fails here was
 // live before, and may have failed then.
 func (l *lane) restored() bool {
+	if l.row != nil && l.row.HandedOver {
+		return false // it is to run again, and be it with nothing
+	}
 	if len(l.from) == 0 && l.To.Told == l.Size {
 		return true // nothing ever began here, whatever the region says of it
 	}
-	if l.lost || !l.To.Known || l.To.Told != l.Size {
+	if l.lost || !l.To.Known || l.To.Told != l.Size || l.To.Outdated > 0 {
 		return false
 	}
 	for _, f := range l.Lane.From {
@@ -87,6 +90,7 @@ func (p *planner) lane(region string) *lane {
 		}
 	}
 	l.Surge, l.Unavailable = bounds(c, region, l.Size)
+	inPlace := c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
 	if st != nil && st.State == regionSkipped && !c.Back {
@@ -94,7 +98,7 @@ func (p *planner) lane(region string) *lane {
 	}
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
-		if wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0 {
+		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && !inPlace {
 			l.Keep = p.size(older, region)
 		}
 	}
@@ -121,6 +125,7 @@ func (p *planner) lane(region string) *lane {
 		l.Lane.From = append(l.Lane.From, p.side(t))
 		l.seen += p.seen(t)
 	}
+	p.joinWorkloads(l, inPlace && forward)
 	return l
 }
 
@@ -166,6 +171,9 @@ func (p *planner) side(t *model.Topology) strategy.Side {
 	if s.Known && pl.Applied() && counted && !o.Deleted {
 		s.Ready = s.Serving
 	}
+	if t.HandedOver {
+		s.Known = pl.Applied() && o.Deleted
+	}
 	if s.Known && (!active(t) || rejected && !o.Retryable) {
 		// What was refused for good never comes to be.
 		s.Existing = 0
@@ -205,7 +213,8 @@ func (p *planner) moveLane(l *lane) {
 	s := strategy.Next(l.Lane)
 	_, st := courseRegion(p.course, l.region)
 	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && isForward(st.State) && !l.Hold
-	moves, shares := begins || s.To != l.To.Told, s.ToWeight != l.To.Weight
+	reclaims := l.row != nil && l.row.HandedOver && !l.Hold && s.To == 0
+	moves, shares := begins || reclaims || s.To != l.To.Told, s.ToWeight != l.To.Weight
 	for i, f := range l.Lane.From {
 		moves = moves || s.From[i] != f.Told
 		shares = shares || s.FromWeights[i] != f.Weight
@@ -223,6 +232,18 @@ func (p *planner) moveLane(l *lane) {
 	case begins:
 		p.assign(l.to, l.region, s.To)
 		parts = append(parts, fmt.Sprintf("%s 0 -> %d", p.versionOf(l.to.ID), s.To))
+		if i := l.heir(s); i >= 0 {
+			p.handOver(l.from[i], p.rowIn(l.to.ID, l.region), s.To)
+			p.give(p.rowIn(l.to.ID, l.region), s.ToWeight)
+		}
+	case l.row != nil && l.heir(s) >= 0:
+		tell(l.row, l.To.Told, s.To)
+		p.handOver(l.from[l.heir(s)], l.row, s.To)
+		p.give(l.row, s.ToWeight)
+	case reclaims:
+		p.beginWorkload(l.row)
+		l.row.Generation++
+		p.give(l.row, s.ToWeight)
 	case l.row != nil:
 		tell(l.row, l.To.Told, s.To)
 		p.tellReplicas(l.row, s.To)
@@ -233,6 +254,11 @@ func (p *planner) moveLane(l *lane) {
 		p.tellReplicas(t, s.From[i])
 		p.give(t, s.FromWeights[i])
 	}
+	if i := l.heir(s); i >= 0 {
+		p.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, and the region replaces them in their places; %s; %s",
+			p.versionOf(l.to.ID), p.versionOf(l.from[i].DeploymentID), strings.Join(parts, ", "), l.figures(p)), l.to, l.region)
+		return
+	}
 	if len(parts) > 0 {
 		p.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+l.figures(p), l.to, l.region)
 	}
@@ -240,9 +266,13 @@ func (p *planner) moveLane(l *lane) {
 
 // tellReplicas has the row's region run so many.
 func (p *planner) tellReplicas(t *model.Topology, n int32) {
-	if t.Replicas != n {
-		t.Replicas = n
-		t.Generation++
+	if t.Replicas == n {
+		return
+	}
+	t.Replicas = n
+	t.Generation++
+	if t.HandedOver && n > 0 {
+		p.beginWorkload(t)
 	}
 }
 
@@ -261,12 +291,22 @@ func (l *lane) figures(p *planner) string {
 		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.Lane.From[i].Serving, l.Lane.From[i].Told))
 	}
 	if l.row != nil {
-		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(l.row.DeploymentID), l.To.Serving, l.To.Told))
+		parts = append(parts, fmt.Sprintf("%s %s", p.versionOf(l.row.DeploymentID), l.ready(l.To.Told)))
 	}
 	if len(parts) == 0 {
 		return fmt.Sprintf("wanted: %d", l.Size)
 	}
 	return fmt.Sprintf("ready: %s; wanted: %d", strings.Join(parts, ", "), l.Size)
+}
+
+// ready is how many replicas of the version are, of so many, and how many serve in the
+// places of the others: "1 of 3 and 2 to be replaced".
+func (l *lane) ready(of int32) string {
+	text := fmt.Sprintf("%d of %d", l.To.Serving-l.To.Outdated, of)
+	if l.To.Outdated > 0 {
+		text += fmt.Sprintf(" and %d to be replaced", l.To.Outdated)
+	}
+	return text
 }
 
 func (p *planner) versionOf(deployment string) string {

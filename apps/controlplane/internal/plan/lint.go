@@ -10,15 +10,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Lint holds a plan against what must be true of every plan for a staged rollout,
-// without regard to how it was made, and returns what is not. A finding is a bug of
+// Lint holds a plan against what must be true of every plan, and of those for a staged
+// rollout, without regard to how it was made, and returns what is not. A finding is a bug of
 // this package; the plan is carried out nevertheless, since what it was made on is gone
 // by the time anybody looks.
 func Lint(in Input, out Output) (findings []string) {
+	findings = lintWorkloads(in, out)
 	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
-		return lintMoves(in, out)
+		return append(findings, lintMoves(in, out)...)
 	}
-	return append(lintMoves(apartOf(in, out)), lintPins(in, out)...)
+	findings = append(findings, lintMoves(apartOf(in, out))...)
+	return append(findings, lintPins(in, out)...)
 }
 
 func lintMoves(in Input, out Output) (findings []string) {
@@ -142,16 +144,25 @@ func (l *linter) region(region string, routed bool) {
 	floor, ceiling := l.bounds(region)
 	var could, was, serves, served, weight int32
 	shrinks := false
+	handed := l.handed(region)
 	for _, key := range sortedRows(l.after) {
 		t := l.after[key]
 		if key.region != region {
 			continue
 		}
 		before, had := l.before[key]
+		weight += t.Weight
+		if t.Weight != before.Weight && !routed {
+			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
+		}
+		if t.HandedOver {
+			continue // what it had is counted with who has it now
+		}
 		var s strategy.Side
 		if had {
 			s = l.side(&before)
 		}
+		s.Existing = max(s.Existing, handed[t.WorkloadKey()])
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 			s.Existing = l.seen(&before) // it was confirmed once, whatever the epoch is now
 		}
@@ -161,7 +172,6 @@ func (l *linter) region(region string, routed bool) {
 		}
 		could += max(told, s.Existing)
 		was += s.Existing
-		weight += t.Weight
 		served += s.Ready
 		serves += min(s.Ready, told)
 		if had && active(&before) && told < s.Ready {
@@ -174,9 +184,6 @@ func (l *linter) region(region string, routed bool) {
 				l.findf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
 			}
 		}
-		if t.Weight != before.Weight && !routed {
-			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
-		}
 	}
 	if could > was && could > ceiling {
 		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
@@ -188,6 +195,17 @@ func (l *linter) region(region string, routed bool) {
 		l.findf(region, "weights add up to %d", weight)
 	}
 	l.stop(region)
+}
+
+// handed are the replicas that there may be of what was handed over, by workload.
+func (l *linter) handed(region string) map[string]int32 {
+	out := map[string]int32{}
+	for key, t := range l.after {
+		if before, had := l.before[key]; had && key.region == region && t.HandedOver {
+			out[t.WorkloadKey()] = max(out[t.WorkloadKey()], l.side(&before).Existing)
+		}
+	}
+	return out
 }
 
 // stop holds the new version against the step that the region is at.

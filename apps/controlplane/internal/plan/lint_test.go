@@ -85,3 +85,18 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 	w.staging.Course.Waves[0].SkippedBy = "ada"
 	require.Empty(t, goesOn(done))
 }
+
+func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
+	w := newWorld(t, "us", "eu")
+	w.deploy(spec(2, "us", "eu"))
+	w.settle()
+	old := w.rows[rowKey{"v1", "us"}]
+	heir := old
+	heir.DeploymentID, heir.Generation, heir.Workload, heir.WorkloadVersion = "v2", 1, "v1", 1
+	require.Equal(t, []string{"us: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{heir}}))
+
+	old.Status, old.Generation = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, old.Generation+1
+	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{heir, old}}), "it lets go of it at once")
+	heir.RegionID = "eu"
+	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{heir, old}}))
+}

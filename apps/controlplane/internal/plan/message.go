@@ -42,15 +42,24 @@ func (p *planner) stageMessage() string {
 			case r.State == regionSkipped:
 				parts = append(parts, p.regionName(r.RegionID)+" is left out for now")
 			case l.lost:
-				parts = append(parts, p.regionName(r.RegionID)+" is out of reach")
+				parts = append(parts, p.regionName(r.RegionID)+" "+p.absence(r.RegionID))
 			case r.State == regionRolling && r.NoRoomSince != 0:
 				_, why := p.place(l.row).Why()
 				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size, why))
 			case r.State == regionRolling:
-				parts = append(parts, fmt.Sprintf("%s: %s%d of %d replicas ready", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size))
+				parts = append(parts, fmt.Sprintf("%s: %s%s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.replicasReady()))
 			}
 		}
 		return at + ": " + strings.Join(parts, "; ")
 	}
 	return v + ": about to start"
+}
+
+// replicasReady is where the region's version is, for people.
+func (l *lane) replicasReady() string {
+	text := fmt.Sprintf("%d of %d replicas ready", l.To.Serving-l.To.Outdated, l.Size)
+	if l.To.Outdated > 0 {
+		text += fmt.Sprintf(", %d to be replaced", l.To.Outdated)
+	}
+	return text
 }

@@ -18,6 +18,7 @@ func (p *planner) status() {
 func (p *planner) facts() rollup.Facts {
 	f := rollup.Facts{Deleting: p.app.DeletingSince != 0, Target: p.target()}
 	f.Behind, f.CatchingUp = p.behindMessage()
+	f.Pins = p.in.failedPins
 	if f.Deleting {
 		var left []*model.Topology
 		for _, t := range p.rows {
@@ -132,6 +133,9 @@ func (p *planner) nextOf(c *model.Course, due int64) int64 {
 		}
 		for _, st := range w.Regions {
 			if at, _ := Waits(c, st); at > p.now {
+				due = min(due, at)
+			}
+			if at := UnhealthyUntil(c, st); at > p.now {
 				due = min(due, at)
 			}
 			switch at := nextCheck(w, &st); {

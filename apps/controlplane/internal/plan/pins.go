@@ -107,7 +107,10 @@ func nextPinned(in Input, now int64) Output {
 		return out
 	}
 	below, of := in.apart()
+	below.beside = of.Topology
+	below.failedPins = in.failed(in.Pins)
 	out := move(below, now)
+	of.beside = mergedRows(below.Topology, out.Topology)
 	for _, r := range out.Routes {
 		of.Routes = replaceRoute(of.Routes, r)
 	}
@@ -126,8 +129,24 @@ func nextPinned(in Input, now int64) Output {
 		k.pins = append(k.pins, in.Pins[i].Clone())
 		k.look(&k.pins[i])
 	}
+	if text := in.failed(k.pins); text != below.failedPins {
+		// It decides nothing else below.
+		below.failedPins = text
+		out.App = move(below, now).App
+	}
 	k.join(in, below, &out)
 	return out
+}
+
+func (in Input) failed(pins []model.Pin) string {
+	return FailedPins(pins, func(id string) string {
+		for _, r := range in.Regions {
+			if r.ID == id && r.Name != "" {
+				return r.Name
+			}
+		}
+		return id
+	})
 }
 
 func replaceRoute(routes []model.Route, r model.Route) []model.Route {
@@ -188,15 +207,6 @@ func (k *pinner) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (
 	}
 	k.log("PinRegionRemoved", "nothing is left of it there", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r.RegionID)
 	return false
-}
-
-func (k *pinner) rowIn(deployment, region string) *model.Topology {
-	for _, t := range k.rows {
-		if t.DeploymentID == deployment && t.RegionID == region {
-			return t
-		}
-	}
-	return nil
 }
 
 // unsettled notes that the region is looked at again.

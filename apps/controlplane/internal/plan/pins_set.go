@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -87,4 +88,19 @@ func TakeRetained(c *model.Course, d *model.Deployment, now int64) {
 	c.RetainedID, c.RetainedUntil = "", 0
 	d.Status, d.EndedAt = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, now
 	d.Reason, d.Message = ReasonSuperseded, "another version is live, and it is pinned beside it"
+}
+
+// FailedPins tells which versions failed where they are pinned, empty for none. name is a
+// region's, by its id.
+func FailedPins(pins []model.Pin, name func(id string) string) string {
+	var parts []string
+	for _, p := range pins {
+		for _, r := range p.Regions {
+			if r.State == pinFailed {
+				parts = append(parts, fmt.Sprintf("v%d, which is pinned, failed in %s (%s)", p.Version, name(r.RegionID), r.Reason))
+			}
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
 }

@@ -90,6 +90,10 @@ type Input struct {
 	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
+	// beside are the rows of the layer that is not looked at, and failedPins what people are
+	// told of it.
+	beside     []model.Topology
+	failedPins string
 }
 
 // Resolution is the outcome of resolving an image's tag.
@@ -221,6 +225,7 @@ type planner struct {
 	// rows are sorted by (deployment, region): the order of decisions, of locks,
 	// and so of the output.
 	rows      []*model.Topology
+	beside    []*model.Topology
 	before    map[rowKey]model.Topology
 	observed  map[rowKey]model.Observed
 	routes    map[string]*model.Route
@@ -264,6 +269,9 @@ func newPlanner(in Input, now int64) *planner {
 		p.before[rowKey{t.DeploymentID, t.RegionID}] = t
 	}
 	p.sortRows()
+	for _, t := range in.beside {
+		p.beside = append(p.beside, &t)
+	}
 	for _, o := range in.Observed {
 		p.observed[rowKey{o.DeploymentID, o.RegionID}] = o
 	}
@@ -326,6 +334,15 @@ func (p *planner) activeRows(deployment string) []*model.Topology {
 		}
 	}
 	return rows
+}
+
+func (p *planner) rowIn(deployment, region string) *model.Topology {
+	for _, t := range p.rows {
+		if t.DeploymentID == deployment && t.RegionID == region {
+			return t
+		}
+	}
+	return nil
 }
 
 func (p *planner) places(rows []*model.Topology) []rollup.Place {

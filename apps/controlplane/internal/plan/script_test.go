@@ -25,14 +25,18 @@ import (
 //	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region is to have so many
-//	ready us v1 [replicas=1]     the agent applied the row; replicas are ready
-//	doomed us v1 reason=... message=...
+//	ready us v1 [replicas=1] [older=2]
+//	                             the agent applied the row; replicas are ready, and besides
+//	                             some that it has taken over and not yet replaced
+//	doomed us v1 reason=... message=... [n=2] [ready=1] [older=2]    n of its instances
+//	older us                     its agent is of a release that knows of nothing in place
 //	reject us v1 code=... [retryable]
 //	crowded us v1 ready=1 message=...    there is no room for the others
 //	ack us                       the region serves the present route
 //	obey us                      the agent does all that is asked of it
 //	settle                       every connected region does, until all is quiet
 //	unreachable us, connect us, epoch us
+//	pending us                   no agent has joined it yet
 //	scale us v1 replicas=3, cancel who=... why=..., delete [abandon]
 //	resolved image=... digest=... | message=... [final]
 //	after 10s                    time passes
@@ -40,7 +44,7 @@ import (
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
-//	       [rollback=off|crash+analysis] [deadlines=(progress=5m,crash=2m)]
+//	       [rollback=off|crash+analysis] [failed=2] [unhealthy=50%] [for=30s] [deadlines=(progress=5m,crash=2m)]
 //	                             next rollouts go by it; none: by the one by default. Without the
 //	                             line, they go by none, as they did when that was the default
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
@@ -145,12 +149,17 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "ready":
 		row := w.rows[rowKey{names[1], names[0]}]
 		w.apply(names[0], names[1], num("replicas", row.Replicas))
+		w.older(names[0], names[1], num("older", 0))
 	case "doomed":
-		w.apply(names[0], names[1], 0)
+		n := num("n", 1)
+		w.apply(names[0], names[1], num("ready", 0))
 		w.observe(names[0], names[1], func(o *model.Observed) {
-			o.Running, o.Fail, o.Doomed, o.Restarts = o.Running-1, 1, 1, 3
+			o.Running, o.Fail, o.Doomed, o.Restarts = o.Running-n, n, n, 3*n
 			o.Reason, o.ReasonMessage = opts["reason"], opts["message"]
 		})
+		w.older(names[0], names[1], num("older", 0))
+	case "older":
+		w.setRegion(names[0], func(r *model.Region) { r.AgentFeatures = nil })
 	case "failing":
 		w.apply(names[0], names[1], num("replicas", 0))
 		w.observe(names[0], names[1], func(o *model.Observed) {
@@ -178,13 +187,15 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 			w.obey(r)
 		}
 	case "settle":
-	case "unreachable", "connect":
+	case "unreachable", "connect", "pending":
 		for _, r := range names {
 			w.setRegion(r, func(r *model.Region) {
 				r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
-				if d.Cmd == "connect" {
-					r.Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
-					r.LastReportAt = w.now
+				switch d.Cmd {
+				case "connect":
+					r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, w.now
+				case "pending":
+					r.Status = windlassv1.RegionStatus_REGION_STATUS_PENDING
 				}
 			})
 		}
@@ -423,6 +434,15 @@ func scriptLimits(t *testing.T, policy *windlassv1.RolloutPolicy, opts map[strin
 		for name := range strings.SplitSeq(text, "+") {
 			policy.AutoRollback.Conditions = append(policy.AutoRollback.Conditions,
 				windlassv1.AutoRollback_Condition(windlassv1.AutoRollback_Condition_value["CONDITION_"+strings.ToUpper(name)]))
+		}
+	}
+	if opts["failed"] != "" || opts["unhealthy"] != "" {
+		if policy.AutoRollback == nil {
+			policy.AutoRollback = &windlassv1.AutoRollback{}
+		}
+		policy.AutoRollback.FailedInstances, policy.AutoRollback.Unhealthy = opts["failed"], opts["unhealthy"]
+		if lasts, err := time.ParseDuration(opts["for"]); err == nil {
+			policy.AutoRollback.UnhealthyFor = durationpb.New(lasts)
 		}
 	}
 	for _, text := range strings.FieldsFunc(opts["deadlines"], func(r rune) bool { return r == ',' }) {

@@ -114,7 +114,11 @@ func (p *planner) judge(d *model.Deployment) (done bool) {
 		}
 		done = true
 	}
-	return done && !p.nowhere()
+	if done && p.nowhere() {
+		p.awaitSkipped()
+		return false
+	}
+	return done
 }
 
 func (p *planner) regionNames(w *model.CourseWave) string {
@@ -136,6 +140,7 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		p.startAgain(d, w, st, l)
 	}
 	if l.lost {
+		st.UnhealthySince = 0
 		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
 			p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true
@@ -161,6 +166,10 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	}
 	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
 		p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
+		return true
+	}
+	if message, over := p.unhealthy(d, st, l); over {
+		p.failRegion(d, w, st, ReasonUnhealthy, message)
 		return true
 	}
 	p.noteRoom(d, st, l)
@@ -275,10 +284,14 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 			continue
 		}
 		if l := p.lane(st.RegionID); l.lost {
-			if p.skips(w) {
+			switch {
+			case p.skips(w):
 				if st.State == regionWaiting {
 					p.skip(d, w, st, "it is out of reach, and its turn has come")
 				}
+				continue
+			case st.State == regionWaiting && p.skipsNew(st.RegionID):
+				p.skip(d, w, st, "no agent has joined it yet, and its turn has come")
 				continue
 			}
 			if policy.GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL {
@@ -290,12 +303,16 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		turn := "its turn has come"
 		if st.State == regionSkipped || p.behind != nil {
 			turn = "it is in reach again, and follows"
+			if !p.isActive(p.olderIn(st.RegionID), st.RegionID) {
+				turn = "it is in reach, and follows"
+			}
 		}
 		atOnce--
 		all = false
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
 		st.Trouble, st.TroubleSince = 0, 0
+		forgetHealth(st)
 		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
 		}

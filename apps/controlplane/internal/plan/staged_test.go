@@ -46,9 +46,12 @@ type running struct {
 	gone                   bool
 	ready, other, draining int32 // replicas
 	failed                 bool
+	// workload that it has, and how many of its replicas serve and are of other versions.
+	workload string
+	taken    map[string]int32
 }
 
-func (r *running) existing() int32 { return r.ready + r.other + r.draining }
+func (r *running) existing() int32 { return r.ready + r.other + r.draining + r.outdated() }
 
 // pull has the region's agent take the row as it is now: told to have fewer it stops
 // those first that are not ready.
@@ -62,19 +65,25 @@ func (f *fleet) pull(key rowKey) {
 		r = &running{}
 		f.runs[key] = r
 	}
+	if f.awaitsHeir(row) {
+		return
+	}
 	told := row.Replicas
-	r.gone = !active(&row)
-	if r.gone {
+	if r.gone = !row.Told(); r.gone {
 		told = 0
+	} else if r.workload != row.WorkloadKey() {
+		f.adopt(key, row.WorkloadKey())
 	}
 	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
-	grows := told > r.ready+r.other
-	if over := r.ready + r.other - told; over > 0 {
+	grows := told > r.ready+r.other+r.outdated()
+	if over := r.ready + r.other + r.outdated() - told; over > 0 {
 		idle := min(over, r.other)
+		older := min(over-idle, r.outdated())
 		r.other -= idle
-		r.ready -= over - idle
+		r.stop(older)
+		r.ready -= over - idle - older
 		r.draining += over
 	} else {
 		r.other -= over
@@ -112,6 +121,12 @@ func (f *fleet) step() Output {
 		}
 		if row.Replicas <= was.Replicas || !active(&row) || f.isPinned(rowKey{row.DeploymentID, row.RegionID}) {
 			continue
+		}
+		if slices.ContainsFunc(out.Topology, func(t model.Topology) bool {
+			from := before[rowKey{t.DeploymentID, t.RegionID}]
+			return t.RegionID == row.RegionID && t.HandedOver && !from.HandedOver && t.WorkloadKey() == row.WorkloadKey() && row.Replicas <= from.Replicas
+		}) {
+			continue // it goes on with what somebody was told to start before
 		}
 		f.may[row.RegionID] = 1000
 		if staged {
@@ -155,7 +170,7 @@ func (f *fleet) report(key rowKey) {
 			AppID: f.app.ID, DeploymentID: key.deployment, RegionID: key.region, UpdatedAt: f.now,
 			AppliedEpoch: r.epoch, AppliedGeneration: r.generation, CountsGeneration: r.generation,
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Deleted: r.gone && r.existing() == 0,
-			Ready: r.ready, ReadyReplicas: r.ready, Running: r.other, Draining: r.draining,
+			Ready: r.ready + r.outdated(), ReadyReplicas: r.ready, Running: r.other, Draining: r.draining,
 		}
 		if r.failed && r.other > 0 {
 			o.Running, o.Fail, o.Doomed, o.Restarts, o.Reason = r.other-1, 1, 1, 3, "CrashLoop"
@@ -184,8 +199,12 @@ func (f *fleet) obeyAll(region string) {
 		r.draining = 0
 		r.failed = f.bad[key.deployment]
 		if !r.failed {
-			r.ready, r.other = r.ready+r.other, 0
+			r.ready, r.other, r.taken = r.ready+r.other+r.outdated(), 0, nil
 		} else {
+			if r.other+r.ready == 0 && r.outdated() > 0 {
+				r.stop(1)
+				r.other = 1
+			}
 			r.other, r.ready = r.ready+r.other, 0
 		}
 		f.report(key)
@@ -241,7 +260,7 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
-	switch e := rapid.IntRange(0, 36).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 37).Draw(t, "event"); {
 	case e == 36:
 		drawFreeze(t, f.world)
 	case e <= 4 && connected:
@@ -305,6 +324,9 @@ func (f *fleet) happen() {
 		if f.restore(course.Retained()) {
 			f.restored = f.app.LiveDeploymentID
 		}
+	case e == 37 && r != nil && r.outdated() > 0 && r.other == 0:
+		r.stop(1)
+		r.other = 1
 	case e == 35 && r != nil && connected:
 		f.observe(region, key.deployment, func(o *model.Observed) { o.Reason, o.ReasonMessage = "Unschedulable", "no room" })
 	case e > 30 && inFlight:
@@ -325,6 +347,9 @@ func (f *fleet) happen() {
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
 	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
+	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
+		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
+	}
 	f.deploy(spec(2, "eu", "us"))
 	f.heal()
 	return f
@@ -393,6 +418,12 @@ func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t, drawPolicy(t))
+		if rapid.IntRange(0, 4).Draw(t, "no policy") == 0 {
+			f.staging.Policy = nil
+		}
+		if rapid.Bool().Draw(t, "ap joins late") { // v1 is not there
+			f.setRegion("ap", func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_PENDING })
+		}
 		for range rapid.IntRange(1, 120).Draw(t, "length") {
 			f.happen()
 		}

@@ -73,6 +73,8 @@ func policyText(policy *windlassv1.RolloutPolicy) string {
 	switch policy.GetStrategy() {
 	case windlassv1.RolloutPolicy_STRATEGY_RECREATE:
 		return name
+	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
+		return fmt.Sprintf("%s (maxUnavailable %s)", name, cmp.Or(policy.GetMaxUnavailable(), "1"))
 	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
 		var steps []string
 		for _, s := range stops(policy) {
@@ -93,6 +95,8 @@ func bounds(c *model.Course, region string, size int32) (surge, unavailable int3
 		return 0, size
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
 		return max(size, c.Sizes[region], c.OldSizes[region]), 0 // a second set, of either version
+	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
+		return strategy.Bounds("0", c.Policy.GetMaxUnavailable(), size)
 	default:
 		return strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), size)
 	}

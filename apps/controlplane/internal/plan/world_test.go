@@ -62,7 +62,7 @@ func newWorld(t require.TestingT, regions ...string) *world {
 	for _, r := range regions {
 		w.regs[r] = model.Region{
 			ID: r, Name: r, SessionEpoch: 1, LastReportAt: start,
-			Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED,
+			Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()},
 		}
 	}
 	return w
@@ -377,8 +377,7 @@ func (w *world) apply(region, deployment string, ready int32) {
 		return
 	}
 	w.observe(region, deployment, func(o *model.Observed) {
-		gone := row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING ||
-			row.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+		gone := !row.Told()
 		*o = model.Observed{
 			AppID: w.app.ID, DeploymentID: deployment, RegionID: region, UpdatedAt: w.now,
 			AppliedEpoch: w.regs[region].SessionEpoch, AppliedGeneration: row.Generation,
@@ -389,6 +388,11 @@ func (w *world) apply(region, deployment string, ready int32) {
 			o.Running = row.Replicas - ready
 		}
 	})
+}
+
+// older has some of the row's replicas serve that are of another version.
+func (w *world) older(region, deployment string, n int32) {
+	w.observe(region, deployment, func(o *model.Observed) { o.Ready, o.Running = o.Ready+n, max(0, o.Running-n) })
 }
 
 func (w *world) ack(region string) {

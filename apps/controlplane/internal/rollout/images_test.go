@@ -18,7 +18,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/require"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 )
 
@@ -130,12 +129,4 @@ func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
 			require.True(t, final)
 		})
 	}
-}
-
-func TestAHostIsALabelThatNoOtherAppCanTake(t *testing.T) {
-	a := rollout.Host(model.App{ID: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f", Name: "chat"}, "example.test")
-	require.Equal(t, "chat-5a6b7c8d9e0f.example.test", a)
-	long := rollout.Host(model.App{ID: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f", Name: strings.Repeat("a", 49) + "-" + strings.Repeat("b", 13)}, "x")
-	require.LessOrEqual(t, len(strings.TrimSuffix(long, ".x")), 63)
-	require.NotContains(t, long, "--")
 }

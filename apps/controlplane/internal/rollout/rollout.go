@@ -41,11 +41,13 @@ type Tx interface {
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	UpdateDeployment(model.Deployment) error
+	GetFlight(workspaceID, rolloutID string) (model.Flight, error)
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	UpdateRollout(model.Rollout) error
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
 	ListPins(appIDs []string) ([]model.Pin, error)
+	DomainsOfApps(appIDs []string) ([]model.Domain, error)
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
 	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
@@ -54,7 +56,7 @@ type Tx interface {
 	ListObserved(appIDs []string) ([]model.Observed, error)
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	GetRegions(ids []string) ([]model.Region, error)
-	GetRegionByName(workspaceID, name string) (model.Region, error)
+	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	InsertHistory([]model.History) error
 
 	Wake(appIDs []string, due, now int64) error

@@ -130,8 +130,8 @@ func (s *Stepper) decide(ctx context.Context, appID string, answers plan.Input) 
 	return d, nil
 }
 
-// read gathers the facts in a number of queries that depends on neither regions
-// nor instances, but for the one step that turns a spec's region names into ids.
+// read gathers the facts in a number of queries that depends on neither regions nor
+// instances.
 func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 	app, err := tx.LockApp("", appID)
 	if s.cfg.IsNotFound(err) {
@@ -139,24 +139,23 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 	} else if err != nil {
 		return plan.Input{}, err
 	}
-	in := plan.Input{App: app, Hosts: []string{Host(app, s.cfg.Domain)}}
+	in := plan.Input{App: app, Hosts: []string{model.Host(app, s.cfg.Domain)}}
 	if in.Topology, err = tx.LockTopology(appID); err != nil {
 		return in, err
 	}
-	if app.RolloutID != "" {
-		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
-		if err == nil {
-			in.Rollout = &r
-		} else if !s.cfg.IsNotFound(err) {
+	if app.Domains > 0 {
+		domains, err := tx.DomainsOfApps([]string{appID})
+		if err != nil {
 			return in, err
 		}
+		for _, d := range domains {
+			if d.VerifiedAt != 0 {
+				in.Hosts = append(in.Hosts, d.Name)
+			}
+		}
 	}
-	stagings, err := tx.GetStagings([]string{appID})
-	if err != nil {
+	if err := s.readFlight(tx, &in); err != nil {
 		return in, err
-	}
-	if len(stagings) > 0 {
-		in.Staging = &stagings[0]
 	}
 	if app.LatestVersion > 1 { // one version has nothing to be pinned beside
 		if in.Pins, err = tx.ListPins([]string{appID}); err != nil {
@@ -188,6 +187,32 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 	return in, s.readRegions(tx, &in)
 }
 
+// readFlight reads the app's rollout and its deployment, if there are any, and its staging.
+func (s *Stepper) readFlight(tx Tx, in *plan.Input) error {
+	app := in.App
+	if app.RolloutID != "" {
+		f, err := tx.GetFlight(app.WorkspaceID, app.RolloutID)
+		if err == nil {
+			in.Rollout, in.Deployments, in.Staging = &f.Rollout, []model.Deployment{f.Deployment}, f.Staging
+			return nil
+		} else if !s.cfg.IsNotFound(err) {
+			return err
+		}
+		// A rollout whose deployment is forgotten is still one.
+		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
+		if err == nil {
+			in.Rollout = &r
+		} else if !s.cfg.IsNotFound(err) {
+			return err
+		}
+	}
+	stagings, err := tx.GetStagings([]string{app.ID})
+	if err == nil && len(stagings) > 0 {
+		in.Staging = &stagings[0]
+	}
+	return err
+}
+
 // mayBeFrozen: once a rollout has begun, and while there is none, no freeze matters.
 func mayBeFrozen(in plan.Input) bool {
 	return in.Rollout != nil && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
@@ -195,7 +220,8 @@ func mayBeFrozen(in plan.Input) bool {
 	})
 }
 
-// readDeployments reads those that the plan speaks of, and the newest one.
+// readDeployments adds those that the plan speaks of, and the newest one, to what was
+// read already.
 func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, error) {
 	want := map[string]bool{}
 	if in.App.LiveDeploymentID != "" {
@@ -212,7 +238,11 @@ func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, err
 	for _, p := range in.Pins {
 		want[p.DeploymentID] = true
 	}
-	deployments, err := tx.GetDeployments(sortedKeys(want))
+	for _, d := range in.Deployments {
+		delete(want, d.ID)
+	}
+	others, err := tx.GetDeployments(sortedKeys(want))
+	deployments := append(slices.Clip(in.Deployments), others...)
 	if err != nil || in.App.LatestVersion == 0 || slices.ContainsFunc(deployments, func(d model.Deployment) bool {
 		return d.Version == in.App.LatestVersion
 	}) {
@@ -257,14 +287,12 @@ func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
 		return err
 	}
 	in.RegionIDs = map[string]string{}
-	for _, name := range regionsToName(*in) {
-		r, err := tx.GetRegionByName(in.App.WorkspaceID, name)
-		if s.cfg.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		in.RegionIDs[name] = r.ID
+	named, err := tx.GetRegionsByName(in.App.WorkspaceID, regionsToName(*in))
+	if err != nil {
+		return err
+	}
+	for _, r := range named {
+		in.RegionIDs[r.Name] = r.ID
 		if !want[r.ID] {
 			want[r.ID] = true
 			in.Regions = append(in.Regions, r)

@@ -14,7 +14,7 @@ func Edges(old, now model.Observed) bool {
 		old.Deleted != now.Deleted,
 		old.CountsGeneration != now.CountsGeneration,
 		old.ReadyReplicas != now.ReadyReplicas,
-		(old.Doomed == 0) != (now.Doomed == 0),
+		old.Doomed != now.Doomed,
 		(old.Fail == 0) != (now.Fail == 0),
 		(old.Restarts == 0) != (now.Restarts == 0),
 		(old.Instances() == 0) != (now.Instances() == 0):

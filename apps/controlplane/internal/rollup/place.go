@@ -75,6 +75,9 @@ func (p Place) counted() bool { return p.Observed.CountsGeneration >= p.Row.Gene
 
 // Ready tells whether enough replicas of the present generation are ready.
 func (p Place) Ready() bool {
+	if p.Row.HandedOver {
+		return p.Gone()
+	}
 	if !p.Applied() || p.Observed.Deleted {
 		return false
 	}
@@ -83,6 +86,9 @@ func (p Place) Ready() bool {
 
 // Settled tells whether exactly what is wanted is there, and ready.
 func (p Place) Settled() bool {
+	if p.Row.HandedOver {
+		return p.Gone()
+	}
 	if !p.Applied() || p.Observed.Deleted {
 		return false
 	}

@@ -27,6 +27,8 @@ type Facts struct {
 	// none; CatchingUp tells whether any of them is on its way.
 	Behind     string
 	CatchingUp bool
+	// Pins tells of pinned versions that failed, empty for none.
+	Pins string
 	// Newest deployment of all, nil for none: it tells idle from failed.
 	Newest *model.Deployment
 }
@@ -40,7 +42,7 @@ func Status(f Facts) (windlassv1.AppStatus, string) {
 	case f.Target != nil:
 		return windlassv1.AppStatus_APP_STATUS_PROGRESSING, progress(f)
 	case f.HasLive:
-		return behind(f)
+		return pinned(f)
 	case f.Newest != nil && f.Newest.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED:
 		return windlassv1.AppStatus_APP_STATUS_FAILED,
 			fmt.Sprintf("v%d failed: %s", f.Newest.Version, f.Newest.Message)
@@ -68,6 +70,21 @@ func progress(f Facts) string {
 	default:
 	}
 	return v + ": about to start"
+}
+
+// pinned is live's status, unless versions that are pinned beside it failed.
+func pinned(f Facts) (windlassv1.AppStatus, string) {
+	status, text := behind(f)
+	switch {
+	case f.Pins == "":
+		return status, text
+	case status == windlassv1.AppStatus_APP_STATUS_READY:
+		status = windlassv1.AppStatus_APP_STATUS_DEGRADED
+	}
+	if text != "" {
+		text += "; "
+	}
+	return status, text + f.Pins
 }
 
 // behind is live's status, unless regions that are behind are worse.

@@ -84,6 +84,7 @@ type Store interface {
 type Tx interface {
 	TenantTx
 	AppTx
+	DomainTx
 	TopologyTx
 	ObservedTx
 	RegionTx
@@ -186,6 +187,9 @@ type AppTx interface {
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	// GetRollouts returns those of the ids that exist, in no order.
 	GetRollouts(ids []string) ([]model.Rollout, error)
+	// GetFlight returns the rollout with its deployment and its app's staging, nil for
+	// none, in one read; ErrNotFound when either of the first two is not there.
+	GetFlight(workspaceID, rolloutID string) (model.Flight, error)
 	UpdateRollout(model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
@@ -313,6 +317,9 @@ type RegionTx interface {
 	// GetRegionByName finds a region that the workspace owns or was granted; with
 	// an empty workspace, the platform's.
 	GetRegionByName(workspaceID, name string) (model.Region, error)
+	// GetRegionsByName is GetRegionByName for each of the names, in one read: those that
+	// are found, by name.
+	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	// ListRegions is by name: owned and granted; with an empty workspace, all of
 	// the platform's.
 	ListRegions(workspaceID string, p Page) ([]model.Region, error)
@@ -360,6 +367,8 @@ type RegionTx interface {
 type FeedTx interface {
 	GetHead(regionID string) (model.Head, error)
 	GetHeads(regionIDs []string) ([]model.Head, error)
+	// SumHeads sums up the heads of all regions: the cheap answer to whether any moved.
+	SumHeads() (model.HeadSum, error)
 	// ListRegionHeads is by region id, those after the one given.
 	ListRegionHeads(after string, limit int) ([]model.Head, error)
 	// Changes returns, for every region of after, changes with a revision above

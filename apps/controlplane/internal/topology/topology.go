@@ -6,6 +6,9 @@
 // A generation grows exactly when agents must see the change. A weight is not
 // part of what an agent runs, so it moves the route's generation and not the
 // row's; a status (started, stopped) moves neither.
+//
+// A workload is wanted by one row of a region at the most: a row takes it over from
+// another in the transaction in which that one stops or hands it over.
 package topology
 
 import (
@@ -66,11 +69,36 @@ func Diff(have, want State) (State, error) {
 			d.Routes = append(d.Routes, r)
 		}
 	}
+	if err := oneEach(have.Rows, want.Rows); err != nil {
+		return State{}, err
+	}
 	slices.SortFunc(d.Rows, func(a, b model.Topology) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 	})
 	slices.SortFunc(d.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
 	return d, nil
+}
+
+// oneEach refuses two rows of a region that are to run with one workload: its
+// instances would go back and forth between them.
+func oneEach(have, want []model.Topology) error {
+	after := make(map[rowKey]model.Topology, len(have))
+	for _, t := range slices.Concat(have, want) {
+		after[rowKey{t.DeploymentID, t.RegionID}] = t
+	}
+	owners := make(map[rowKey]string, len(after))
+	for at, t := range after {
+		if !t.Told() {
+			continue
+		}
+		workload := rowKey{t.WorkloadKey(), at.region}
+		if other, taken := owners[workload]; taken {
+			first, second := min(other, at.deployment), max(other, at.deployment)
+			return fmt.Errorf("topology of %s in %s: %s is to run with workload %s too", first, at.region, second, workload.deployment)
+		}
+		owners[workload] = at.deployment
+	}
+	return nil
 }
 
 // Write puts what of want differs from have, and notes a change for each row and
@@ -94,6 +122,8 @@ func Write(tx Tx, have, want State) error {
 	for _, t := range have.Rows {
 		grown[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
 	}
+	// Who takes a workload over is told first: who lets go of it would stop it.
+	slices.SortStableFunc(d.Rows, func(a, b model.Topology) int { return cmp.Compare(last(a), last(b)) })
 	for _, t := range d.Rows {
 		if t.Generation > grown[rowKey{t.DeploymentID, t.RegionID}] {
 			tx.Change(t.RegionID, model.KindDeployment, t.DeploymentID, t.Generation)
@@ -103,6 +133,14 @@ func Write(tx Tx, have, want State) error {
 		tx.Change(r.RegionID, model.KindRoutes, r.AppID, r.Generation)
 	}
 	return nil
+}
+
+// last orders what regions are told: what is to run before what is to go.
+func last(t model.Topology) int {
+	if t.Told() {
+		return 0
+	}
+	return 1
 }
 
 // Active tells whether the row is to run.
@@ -126,20 +164,21 @@ func Scale(rows []model.Topology, deploymentID string, want func(regionID string
 }
 
 // BumpSecrets returns the rows that are to fetch their secrets again: those that
-// run and whose deployment, by id in specs, refers to the secret in their region.
+// run and whose deployment, by id in specs, refers to the secret's newest version, whatever
+// that is, in their region.
 func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentSpec, secret, traceparent string, now int64) []model.Topology {
 	return bump(rows, traceparent, now, func(t *model.Topology) bool {
 		return slices.ContainsFunc(override.In(specs[t.DeploymentID], t.RegionID).GetSecrets(), func(r *windlassv1.SecretReference) bool {
-			return r.GetSecret() == secret
+			return r.GetSecret() == secret && r.GetVersion() == 0
 		})
 	})
 }
 
-// bump returns the active rows that change has changed, a generation later.
+// bump returns the rows that regions run and that change has changed, a generation later.
 func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
 	var changed []model.Topology
 	for _, t := range rows {
-		if Active(t) && change(&t) {
+		if t.Told() && change(&t) {
 			t.Generation++
 			t.Traceparent, t.UpdatedAt = traceparent, now
 			changed = append(changed, t)

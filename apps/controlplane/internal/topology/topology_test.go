@@ -21,6 +21,7 @@ type table struct {
 	rows    map[rowKey]model.Topology
 	routes  map[string]model.Route
 	changes map[string]int64
+	order   []string
 }
 
 func newTable() *table {
@@ -43,6 +44,7 @@ func (t *table) PutRoutes(routes []model.Route) error {
 
 func (t *table) Change(region string, kind model.ChangeKind, key string, generation int64) {
 	t.changes[region+"/"+key] = generation
+	t.order = append(t.order, region+"/"+key)
 }
 
 func (t *table) state() State {
@@ -93,6 +95,31 @@ func TestAGenerationNeverGoesBack(t *testing.T) {
 		State{Routes: []model.Route{{RegionID: "us", Generation: 1}}}))
 	require.Empty(t, db.rows)
 	require.Empty(t, db.changes)
+}
+
+func TestAWorkloadIsWantedByOneRowOfARegion(t *testing.T) {
+	was, elsewhere := row("v1", "us", 1), row("v1", "eu", 1)
+	heir := row("v2", "us", 1)
+	heir.Workload, heir.WorkloadVersion = "v1", 1
+	have := State{Rows: []model.Topology{was, elsewhere}}
+
+	db := newTable()
+	require.ErrorContains(t, Write(db, have, State{Rows: []model.Topology{heir}}),
+		"topology of v1 in us: v2 is to run with workload v1 too")
+	require.Empty(t, db.rows)
+	require.Empty(t, db.changes)
+
+	let := was
+	let.Status, let.Generation = stopping, 2
+	require.NoError(t, Write(db, have, State{Rows: []model.Topology{heir, let}}))
+	require.Equal(t, map[string]int64{"us/v1": 2, "us/v2": 1}, db.changes)
+	require.Equal(t, []string{"us/v2", "us/v1"}, db.order, "the one that takes over is told first")
+
+	back, gone := was, heir
+	back.Generation, gone.Generation, gone.Status = 3, 2, stopping
+	require.Error(t, Write(db, db.state(), State{Rows: []model.Topology{back}}), "it is not given back yet")
+	require.NoError(t, Write(db, db.state(), State{Rows: []model.Topology{back, gone}}))
+	require.Equal(t, map[string]int64{"us/v1": 3, "us/v2": 2}, db.changes)
 }
 
 func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {

@@ -35,6 +35,8 @@ type Step struct {
 	Checks []string
 	// Approval that it takes, nil for none.
 	Approval *windlassv1.Approval
+	// InPlace: by a move, one version takes over the replicas of another.
+	InPlace bool
 }
 
 // Side is a version in a region.
@@ -388,6 +390,13 @@ func (w *world) waits(before, after *model.Course) {
 // moves are the regions whose rows differ, by region. c is the course as of after.
 func (w *world) moves(before, after []model.Topology, c *model.Course) {
 	was, is := w.sides(before), w.sides(after)
+	inPlace := map[string]bool{}
+	for _, t := range after {
+		handed := slices.ContainsFunc(before, func(o model.Topology) bool {
+			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.HandedOver
+		})
+		inPlace[t.RegionID] = inPlace[t.RegionID] || t.HandedOver && !handed
+	}
 	regions := map[string]bool{}
 	for id := range was {
 		regions[id] = true
@@ -399,7 +408,7 @@ func (w *world) moves(before, after []model.Topology, c *model.Course) {
 		return cmp.Or(cmp.Compare(w.regionName(a), w.regionName(b)), cmp.Compare(a, b))
 	}) {
 		if !slices.Equal(was[id], is[id]) {
-			w.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: w.waveOf(c, id), RegionID: id, Sides: is[id]})
+			w.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: w.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id]})
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (w *world) obey() {
 			AppliedEpoch: epochs[t.RegionID], AppliedGeneration: t.Generation, CountsGeneration: t.Generation,
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
 		}
-		if plan.Active(t) {
+		if t.Told() {
 			o.ReadyReplicas, o.Ready = t.Replicas, t.Replicas*w.each(t.DeploymentID)
 		} else {
 			o.Deleted = true

@@ -39,6 +39,11 @@ type Side struct {
 	Existing int32
 	// Weight that it has.
 	Weight int32
+	// Outdated is how many of what serves is not yet what the version is made of.
+	Outdated int32
+	// HandsOver: the version takes its replicas over, all at once and with their traffic.
+	// The region replaces them in their places, within their number.
+	HandsOver bool
 }
 
 // Lane is a region that moves to one version from others.
@@ -112,7 +117,7 @@ func (l Lane) goal() int32 {
 
 // Serves tells whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= min(l.Need, l.goal())
+	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= min(l.Need, l.goal()) && l.To.Outdated == 0
 }
 
 // Stopped tells whether the version serves as its stop says, by the region's word.
@@ -162,6 +167,9 @@ func (l Lane) Existing() int32 {
 
 // Next is the step that the region may take now. Taken, or not, it may be asked again.
 func Next(l Lane) Step {
+	if i := l.handsOver(); i >= 0 {
+		return l.takeOver(i)
+	}
 	s := Step{From: l.shrunk()}
 	room := l.room()
 	// The way back first: whoever stays at a stop is scaled like anybody else.
@@ -179,6 +187,32 @@ func Next(l Lane) Step {
 	}
 	if l.Hold {
 		s.To = l.To.Told
+	}
+	return s
+}
+
+// handsOver is which of the others hands its replicas over now, -1 for none.
+func (l Lane) handsOver() int {
+	if l.Hold || l.To.Told > 0 {
+		return -1
+	}
+	for i, f := range l.From {
+		if f.HandsOver && f.Told > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// takeOver is the step by which the version has the replicas of that one. Nothing starts
+// and nothing stops by it, so that nothing is waited for.
+func (l Lane) takeOver(i int) Step {
+	s := Step{To: l.From[i].Told, ToWeight: l.To.Weight + l.From[i].Weight}
+	for j, f := range l.From {
+		if j == i {
+			f.Told, f.Weight = 0, 0
+		}
+		s.From, s.FromWeights = append(s.From, f.Told), append(s.FromWeights, f.Weight)
 	}
 	return s
 }
@@ -351,6 +385,10 @@ const (
 	DefaultSurge       = "25%"
 	DefaultUnavailable = "0"
 )
+
+// Amount is the count of those, or the share of them, rounded up, that a text names which the
+// API has checked; 0 for none.
+func Amount(text string, of int32) int32 { return amount(text, "", of, true) }
 
 // amount reads a text that the API has checked; what is none counts as zero.
 func amount(text, otherwise string, of int32, up bool) int32 {

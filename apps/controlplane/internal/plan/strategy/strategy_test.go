@@ -431,3 +431,28 @@ func TestWeightsAreSharesOfWhatIsReady(t *testing.T) {
 	_, ok := share([]int32{0, 0}, Full)
 	require.False(t, ok)
 }
+
+func TestReplicasAreHandedOverAllAtOnceWithTheirTraffic(t *testing.T) {
+	t.Parallel()
+	lane := func() Lane {
+		return Lane{
+			Size: 4, Need: 4, Unavailable: 1, Absent: true, LeavingKnown: true, To: Side{Known: true},
+			From: []Side{{Told: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Told: 3, Weight: 75, HandsOver: true}},
+		}
+	}
+	// Nothing is waited for: neither an answer to what was told before, nor a route.
+	require.Equal(t, Step{To: 3, From: []int32{1, 0}, ToWeight: 75, FromWeights: []int32{25, 0}}, Next(lane()))
+
+	held := lane()
+	held.Hold = true
+	require.Equal(t, []int32{1, 3}, Next(held).From, "while it is held nothing goes from one to the other")
+	require.Zero(t, Next(held).To)
+
+	l := lane()
+	l.Absent, l.Acknowledged = false, true
+	l.To = Side{Told: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Weight: Full}
+	l.From = []Side{{Known: true}}
+	require.True(t, l.Serves() && l.Alone())
+	l.To.Ready, l.To.Outdated, l.Need = 3, 1, 3
+	require.False(t, l.Serves(), "what is yet to be replaced is not the version")
+}

@@ -25,6 +25,14 @@ func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 	return heads, nil
 }
 
+func (t *tx) SumHeads() (model.HeadSum, error) {
+	var sum model.HeadSum
+	for _, h := range t.heads.list(func(head) bool { return true }) {
+		sum = sum.With(h.Head)
+	}
+	return sum, nil
+}
+
 func (t *tx) ListRegionHeads(after string, limit int) ([]model.Head, error) {
 	var heads []model.Head
 	for _, h := range t.heads.list(func(h head) bool { return h.RegionID > after }) {

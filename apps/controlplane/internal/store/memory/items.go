@@ -70,13 +70,12 @@ func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 }
 
 func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
-	item := model.DesiredItem{RegionID: row.RegionID, Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation}
-	if row.Status == stopped || row.Status == stopping {
-		item.Delete = true
-		item.Deployment = model.Deployment{ID: row.DeploymentID, AppID: row.AppID, WorkspaceID: row.WorkspaceID}
-		return item, nil
+	if !row.Told() {
+		return row.Tombstone(), nil
 	}
-	item.Topology = row
+	item := model.DesiredItem{
+		RegionID: row.RegionID, Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation, Topology: row,
+	}
 	var ok bool
 	if item.Deployment, ok = t.deployments.get(row.DeploymentID); !ok {
 		return item, fmt.Errorf("store: topology in region %q names deployment %q, which does not exist", row.RegionID, row.DeploymentID)
@@ -92,14 +91,18 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 		}
 	}
 	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
-		s, ok := t.secrets.get(pair{item.App.EnvironmentID, ref.GetSecret()})
-		if !ok {
-			continue // deleted: the agent says so
+		version := ref.GetVersion()
+		if version == 0 {
+			s, ok := t.secrets.get(pair{item.App.EnvironmentID, ref.GetSecret()})
+			if !ok {
+				continue // deleted: the agent says so
+			}
+			version = s.version
 		}
 		if item.SecretVersions == nil {
 			item.SecretVersions = map[string]int32{}
 		}
-		item.SecretVersions[ref.GetSecret()] = s.version
+		item.SecretVersions[ref.GetSecret()] = version
 	}
 	return item, nil
 }
@@ -124,7 +127,7 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
 	}) {
 		_, pinned := t.pins.get(pair{row.AppID, row.DeploymentID})
-		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight, Pinned: pinned})
+		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight, Workload: row.Workload, Pinned: pinned})
 	}
 	var items []model.DesiredItem
 	for _, r := range routes {

@@ -48,6 +48,16 @@ func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 
 // GetRegionByName: what the workspace owns hides what it was granted under the
 // same name.
+func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
+	var rows []model.Region
+	for _, name := range distinct(names) {
+		if r, err := t.GetRegionByName(workspaceID, name); err == nil {
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
 func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
 	if r, ok := t.regions.find(0, workspaceID+"\x00"+name); ok {
 		return r, nil

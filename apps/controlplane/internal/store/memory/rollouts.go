@@ -22,6 +22,22 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
 }
 
+func (t *tx) GetFlight(workspaceID, rolloutID string) (model.Flight, error) {
+	r, err := t.GetRollout(workspaceID, rolloutID)
+	if err != nil {
+		return model.Flight{}, err
+	}
+	d, ok := t.deployments.get(r.DeploymentID)
+	if !ok {
+		return model.Flight{}, notFound("deployment of rollout", rolloutID)
+	}
+	f := model.Flight{Rollout: r, Deployment: d}
+	if s, ok := t.stagings.get(r.AppID); ok {
+		f.Staging = &s
+	}
+	return f, nil
+}
+
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	var rows []model.Rollout
 	for _, id := range distinct(ids) {

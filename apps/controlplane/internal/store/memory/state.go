@@ -105,6 +105,7 @@ type state struct {
 	stagings       *table[string, model.Staging]
 	freezes        *table[pair, model.Freeze]
 	pins           *table[pair, model.Pin]
+	domains        *table[pair, model.Domain]
 }
 
 // regionStream is where a region's agent watched last.
@@ -151,6 +152,7 @@ func newState() *state {
 		stagings:       newTable(&stagingSchema),
 		freezes:        newTable(&freezeSchema),
 		pins:           newTable(&pinSchema),
+		domains:        newTable(&domainSchema),
 	}
 }
 
@@ -166,7 +168,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
-		s.stagings, s.freezes, s.pins,
+		s.stagings, s.freezes, s.pins, s.domains,
 	}
 }
 
@@ -350,6 +352,16 @@ var (
 	pinSchema = schema[pair, model.Pin]{
 		name: "pin", copy: model.Pin.Clone,
 		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },
+	}
+	domainSchema = schema[pair, model.Domain]{
+		name: "domain", copy: plain[model.Domain],
+		key: func(d model.Domain) pair { return pair{d.AppID, d.Name} },
+		unique: []func(model.Domain) string{func(d model.Domain) string {
+			if d.VerifiedAt == 0 {
+				return ""
+			}
+			return d.Name
+		}},
 	}
 )
 

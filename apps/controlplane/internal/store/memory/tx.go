@@ -53,6 +53,7 @@ type tx struct {
 	stagings       overlay[string, model.Staging]
 	freezes        overlay[pair, model.Freeze]
 	pins           overlay[pair, model.Pin]
+	domains        overlay[pair, model.Domain]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -102,6 +103,7 @@ func newTx(s *Store) *tx {
 	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
 	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
 	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
+	t.domains.bind(t, &domainSchema, func(s *state) **table[pair, model.Domain] { return &s.domains })
 	return t
 }
 

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/db/gen"
@@ -112,13 +110,9 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 	known := make(map[pair]bool, len(placed))
 	for _, p := range placed {
 		known[pair{p.RegionID, p.DeploymentID}] = true
-		item := model.DesiredItem{RegionID: p.RegionID, Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation}
-		if p.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING ||
-			p.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-			item.Delete = true
-			item.Deployment = model.Deployment{ID: p.DeploymentID, WorkspaceID: p.WorkspaceID, AppID: p.AppID}
-		} else {
-			item.Topology = p
+		item := model.DesiredItem{RegionID: p.RegionID, Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation, Topology: p}
+		if !p.Told() {
+			item = p.Tombstone()
 		}
 		items = append(items, item)
 	}
@@ -211,33 +205,38 @@ func (t *tx) namedBy(deploymentIDs, appIDs []string, deployments map[string]mode
 
 type secretKey struct{ environment, name string }
 
+// fillSecrets tells the versions of the secrets: those that specs name, and else the newest.
 func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	var environments, names []string
 	for i := range items {
 		it := &items[i]
 		for _, ref := range override.In(it.Deployment.Spec, it.RegionID).GetSecrets() {
-			environments = append(environments, it.App.EnvironmentID)
-			names = append(names, ref.GetSecret())
+			if ref.GetVersion() == 0 {
+				environments = append(environments, it.App.EnvironmentID)
+				names = append(names, ref.GetSecret())
+			}
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	rows, err := t.primary.LatestSecretVersions(t.ctx, gen.LatestSecretVersionsParams{
-		EnvironmentIds: distinct(environments), Names: distinct(names),
-	})
-	if err != nil {
-		return t.err(err, "read secret versions", "")
-	}
-	latest := make(map[secretKey]int32, len(rows))
-	for _, r := range rows {
-		latest[secretKey{r.EnvironmentID, r.Name}] = r.Version
+	latest := map[secretKey]int32{}
+	if len(names) > 0 {
+		rows, err := t.primary.LatestSecretVersions(t.ctx, gen.LatestSecretVersionsParams{
+			EnvironmentIds: distinct(environments), Names: distinct(names),
+		})
+		if err != nil {
+			return t.err(err, "read secret versions", "")
+		}
+		for _, r := range rows {
+			latest[secretKey{r.EnvironmentID, r.Name}] = r.Version
+		}
 	}
 	for i := range items {
 		it := &items[i]
 		for _, ref := range override.In(it.Deployment.Spec, it.RegionID).GetSecrets() {
-			version, ok := latest[secretKey{it.App.EnvironmentID, ref.GetSecret()}]
-			if !ok {
+			version := ref.GetVersion()
+			if version == 0 {
+				version = latest[secretKey{it.App.EnvironmentID, ref.GetSecret()}]
+			}
+			if version == 0 {
 				continue // deleted: the agent says SecretUnavailable
 			}
 			if it.SecretVersions == nil {
@@ -303,7 +302,7 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 	targetsOf := map[pair][]model.RouteTarget{}
 	for _, r := range targets {
 		at := pair{r.Region, r.AppID}
-		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight, Pinned: r.Pins > 0})
+		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight, Workload: r.Workload, Pinned: r.Pins > 0})
 	}
 	return list(t, "read routes", "", func(r gen.AppRoute) (model.DesiredItem, error) {
 		m, err := route(r)

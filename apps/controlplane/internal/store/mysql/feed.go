@@ -118,6 +118,12 @@ func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 	return list(t, "get heads", "", head)(t.readHeads(distinct(regionIDs)))
 }
 
+// SumHeads asks the primary, as all reads of the feed do.
+func (t *tx) SumHeads() (model.HeadSum, error) {
+	row, err := t.primary.SumHeads(t.ctx)
+	return model.HeadSum{Regions: row.Regions, Epochs: row.Epochs, Revisions: row.Revisions, Chains: row.Chains}, t.err(err, "sum up heads", "")
+}
+
 func (t *tx) ListRegionHeads(after string, n int) ([]model.Head, error) {
 	return list(t, "list heads", "", head)(t.primary.ListHeads(t.ctx, gen.ListHeadsParams{After: after, Limit: limit(n)}))
 }

@@ -1,6 +1,8 @@
 package mysql
 
 import (
+	"slices"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
@@ -63,6 +65,13 @@ func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	return list(t, "get regions", "", region)(inChunks(distinct(ids), func(ids []string) ([]gen.Region, error) {
 		return t.q.GetRegions(t.ctx, ids)
 	}))
+}
+
+func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
+	rows, err := list(t, "get regions by name", "", region)(inChunks(distinct(names), func(names []string) ([]gen.Region, error) {
+		return t.q.GetRegionsByName(t.ctx, gen.GetRegionsByNameParams{Names: names, WorkspaceID: workspaceID})
+	}))
+	return slices.CompactFunc(rows, func(a, b model.Region) bool { return a.Name == b.Name }), err
 }
 
 func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {

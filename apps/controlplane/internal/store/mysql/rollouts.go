@@ -44,6 +44,22 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 		t.q.GetRollout(t.ctx, gen.GetRolloutParams{WorkspaceID: workspaceID, ID: id}))
 }
 
+func (t *tx) GetFlight(workspaceID, rolloutID string) (model.Flight, error) {
+	return get(t, "get flight of rollout", rolloutID, func(r gen.GetFlightRow) (f model.Flight, err error) {
+		if f.Rollout, err = rollout(r.Rollout); err != nil {
+			return f, err
+		}
+		if f.Deployment, err = deployment(r.Deployment); err != nil || !r.Staged {
+			return f, err
+		}
+		s, err := staging(gen.AppStaging{
+			AppID: r.Rollout.AppID, WorkspaceID: r.Rollout.WorkspaceID, Policy: r.Policy, Course: r.Course, UpdatedAt: r.StagedAt,
+		})
+		f.Staging = &s
+		return f, err
+	})(t.q.GetFlight(t.ctx, gen.GetFlightParams{WorkspaceID: workspaceID, ID: rolloutID}))
+}
+
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	return list(t, "get rollouts", "", rollout)(inChunks(distinct(ids), func(ids []string) ([]gen.Rollout, error) {
 		return t.q.GetRollouts(t.ctx, ids)

@@ -17,7 +17,8 @@ func topology(r gen.DeploymentTopology) (model.Topology, error) {
 	return model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
-		Reason: r.Reason, Traceparent: r.Traceparent, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, HandedOver: r.HandedOver, MaxUnavailable: r.MaxUnavailable,
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}, nil
 }
 
@@ -25,7 +26,16 @@ func (t *tx) LockTopology(appID string) ([]model.Topology, error) {
 	if err := t.locking("lock topology of app", appID); err != nil {
 		return nil, err
 	}
-	return list(t, "lock topology of app", appID, topology)(t.q.LockTopologyOfApp(t.ctx, appID))
+	rows, err := list(t, "lock topology of app", appID, topology)(t.q.LockTopologyOfApp(t.ctx, appID))
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[place]int64, len(rows))
+	for _, r := range rows {
+		known[place{r.DeploymentID, r.RegionID}] = r.Generation
+	}
+	t.generations[appID] = known
+	return rows, nil
 }
 
 func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
@@ -58,7 +68,7 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 var (
 	topologyColumns = []string{
 		"deployment_id", "region", "workspace_id", "app_id", "replicas", "weight", "generation",
-		"status", "reason", "traceparent", "created_at", "updated_at",
+		"status", "reason", "traceparent", "workload", "workload_version", "handed_over", "max_unavailable", "created_at", "updated_at",
 	}
 	addTopology     = insertInto("AddTopology", "deployment_topology", topologyColumns...)
 	replaceTopology = insertInto("ReplaceTopology", "deployment_topology", topologyColumns...).replacing(topologyColumns[2:]...)
@@ -66,11 +76,11 @@ var (
 
 func topologyArgs(args []any, r model.Topology) []any {
 	return append(args, r.DeploymentID, r.RegionID, r.WorkspaceID, r.AppID, r.Replicas, r.Weight, r.Generation,
-		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.CreatedAt, r.UpdatedAt)
+		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.HandedOver, r.MaxUnavailable, r.CreatedAt, r.UpdatedAt)
 }
 
-// PutTopology locks the rows that exist and compares generations before it
-// writes any. What it found absent it inserts without ON DUPLICATE KEY: a row
+// PutTopology locks the rows that exist, unless LockTopology has, and compares
+// generations before it writes any. What it found absent it inserts without ON DUPLICATE KEY: a row
 // that somebody else inserted meanwhile is a conflict, not a row to overwrite.
 func (t *tx) PutTopology(rows []model.Topology) error {
 	if len(rows) == 0 {
@@ -78,7 +88,7 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 	}
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, byPlace)
-	stored, err := t.lockGenerations(rows)
+	stored, err := t.storedGenerations(rows)
 	if err != nil {
 		return t.err(err, "lock topology of deployment", rows[0].DeploymentID)
 	}
@@ -108,11 +118,32 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 	if err := runBulk(t, t.db, replaceTopology, replaced, topologyArgs); err != nil {
 		return t.err(err, "put topology of deployment", replaced[0].DeploymentID)
 	}
+	for _, r := range rows {
+		if known, ok := t.generations[r.AppID]; ok {
+			known[place{r.DeploymentID, r.RegionID}] = r.Generation
+		}
+	}
 	return nil
 }
 
 // place is the key of a topology row.
 type place struct{ deployment, region string }
+
+// storedGenerations are those of the rows that exist, which are locked.
+func (t *tx) storedGenerations(sorted []model.Topology) (map[place]int64, error) {
+	stored := make(map[place]int64, len(sorted))
+	for _, r := range sorted {
+		known, ok := t.generations[r.AppID]
+		if !ok {
+			return t.lockGenerations(sorted)
+		}
+		at := place{r.DeploymentID, r.RegionID}
+		if generation, exists := known[at]; exists {
+			stored[at] = generation
+		}
+	}
+	return stored, nil
+}
 
 // lockGenerations is a statement by hand: sqlc has no list of pairs.
 func (t *tx) lockGenerations(sorted []model.Topology) (map[place]int64, error) {
@@ -151,6 +182,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 	if err != nil {
 		return 0, t.err(err, "find stopped topology", "")
 	}
+	clear(t.generations)
 	for part := range slices.Chunk(rows, bulkRows) {
 		where := "(deployment_id = ? AND region = ?)" + strings.Repeat(" OR (deployment_id = ? AND region = ?)", len(part)-1)
 		args := make([]any, 0, 2*len(part))

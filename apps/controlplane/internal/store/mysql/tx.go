@@ -38,9 +38,11 @@ type tx struct {
 	woken   map[string]struct{}
 	// unset are apps that have no wake-up row, and get none from others before the end:
 	// this transaction made the app, or holds the lock of the row that it took away.
-	unset  map[string]struct{}
-	apps   map[string]struct{}
-	bumped map[string]int64 // regions whose epoch was bumped, and their revision
+	unset map[string]struct{}
+	// generations of the topology of apps whose rows this transaction locked, all of them.
+	generations map[string]map[place]int64
+	apps        map[string]struct{}
+	bumped      map[string]int64 // regions whose epoch was bumped, and their revision
 }
 
 var _ store.Tx = (*tx)(nil)
@@ -49,6 +51,7 @@ func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly boo
 	t := &tx{
 		ctx: ctx, metrics: s.metrics, readOnly: readOnly,
 		woken: map[string]struct{}{}, unset: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
+		generations: map[string]map[place]int64{},
 	}
 	p, r := conn{db: primary, tx: t}, conn{db: reads, tx: t}
 	t.feed, t.primary = p, gen.New(p)

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -238,6 +239,33 @@ func testStagings(t *testing.T, setup setup) {
 		want.Policy, want.Course, got.Policy, got.Course = nil, nil, nil, nil
 		require.Equal(t, want, got)
 	}
+
+	t.Run("a flight is a rollout with its deployment and its app's staging", func(t *testing.T) {
+		w := setup(t)
+		app := w.app("chat")
+		d := w.deployment(app, 1)
+		r := filled[model.Rollout]()
+		r.ID, r.WorkspaceID, r.AppID, r.DeploymentID = ident.New("rol"), w.ws, app.ID, d.ID
+		lost := r
+		lost.ID, lost.DeploymentID = ident.New("rol"), "dep_gone"
+		w.update(func(tx store.Tx) error { return errors.Join(tx.InsertRollout(r), tx.InsertRollout(lost)) })
+		flight := func(ws, id string) func(store.Tx) (model.Flight, error) {
+			return func(tx store.Tx) (model.Flight, error) { return tx.GetFlight(ws, id) }
+		}
+		got := read(w, flight(w.ws, r.ID))
+		require.Equal(t, r, got.Rollout)
+		require.Equal(t, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }), got.Deployment)
+		require.Nil(t, got.Staging)
+		missing(w, flight("ws_thief", r.ID))
+		missing(w, flight(w.ws, lost.ID))
+		missing(w, flight(w.ws, "rol_none"))
+
+		s := model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{MaxSurge: "25%"}, Course: &model.Course{RolloutID: r.ID, Replicas: -1}}
+		put(w, s)
+		same(t, staging(w, app.ID), *read(w, flight(w.ws, r.ID)).Staging)
+		put(w, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now})
+		same(t, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *read(w, flight(w.ws, r.ID)).Staging)
+	})
 
 	t.Run("an app's staging is what was put last", func(t *testing.T) {
 		w := setup(t)

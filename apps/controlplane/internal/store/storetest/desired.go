@@ -52,6 +52,24 @@ func testDesired(t *testing.T, setup setup) {
 		require.Empty(t, items(w, ids[0], model.KindRoutes))
 	})
 
+	t.Run("a secret is of the version that the spec names", func(t *testing.T) {
+		w := setup(t)
+		region, app := w.region("eu"), w.app("chat")
+		d := w.newDeployment(app, 1, "token", "loose")
+		d.Spec.Secrets[0].Version = 1
+		w.update(func(tx store.Tx) error {
+			for version := range int32(2) {
+				require.NoError(t, tx.InsertSecretVersion(w.secret("token", version+1)))
+				require.NoError(t, tx.InsertSecretVersion(w.secret("loose", version+1)))
+			}
+			return tx.InsertDeployment(d)
+		})
+		w.put(place(d, region, 1))
+		got := items(w, region, model.KindDeployment)
+		require.Len(t, got, 1)
+		require.Equal(t, map[string]int32{"token": 1, "loose": 2}, got[0].SecretVersions)
+	})
+
 	t.Run("keys that are none ask for nothing and no keys for all", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
@@ -117,20 +135,38 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
-	t.Run("stopping and stopped rows are tombstones", func(t *testing.T) {
+	t.Run("stopping and stopped rows are tombstones, and those that were handed over", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
-		leaving, gone := w.deployment(app, 1), w.deployment(app, 2)
-		r1, r2 := place(leaving, region, 4), place(gone, region, 5)
+		leaving, gone, lent, heir := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
+		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(heir, region, 1)
+		r3.HandedOver, r3.Replicas = true, 0
+		r4.Workload, r4.WorkloadVersion, r4.MaxUnavailable = lent.ID, 3, 2
 		r1.Status, r2.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, stopped
-		w.put(r1, r2)
+		r1.Workload, r1.WorkloadVersion = "dep_0", 6
+		w.put(r1, r2, r3, r4)
 		tombstone := func(d model.Deployment, generation int64) model.DesiredItem {
 			return model.DesiredItem{
 				RegionID: region, Kind: model.KindDeployment, Key: d.ID, Generation: generation, Delete: true,
 				Deployment: model.Deployment{ID: d.ID, WorkspaceID: w.ws, AppID: app.ID},
 			}
 		}
-		same(t, []model.DesiredItem{tombstone(leaving, 4), tombstone(gone, 5)}, items(w, region, model.KindDeployment))
+		taken := tombstone(leaving, 4)
+		taken.Topology = model.Topology{Workload: "dep_0", WorkloadVersion: 6}
+		handed := tombstone(lent, 6)
+		handed.Topology = model.Topology{HandedOver: true}
+		got := items(w, region, model.KindDeployment)
+		var told []model.DesiredItem
+		for _, item := range got {
+			if item.Delete {
+				told = append(told, item)
+				continue
+			}
+			require.Equal(t, heir.ID, item.Key)
+			require.Equal(t, r4, item.Topology)
+		}
+		require.Len(t, got, 4)
+		require.ElementsMatch(t, []model.DesiredItem{taken, tombstone(gone, 5), handed}, told)
 	})
 
 	t.Run("routes name the weighted deployments that are not stopped", func(t *testing.T) {
@@ -141,10 +177,14 @@ func testDesired(t *testing.T, setup setup) {
 			r.Weight, r.Status = weight, status
 			return r
 		}
+		named := func(workload string, r model.Topology) model.Topology {
+			r.Workload, r.WorkloadVersion = workload, 1
+			return r
+		}
 		const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(other, 1)
 		w.put(weighted(d1, ids[0], 80, started), weighted(d2, ids[0], 20, started), weighted(d3, ids[0], 5, stopped),
-			weighted(d4, ids[0], 100, started), weighted(d1, ids[1], 0, started))
+			named("dep_0", weighted(d4, ids[0], 100, started)), weighted(d1, ids[1], 0, started))
 		routes := []model.Route{
 			{WorkspaceID: w.ws, AppID: app.ID, RegionID: ids[0], Hosts: []string{"chat.example"}, Generation: 7, UpdatedAt: now},
 			{WorkspaceID: w.ws, AppID: app.ID, RegionID: ids[1], Hosts: []string{"chat.example"}, Generation: 2, UpdatedAt: now},
@@ -153,7 +193,7 @@ func testDesired(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
 		want := []model.DesiredItem{
 			{RegionID: ids[0], Kind: model.KindRoutes, Key: app.ID, Generation: 7, Route: routes[0], Targets: []model.RouteTarget{{DeploymentID: d1.ID, Weight: 80}, {DeploymentID: d2.ID, Weight: 20}}},
-			{RegionID: ids[0], Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100}}},
+			{RegionID: ids[0], Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100, Workload: "dep_0"}}},
 		}
 		same(t, want, items(w, ids[0], model.KindRoutes))
 		same(t, want[:1], items(w, ids[0], model.KindRoutes, app.ID))

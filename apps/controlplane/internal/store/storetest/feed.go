@@ -74,6 +74,44 @@ func testFeed(t *testing.T, setup setup) {
 		require.Empty(t, page(nil, 9))
 	})
 
+	t.Run("the sum of heads moves with whatever moves a head and with nothing else", func(t *testing.T) {
+		w := setup(t)
+		sum := func() model.HeadSum { return read(w, store.Tx.SumHeads) }
+		seen := map[model.HeadSum]string{sum(): "nothing"}
+		moved := func(what string) {
+			t.Helper()
+			require.NotContains(t, seen, sum(), what)
+			seen[sum()] = what
+		}
+		ids := w.regions(2)
+		moved("regions")
+		w.change(ids[0], 1)
+		moved("a change")
+		w.change(ids[1], 1)
+		moved("a change of another region")
+		write(w, func(tx store.Tx) (model.Head, error) { return tx.BumpEpoch(ids[0], []byte("salt")) })
+		moved("an epoch")
+		w.update(func(tx store.Tx) error {
+			tx.Change(ids[0], model.KindDeployment, "dep_x", 1)
+			tx.Change(ids[1], model.KindDeployment, "dep_x", 1)
+			return nil
+		})
+		moved("two changes")
+
+		all := model.HeadSum{}
+		for _, h := range read(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads("", 100) }) {
+			all = all.With(h)
+		}
+		require.Equal(t, all, sum())
+		h := w.head(ids[0])
+		require.Equal(t, all, all.With(h).Without(h))
+
+		before := sum()
+		w.app("chat")
+		write(w, func(tx store.Tx) (int, error) { return tx.CompactChanges(ids[0], 9, 9) })
+		require.Equal(t, before, sum())
+	})
+
 	t.Run("a new epoch goes on with the revision and begins a chain of its own", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")

@@ -77,6 +77,13 @@ func testRegions(t *testing.T, setup setup) {
 		shared, mine := w.region("eu"), own(w, w.ws, "eu")
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
 		require.Equal(t, mine.ID, read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegionByName(w.ws, "eu") }).ID)
+		us := own(w, w.ws, "us")
+		require.Equal(t, []model.Region{mine, us}, read(w, func(tx store.Tx) ([]model.Region, error) {
+			return tx.GetRegionsByName(w.ws, []string{"us", "eu", "nowhere", "us"})
+		}))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.GetRegionsByName("ws_2", []string{"us", "eu"}) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.GetRegionsByName(w.ws, nil) }))
+		w.update(func(tx store.Tx) error { return tx.DeleteRegion(us.ID) })
 		require.Equal(t, []model.Region{mine}, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, store.Page{Limit: 9}) }))
 		w.fails(store.ErrExists, func(tx store.Tx) error {
 			return tx.InsertRegion(model.Region{ID: ident.New("reg"), WorkspaceID: w.ws, Name: "eu"})

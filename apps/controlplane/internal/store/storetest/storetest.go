@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Admission", testAdmission},
 		{"Freezes", testFreezes},
 		{"Pins", testPins},
+		{"Domains", testDomains},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })

@@ -38,6 +38,31 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []model.Topology{same}, topology(w, app.ID), "a status changes within a generation")
 	})
 
+	t.Run("a stale generation never wins against what was locked or put before", func(t *testing.T) {
+		w := setup(t)
+		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		d, o := w.deployment(app, 1), w.deployment(other, 1)
+		w.put(place(d, ids[0], 5), place(o, ids[0], 5))
+		put := func(tx store.Tx, rows ...model.Topology) error { return tx.PutTopology(rows) }
+		locked := func(rows ...model.Topology) func(store.Tx) error {
+			return func(tx store.Tx) error {
+				if _, err := tx.LockTopology(app.ID); err != nil {
+					return err
+				}
+				if err := put(tx, place(d, ids[0], 6), place(d, ids[1], 2)); err != nil {
+					return err
+				}
+				return put(tx, rows...)
+			}
+		}
+		w.fails(store.ErrConflict, locked(place(d, ids[0], 5)))
+		w.fails(store.ErrConflict, locked(place(d, ids[1], 1)))
+		w.fails(store.ErrConflict, locked(place(d, ids[0], 6), place(o, ids[0], 4)))
+		require.Equal(t, []model.Topology{place(d, ids[0], 5)}, topology(w, app.ID))
+		w.update(locked(place(d, ids[0], 7), place(d, ids[1], 2), place(o, ids[0], 5)))
+		require.Equal(t, []model.Topology{place(d, ids[0], 7), place(d, ids[1], 2)}, topology(w, app.ID))
+	})
+
 	t.Run("a stale generation never wins among concurrent writers", func(t *testing.T) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")

@@ -1,0 +1,226 @@
+package api_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	notVerified = windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED
+	domainTaken = windlassv1.ErrorReason_ERROR_REASON_DOMAIN_TAKEN
+)
+
+// records are the TXT records that there are.
+type records struct {
+	mu   sync.Mutex
+	txts map[string][]string
+	err  error
+}
+
+func (r *records) set(name string, txts ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.txts == nil {
+		r.txts = map[string][]string{}
+	}
+	r.txts[name+"."] = txts
+}
+
+func (r *records) lookup(_ context.Context, name string) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return nil, r.err
+	}
+	if txts, ok := r.txts[name]; ok {
+		return txts, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+}
+
+// routesOf are the app's routes by host.
+func (w *world) routesOf(app string) map[string]*windlassv1.Route {
+	w.t.Helper()
+	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), &windlassv1.ListRoutesRequest{App: app})
+	require.NoError(w.t, err)
+	out := map[string]*windlassv1.Route{}
+	for _, r := range res.GetRoutes() {
+		out[r.GetHost()] = r
+	}
+	return out
+}
+
+func (w *world) addDomain(app, name string) (*windlassv1.Domain, error) {
+	res, err := w.routes(w.deployer).AddDomain(w.t.Context(), &windlassv1.AddDomainRequest{App: app, Domain: name})
+	return res.GetDomain(), err
+}
+
+func (w *world) verifyDomain(app, name string) (*windlassv1.Domain, error) {
+	res, err := w.routes(w.deployer).VerifyDomain(w.t.Context(), &windlassv1.VerifyDomainRequest{App: app, Domain: name})
+	return res.GetDomain(), err
+}
+
+func TestAnAppHasAStableHostAndEachVersionAPreview(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		w.deploy("chat", args("a"))
+		app, err := w.apps(w.viewer).GetApp(t.Context(), &windlassv1.GetAppRequest{App: "chat"})
+		require.NoError(t, err)
+		digits := app.GetApp().GetId()[len(app.GetApp().GetId())-12:]
+		stable := "chat-" + digits + ".apps.test"
+		before := w.routesOf("chat")
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, before[stable].GetState())
+		require.Equal(t, "nothing serves under it yet", before[stable].GetMessage())
+
+		w.settle("chat")
+		w.versions("chat", "b")
+		_, err = w.pin(1, 10)
+		require.NoError(t, err)
+		w.settle("chat")
+		routes := w.routesOf("chat")
+		require.Len(t, routes, 3)
+		s := routes[stable]
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, s.GetState(), "%v", s)
+		require.Equal(t, windlassv1.Route_KIND_STABLE, s.GetKind())
+		require.Equal(t, "default/production/chat", s.GetApp())
+		require.Len(t, s.GetRegions(), 2)
+		for _, r := range s.GetRegions() {
+			require.Equal(t, r.GetGeneration(), r.GetAcknowledgedGeneration())
+			require.Len(t, r.GetTargets(), 2)
+			require.Equal(t, []int32{1, 10, 2, 90}, []int32{r.GetTargets()[0].GetVersion(), r.GetTargets()[0].GetPercent(), r.GetTargets()[1].GetVersion(), r.GetTargets()[1].GetPercent()})
+		}
+		for version, host := range map[int32]string{1: "v1-" + stable, 2: "v2-" + stable} {
+			require.Equal(t, windlassv1.Route_KIND_PREVIEW, routes[host].GetKind(), host)
+			require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, routes[host].GetState())
+			require.Equal(t, version, routes[host].GetVersion())
+			require.Len(t, routes[host].GetRegions(), 2)
+		}
+
+		_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "chat"})
+		require.NoError(t, err)
+		require.NoError(t, w.stepper.Step(t.Context(), app.GetApp().GetId()))
+		going := w.routesOf("chat")[stable]
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, going.GetState())
+		require.Equal(t, "2 regions are to take it out", going.GetMessage())
+		w.settle("chat")
+		_, err = w.routes(w.viewer).ListRoutes(t.Context(), &windlassv1.ListRoutesRequest{App: "chat"})
+		refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app")
+	})
+}
+
+func TestADomainServesOnceItsRecordIsThere(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		d, err := w.addDomain("chat", "Chat.Example.com.")
+		require.NoError(t, err)
+		require.Equal(t, []string{"chat.example.com", "_windlass.chat.example.com"}, []string{d.GetName(), d.GetTxtName()})
+		require.True(t, strings.HasPrefix(d.GetTxtValue(), "windlass-verify_"))
+		require.False(t, d.GetVerified())
+		again, err := w.addDomain("chat", "chat.example.com")
+		require.NoError(t, err)
+		require.Equal(t, d.GetTxtValue(), again.GetTxtValue())
+		w.settle("chat")
+		waiting := w.routesOf("chat")["chat.example.com"]
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, waiting.GetState())
+		require.Equal(t, "the domain is yet to be verified", waiting.GetMessage())
+
+		_, err = w.verifyDomain("chat", "chat.example.com")
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+		require.ErrorContains(t, err, "there is no such record yet")
+		w.records.set(d.GetTxtName(), "something else")
+		_, err = w.verifyDomain("chat", "chat.example.com")
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+		require.ErrorContains(t, err, `the record says "something else"`)
+		w.records.err = context.DeadlineExceeded
+		_, err = w.verifyDomain("chat", "chat.example.com")
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+		require.ErrorContains(t, err, "could not be asked")
+		w.records.err = nil
+
+		w.records.set(d.GetTxtName(), "something else", d.GetTxtValue())
+		d, err = w.verifyDomain("chat", "chat.example.com")
+		require.NoError(t, err)
+		require.True(t, d.GetVerified())
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PROVISIONING, w.routesOf("chat")["chat.example.com"].GetState())
+		w.settle("chat")
+		served := w.routesOf("chat")["chat.example.com"]
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, served.GetState(), "%v", served)
+		require.Equal(t, windlassv1.Route_KIND_DOMAIN, served.GetKind())
+		require.Len(t, served.GetRegions(), 2)
+		w.records.set(d.GetTxtName())
+		_, err = w.verifyDomain("chat", "chat.example.com")
+		require.NoError(t, err, "it is verified already, and asks nobody")
+		w.versions("chat", "b")
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, w.routesOf("chat")["chat.example.com"].GetState())
+
+		_, err = w.routes(w.deployer).RemoveDomain(t.Context(), &windlassv1.RemoveDomainRequest{App: "chat", Domain: "chat.example.com"})
+		require.NoError(t, err)
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, w.routesOf("chat")["chat.example.com"].GetState())
+		app := w.settle("chat")
+		require.NotContains(t, w.routesOf("chat"), "chat.example.com")
+		_, err = w.verifyDomain("chat", "chat.example.com")
+		refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "domain")
+		var what []string
+		entries, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: app.GetId()})
+		require.NoError(t, err)
+		for _, h := range entries.GetEntries() {
+			if strings.HasPrefix(h.GetWhat(), "Domain") {
+				what = append(what, h.GetWhat())
+			}
+		}
+		require.Equal(t, []string{"DomainRemoved", "DomainVerified", "DomainAdded"}, what)
+	})
+}
+
+func TestADomainIsOfOneApp(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		for _, app := range []string{"chat", "search"} {
+			w.deploy(app, args("a"))
+			w.settle(app)
+		}
+		one, err := w.addDomain("chat", "example.com")
+		require.NoError(t, err)
+		two, err := w.addDomain("search", "example.com")
+		require.NoError(t, err, "who gets it is yet to be seen")
+		require.NotEqual(t, one.GetTxtValue(), two.GetTxtValue())
+		w.records.set(one.GetTxtName(), one.GetTxtValue(), two.GetTxtValue())
+		_, err = w.verifyDomain("search", "example.com")
+		require.NoError(t, err)
+		_, err = w.verifyDomain("chat", "example.com")
+		refused(t, err, connect.CodeFailedPrecondition, domainTaken, "domain")
+		require.ErrorContains(t, err, "default/production/search")
+
+		_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "search"})
+		require.NoError(t, err)
+		_, err = w.verifyDomain("chat", "example.com")
+		require.NoError(t, err)
+		list, err := w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.Len(t, list.GetDomains(), 1)
+		others, err := w.routes(w.rival).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.Empty(t, others.GetDomains())
+
+		for name, field := range map[string]string{"https://example.com": "domain", "x.apps.test": "domain", "apps.test": "domain", "localhost": "domain"} {
+			_, err := w.addDomain("chat", name)
+			refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field)
+		}
+		for i := range model.MaxDomains - 1 {
+			_, err := w.addDomain("chat", "d"+strings.Repeat("x", i)+".example.com")
+			require.NoError(t, err)
+		}
+		_, err = w.addDomain("chat", "more.example.com")
+		refused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "domain")
+		_, err = w.routes(w.viewer).AddDomain(t.Context(), &windlassv1.AddDomainRequest{App: "chat", Domain: "a.example.com"})
+		require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+	})
+}

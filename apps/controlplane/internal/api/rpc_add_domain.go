@@ -1,0 +1,99 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// AddDomain has an app wait for a domain, which VerifyDomain gives it.
+func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (*windlassv1.AddDomainResponse, error) {
+	name, err := a.domainName(req.GetDomain())
+	if err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.AddDomainResponse, error) {
+		app, have, err := c.appWithDomains(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(have, func(d model.Domain) bool { return d.Name == name }); i >= 0 {
+			view, err := a.domainView(c, have[i])
+			return &windlassv1.AddDomainResponse{Domain: view}, err
+		}
+		if len(have) >= model.MaxDomains {
+			return nil, overLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
+		}
+		if err := c.notServed(app, name); err != nil {
+			return nil, err
+		}
+		d := model.Domain{
+			Name: name, WorkspaceID: c.workspaceID, AppID: app.ID, Token: ident.New("windlass-verify"),
+			CreatedBy: c.by.Name, CreatedAt: c.at,
+		}
+		if err := c.InsertDomain(d); err != nil {
+			return nil, fmt.Errorf("store domain %s of app %s: %w", name, app.ID, err)
+		}
+		c.log(app, model.History{What: "DomainAdded", Why: name + " serves once it is verified"})
+		view, err := a.domainView(c, d)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.AddDomainResponse{Domain: view}, c.audit("domain", name, nil, view)
+	})
+	return res, err
+}
+
+// domainName reads a domain that an app could have.
+func (a *API) domainName(text string) (string, error) {
+	name, err := model.ParseDomain(text)
+	if err != nil {
+		return "", invalid("domain", err.Error())
+	}
+	if name == a.cfg.Domain || strings.HasSuffix(name, "."+a.cfg.Domain) {
+		return "", invalidFix("domain", fmt.Sprintf("hosts below %s are made by Windlass", a.cfg.Domain),
+			"Use the app's own host, which `windlass route list` shows, or a domain of your own.")
+	}
+	return name, nil
+}
+
+// appWithDomains is the app, locked, and its domains.
+func (c *change) appWithDomains(ref string) (model.App, []model.Domain, error) {
+	app, err := c.lockedApp(ref)
+	if err != nil {
+		return app, nil, err
+	}
+	if err := alive(app); err != nil {
+		return app, nil, err
+	}
+	have, err := c.DomainsOfApps([]string{app.ID})
+	if err != nil {
+		return app, nil, fmt.Errorf("list domains of app %s: %w", app.ID, err)
+	}
+	return app, have, nil
+}
+
+// notServed fails for a domain that another app has.
+func (c *change) notServed(app model.App, name string) error {
+	holder, err := c.HolderOfDomain(name)
+	switch {
+	case c.api.cfg.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look who has domain %s: %w", name, err)
+	case holder.AppID == app.ID:
+		return nil
+	case holder.WorkspaceID != app.WorkspaceID:
+		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask whoever runs that app, or this control plane, to remove it there.")
+	}
+	view, err := c.api.domainView(c, holder)
+	if err != nil {
+		return err
+	}
+	return domainTaken(name, "app "+view.App, fmt.Sprintf("Remove it there first: windlass domain remove %s --app %s", name, view.App))
+}

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ListDomains returns domains by name.
+func (a *API) ListDomains(ctx context.Context, req *windlassv1.ListDomainsRequest) (*windlassv1.ListDomainsResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	page, err := pageOf(req.GetPage())
+	if err != nil {
+		return nil, err
+	}
+	res := &windlassv1.ListDomainsResponse{}
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		appID := ""
+		if req.GetApp() != "" {
+			app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+			if err != nil {
+				return err
+			}
+			appID = app.ID
+		}
+		rows, err := tx.ListDomains(by.WorkspaceID, appID, page)
+		if err != nil {
+			return fmt.Errorf("list domains: %w", err)
+		}
+		rows, res.Page = cut(rows, page, func(d model.Domain) string { return d.Name + "\x00" + d.AppID })
+		res.Domains, err = a.domainViews(tx, rows)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// domainViews are domains as the API shows them, with the names of their apps.
+func (a *API) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, error) {
+	ids := map[string]bool{}
+	for _, d := range rows {
+		ids[d.AppID] = true
+	}
+	apps, err := tx.GetApps(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read apps: %w", err)
+	}
+	f := facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
+	byID := map[string]model.App{}
+	for _, app := range apps {
+		byID[app.ID] = app
+		if err := a.readNames(tx, f, app); err != nil {
+			return nil, err
+		}
+	}
+	var out []*windlassv1.Domain
+	for _, d := range rows {
+		out = append(out, domainProto(f, byID[d.AppID], d))
+	}
+	return out, nil
+}
+
+func (a *API) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
+	views, err := a.domainViews(tx, []model.Domain{d})
+	if err != nil {
+		return nil, err
+	}
+	return views[0], nil
+}

@@ -1,0 +1,205 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// routeFacts are what views of routes are made of, beside those of their apps.
+type routeFacts struct {
+	facts
+	domain  string
+	places  map[string][]rollup.RoutePlace // by app, by the name of the region
+	domains map[string][]model.Domain      // by app, by name
+}
+
+func (a *API) routeFacts(tx Tx, apps []model.App) (f routeFacts, err error) {
+	f = routeFacts{domain: a.cfg.Domain, places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}}
+	if f.facts, err = a.facts(tx, apps, nil); err != nil {
+		return f, err
+	}
+	ids := make([]string, 0, len(apps))
+	for _, app := range apps {
+		ids = append(ids, app.ID)
+	}
+	domains, err := tx.DomainsOfApps(ids)
+	if err != nil {
+		return f, fmt.Errorf("list domains: %w", err)
+	}
+	for _, d := range domains {
+		f.domains[d.AppID] = append(f.domains[d.AppID], d)
+	}
+	rows, err := tx.ListRoutes(ids)
+	if err != nil {
+		return f, fmt.Errorf("list routes: %w", err)
+	}
+	observed, err := tx.ListRouteObserved(ids)
+	if err != nil {
+		return f, fmt.Errorf("read what regions say of routes: %w", err)
+	}
+	said := map[[2]string]model.RouteObserved{}
+	for _, o := range observed {
+		said[[2]string{o.AppID, o.RegionID}] = o
+	}
+	more := map[string]bool{}
+	for _, r := range rows {
+		if _, known := f.regions[r.RegionID]; !known {
+			more[r.RegionID] = true
+		}
+	}
+	regions, err := tx.GetRegions(keys(more))
+	if err != nil {
+		return f, fmt.Errorf("read regions: %w", err)
+	}
+	for _, r := range regions {
+		f.regions[r.ID] = r
+	}
+	for _, r := range rows {
+		f.places[r.AppID] = append(f.places[r.AppID], rollup.RoutePlace{
+			Route: r, Observed: said[[2]string{r.AppID, r.RegionID}], Region: f.regions[r.RegionID],
+		})
+	}
+	for _, places := range f.places {
+		slices.SortFunc(places, func(a, b rollup.RoutePlace) int { return cmp.Compare(f.regionName(a), f.regionName(b)) })
+	}
+	return f, nil
+}
+
+// regionName of a region that is gone is its id.
+func (f routeFacts) regionName(p rollup.RoutePlace) string {
+	return cmp.Or(p.Region.Name, p.Route.RegionID)
+}
+
+// path of an app as people name it.
+func (f facts) path(app model.App) string {
+	return f.projects[app.ProjectID].Name + "/" + f.environments[app.EnvironmentID].Name + "/" + app.Name
+}
+
+// routes of one app: the stable host, domains by name, previews from the newest on.
+func (f routeFacts) routes(app model.App) []*windlassv1.Route {
+	stable := model.Host(app, f.domain)
+	out := []*windlassv1.Route{f.weighted(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
+	named := map[string]bool{stable: true}
+	for _, d := range f.domains[app.ID] {
+		named[d.Name] = true
+		r := f.weighted(app, windlassv1.Route_KIND_DOMAIN, d.Name, app.DeletingSince == 0 && d.VerifiedAt != 0)
+		if d.VerifiedAt == 0 {
+			r.State, r.Message = windlassv1.RouteState_ROUTE_STATE_PENDING, "the domain is yet to be verified"
+		}
+		out = append(out, r)
+	}
+	// A domain that was removed, or the host below another --domain.
+	for _, p := range f.places[app.ID] {
+		for _, host := range p.Route.Hosts {
+			if !named[host] {
+				named[host] = true
+				out = append(out, f.weighted(app, windlassv1.Route_KIND_DOMAIN, host, false))
+			}
+		}
+	}
+	return append(out, f.previews(app)...)
+}
+
+// weighted is a host that goes to whichever versions serve.
+func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host string, wanted bool) *windlassv1.Route {
+	out := &windlassv1.Route{Host: host, Kind: kind, AppId: app.ID, App: f.path(app)}
+	for _, p := range f.places[app.ID] {
+		state, why := p.State(host, wanted)
+		if state == windlassv1.RouteState_ROUTE_STATE_PENDING {
+			continue
+		}
+		out.Regions = append(out.Regions, &windlassv1.RegionRoute{
+			Region: f.regionName(p), State: state, Message: why,
+			Generation: p.Route.Generation, AcknowledgedGeneration: p.Observed.Generation,
+			Targets: f.shares(app, p.Route.RegionID),
+		})
+	}
+	out.State, out.Message = rollup.RouteState(out.Regions, app.DeletingSince != 0)
+	return out
+}
+
+// shares are what versions get of the app's requests in the region, by version.
+func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShare {
+	var targets []model.RouteTarget
+	for _, t := range f.rows[app.ID] {
+		if t.RegionID == region && t.Weight > 0 {
+			targets = append(targets, model.RouteTarget{DeploymentID: t.DeploymentID, Weight: t.Weight, Pinned: f.isPinned(t)})
+		}
+	}
+	targets = slices.DeleteFunc(model.Shares(targets), func(t model.RouteTarget) bool { return t.Weight <= 0 })
+	slices.SortFunc(targets, func(a, b model.RouteTarget) int {
+		return cmp.Compare(f.deployments[a.DeploymentID].Version, f.deployments[b.DeploymentID].Version)
+	})
+	var out []*windlassv1.RouteShare
+	for i, percent := range percents(targets) {
+		id := targets[i].DeploymentID
+		out = append(out, &windlassv1.RouteShare{DeploymentId: id, Version: f.deployments[id].Version, Percent: percent})
+	}
+	return out
+}
+
+// percents of targets' weights, which add up to 100: what is lost by rounding down goes to
+// those that lost most.
+func percents(targets []model.RouteTarget) []int32 {
+	var sum int64
+	for _, t := range targets {
+		sum += int64(t.Weight)
+	}
+	out, lost, left := make([]int32, len(targets)), make([]int64, len(targets)), int32(100)
+	order := make([]int, len(targets))
+	for i, t := range targets {
+		out[i], lost[i], order[i] = int32(100*int64(t.Weight)/sum), 100*int64(t.Weight)%sum, i
+		left -= out[i]
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lost[b], lost[a]) })
+	for _, i := range order[:min(len(order), int(left))] {
+		out[i]++
+	}
+	return out
+}
+
+// previews are the hosts of versions that run, from the newest on.
+func (f routeFacts) previews(app model.App) []*windlassv1.Route {
+	var out []*windlassv1.Route
+	seen := map[string]bool{}
+	for _, t := range f.rows[app.ID] {
+		d, known := f.deployments[t.DeploymentID]
+		if seen[t.DeploymentID] || !known || !topology.Active(t) {
+			continue
+		}
+		seen[t.DeploymentID] = true
+		r := &windlassv1.Route{
+			Host: model.PreviewHost(app.ID, app.Name, d.Version, f.domain), Kind: windlassv1.Route_KIND_PREVIEW,
+			AppId: app.ID, App: f.path(app), DeploymentId: d.ID, Version: d.Version,
+		}
+		for _, p := range f.facts.places(app.ID, d.ID, func(t model.Topology) bool { return !t.HandedOver }) {
+			if state := rollup.PreviewState(p); state != windlassv1.RouteState_ROUTE_STATE_TERMINATED {
+				r.Regions = append(r.Regions, &windlassv1.RegionRoute{
+					Region: p.Name(), State: state,
+					Targets: []*windlassv1.RouteShare{{DeploymentId: d.ID, Version: d.Version, Percent: 100}},
+				})
+			}
+		}
+		if len(r.Regions) == 0 {
+			continue
+		}
+		r.State, r.Message = rollup.RouteState(r.Regions, app.DeletingSince != 0)
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b *windlassv1.Route) int { return cmp.Compare(b.Version, a.Version) })
+	return out
+}
+
+func domainProto(f facts, app model.App, d model.Domain) *windlassv1.Domain {
+	return &windlassv1.Domain{
+		Name: d.Name, AppId: d.AppID, App: f.path(app), Verified: d.VerifiedAt != 0,
+		TxtName: model.DomainRecord(d.Name), TxtValue: d.Token,
+		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt, VerifiedAt: d.VerifiedAt,
+	}
+}

@@ -1,0 +1,148 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
+)
+
+// counted is a store that counts the reads of many heads, and fails while it is told to.
+type counted struct {
+	Store
+	heads atomic.Int64
+	away  atomic.Bool
+}
+
+type countedTx struct {
+	Tx
+	of *counted
+}
+
+func (c *counted) View(ctx context.Context, fn func(Tx) error) error {
+	if c.away.Load() {
+		return errors.New("away")
+	}
+	return c.Store.View(ctx, func(tx Tx) error { return fn(countedTx{tx, c}) })
+}
+
+func (t countedTx) GetHeads(ids []string) ([]model.Head, error) {
+	t.of.heads.Add(1)
+	return t.Tx.GetHeads(ids)
+}
+
+func TestABeatReadsHeadsOnlyWhenOneMovedAndMissesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const beat = 200 * time.Millisecond
+		db := memory.New(func() int64 { return time.Now().UnixMilli() })
+		commit := func(fn func(tx store.Tx)) {
+			t.Helper()
+			require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error { fn(tx); return nil }))
+		}
+		region := func(id string) {
+			t.Helper()
+			require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
+				return tx.InsertRegion(model.Region{ID: id, WorkspaceID: "ws_1", Name: id, ResourceVersion: 1})
+			}))
+		}
+		change := func(id string) {
+			t.Helper()
+			commit(func(tx store.Tx) { tx.Change(id, model.KindDeployment, "dep_1", 1) })
+		}
+		s := &counted{Store: store.Bind[Tx](db)}
+		tailer := newTailer(s, slog.New(slog.DiscardHandler), beat, func() float64 { return 0.5 })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- tailer.Run(ctx) }()
+		// beats returns how often heads were read in so much time.
+		beats := func(d time.Duration) int64 {
+			before := s.heads.Load()
+			time.Sleep(d)
+			synctest.Wait()
+			return s.heads.Load() - before
+		}
+		subscribe := func(id string) *subscription {
+			t.Helper()
+			sub, _, err := tailer.subscribe(t.Context(), id, changefeed.Position{Epoch: 1})
+			require.NoError(t, err)
+			return sub
+		}
+		// owed is the revision up to which the stream was told of changes.
+		owed := func(sub *subscription) int64 {
+			t.Helper()
+			b, _, reset := sub.take()
+			require.False(t, reset)
+			return b.Upto.Revision
+		}
+
+		require.Zero(t, beats(time.Minute), "nobody follows anything")
+		region("reg_1")
+		region("reg_2")
+		one := subscribe("reg_1")
+		require.Positive(t, beats(2*beat))
+		require.Zero(t, beats(time.Minute), "nothing moved")
+
+		change("reg_1") // nobody nudges
+		require.EqualValues(t, 1, beats(time.Minute))
+		require.EqualValues(t, 1, owed(one))
+		change("reg_2")
+		require.EqualValues(t, 1, beats(time.Minute), "of a region that nobody follows")
+
+		two := subscribe("reg_2")
+		require.Positive(t, beats(2*beat))
+		require.Zero(t, beats(time.Minute))
+
+		// What is nudged is published at once, and its head is not asked for, now or later.
+		change("reg_1")
+		change("reg_2")
+		before := s.heads.Load()
+		tailer.Nudge("reg_1", "reg_2")
+		synctest.Wait()
+		require.EqualValues(t, 2, owed(one))
+		require.EqualValues(t, 2, owed(two))
+		require.Zero(t, s.heads.Load()-before+beats(time.Minute))
+		// Nor does it hide what was not.
+		change("reg_1")
+		change("reg_2")
+		tailer.Nudge("reg_1")
+		synctest.Wait()
+		require.EqualValues(t, 3, owed(one))
+		require.EqualValues(t, 1, beats(time.Minute))
+		require.EqualValues(t, 3, owed(two))
+
+		// What moved while the database was away is found once it is back.
+		s.away.Store(true)
+		change("reg_1")
+		tailer.Nudge("reg_1")
+		beats(time.Minute)
+		s.away.Store(false)
+		require.Positive(t, beats(time.Minute))
+		require.EqualValues(t, 4, owed(one))
+		require.Zero(t, beats(time.Minute))
+
+		// A database that went back and came as far again on another way.
+		commit(func(tx store.Tx) {
+			_, err := tx.BumpEpoch("reg_2", []byte("salt"))
+			require.NoError(t, err)
+		})
+		require.EqualValues(t, 1, beats(time.Minute))
+		_, _, reset := two.take()
+		require.True(t, reset)
+
+		one.close()
+		two.close()
+		require.Zero(t, beats(time.Minute))
+		cancel()
+		require.NoError(t, <-done)
+	})
+}

@@ -1,0 +1,106 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// How many instances of the new version have to fail until a region has, and how many of its
+// replicas that were ready may be so no more, as the policy's auto_rollback says.
+
+// ReasonUnhealthy is why a region failed where too many replicas that were ready are not.
+const ReasonUnhealthy = "Unhealthy"
+
+// defaultUnhealthyFor outlasts an instance that is replaced and starts quickly, ms.
+const defaultUnhealthyFor = 60_000
+
+// limitOf is how many of n are as many as the text says: one at least, and all at most.
+func limitOf(text string, n int32) int32 {
+	return max(1, min(strategy.Amount(text, n), n))
+}
+
+// FailedLimit is how many instances of the deployment have to fail for good in a region that
+// is told to run so many replicas, until it fails.
+func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, replicas int32) int32 {
+	return limitOf(policy.GetAutoRollback().GetFailedInstances(), replicas*instancesEach(d))
+}
+
+// failedText are the figures of that, empty for a policy that leaves it to the default.
+func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.Place) string {
+	if policy.GetAutoRollback().GetFailedInstances() == "" {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d instances failed, limit %d",
+		pl.Observed.Doomed, pl.Row.Replicas*instancesEach(d), FailedLimit(policy, d, pl.Row.Replicas))
+}
+
+// unhealthyFor is for how long too many replicas may not be ready any more, ms.
+func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
+	if d := policy.GetAutoRollback().GetUnhealthyFor(); d != nil {
+		return d.AsDuration().Milliseconds()
+	}
+	return defaultUnhealthyFor
+}
+
+// UnhealthyUntil is until when the region's replicas have to be ready again, unix ms; 0: there
+// is no such time.
+func UnhealthyUntil(c *model.Course, st model.CourseRegion) int64 {
+	if st.UnhealthySince == 0 || c.Back || c.PausedAt != 0 || !isForward(st.State) {
+		return 0
+	}
+	return st.UnhealthySince + unhealthyFor(c.Policy)
+}
+
+// unhealthy notes how many replicas of the new version the region has had ready, and tells
+// whether too many of them are not any more, and have not been for too long.
+func (p *planner) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (message string, over bool) {
+	text := p.course.Policy.GetAutoRollback().GetUnhealthy()
+	if text == "" || l.row == nil {
+		return "", false
+	}
+	if l.row.Generation != st.HealthGeneration {
+		if l.To.Told == st.HealthTold {
+			// Its instances are to be replaced, as when a secret changed: none was ready yet.
+			forgetHealth(st)
+		}
+		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Told
+	}
+	st.MostReady = min(max(st.MostReady, l.To.Ready), l.To.Told)
+	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)
+	if gone < limit {
+		if st.UnhealthySince != 0 {
+			p.log("HealthRegained", l.figures(p), d, st.RegionID)
+		}
+		st.UnhealthySince = 0
+		return "", false
+	}
+	lasts := time.Duration(unhealthyFor(p.course.Policy)) * time.Millisecond
+	figures := fmt.Sprintf("%d of %d replicas that were ready are not any more, limit %d", gone, st.MostReady, limit)
+	if st.UnhealthySince == 0 {
+		st.UnhealthySince = p.now
+		p.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, l.figures(p)), d, st.RegionID)
+	}
+	if p.now < UnhealthyUntil(p.course, *st) {
+		return "", false
+	}
+	pl := p.place(l.row)
+	if pl.Resyncing() || p.now-pl.Region.LastReportAt > freshFor {
+		p.stale = true
+		return "", false
+	}
+	message = fmt.Sprintf("for %d s, of at most %s: %s", (p.now-st.UnhealthySince)/1000, lasts, figures)
+	if why, said := pl.Why(); why != "" {
+		message += ": " + why + " " + said
+	}
+	return message, true
+}
+
+// forgetHealth has the region's replicas be ready anew before they can be so no more.
+func forgetHealth(st *model.CourseRegion) {
+	st.MostReady, st.UnhealthySince, st.HealthGeneration, st.HealthTold = 0, 0, 0, 0
+}

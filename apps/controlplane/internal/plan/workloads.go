@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A workload is what a region runs under one name: the instances of one row. In place, a
+// row takes the workload of another over, with all replicas and their traffic:
+//
+//	v1  3 replicas, 100 %            ->  handed over: none, and told to have nothing
+//	v2  none                         ->  3 replicas of v1's workload, 100 %
+//
+// in one transaction, so that no instance is ever nobody's. The region then replaces what is
+// not of v2, some replicas at a time, and serves with the others meanwhile. The row that
+// handed over stays, as those of every version that is live do: to go back is to take the
+// workload back. Which replicas are replaced is the region's to tell: those of v2 that are
+// ready count as v2's, and all of them for its share of the traffic.
+//
+// A region whose agent is of a release before that cannot do so. It is taken there replica by
+// replica, each stopped before its successor starts: no faster and no wider, only under
+// another name.
+
+// mayHandOver tells whether the region's agent knows what to do.
+func (p *planner) mayHandOver(region string) bool {
+	return slices.Contains(p.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
+}
+
+// joinWorkloads finds who hands over to the lane's version, and counts what it has been
+// handed over but once.
+func (p *planner) joinWorkloads(l *lane, inPlace bool) {
+	if p.mayHandOver(l.region) && l.to != nil && l.To.Told == 0 && l.Size > 0 && !p.hasTaken(l.row) {
+		for i := len(l.from) - 1; i >= 0; i-- {
+			t := l.from[i]
+			// Back is back in place, whatever the policy is by now.
+			back := l.row != nil && l.row.HandedOver && t.WorkloadKey() == l.row.WorkloadKey()
+			if t.Told() && t.Replicas > 0 && (inPlace || back) {
+				l.Lane.From[i].HandsOver = true
+				break
+			}
+		}
+	}
+	if l.row == nil || !l.row.Told() {
+		return
+	}
+	for i, t := range l.from {
+		if t.HandedOver && t.WorkloadKey() == l.row.WorkloadKey() {
+			l.To.Existing = max(l.To.Existing, l.Lane.From[i].Existing)
+			l.Lane.From[i].Existing = 0
+		}
+	}
+	if took, serving, outdated := taken(*l.row, l.from, p.observedOf, p.deps[l.row.DeploymentID]); took {
+		l.To.Serving, l.To.Outdated = serving, outdated
+	}
+}
+
+func (p *planner) observedOf(t model.Topology) model.Observed {
+	return p.observed[rowKey{t.DeploymentID, t.RegionID}]
+}
+
+// taken tells whether the row has taken over the workload of others of its app's rows, how
+// many replicas serve under its name, and how many of those are not yet of its deployment d.
+// Until the region tells of them under their new name they are under an old one.
+func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
+	var before int32
+	for _, o := range rows {
+		if t.Told() && o.RegionID == t.RegionID && o.HandedOver && o.WorkloadKey() == t.WorkloadKey() {
+			took = true
+			before = max(before, servingOf(observed(*o), d))
+		}
+	}
+	if of := observed(t); before == 0 || of.CountsGeneration >= t.Generation {
+		serving = min(servingOf(of, d), t.Replicas)
+		return took, serving, max(0, serving-of.ReadyReplicas)
+	}
+	serving = min(before, t.Replicas)
+	return took, serving, serving
+}
+
+// hasTaken tells whether the row has the workload of another one already.
+func (p *planner) hasTaken(t *model.Topology) bool {
+	return t != nil && t.Told() && slices.ContainsFunc(p.rows, func(o *model.Topology) bool {
+		return o.RegionID == t.RegionID && o.HandedOver && o.WorkloadKey() == t.WorkloadKey()
+	})
+}
+
+// servingOf is how many replicas serve, of whatever version they are.
+func servingOf(o model.Observed, d *model.Deployment) int32 {
+	return max(o.ReadyReplicas, o.Ready/instancesEach(d))
+}
+
+// Outdated is how many replicas serve under the row's name and are not yet of its
+// deployment: those that it has taken over from others of the app's rows in its region.
+// observed is what regions said of rows, and d the row's deployment.
+func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
+	var all []*model.Topology
+	for i := range rows {
+		all = append(all, &rows[i])
+	}
+	if took, _, n := taken(t, all, observed, d); took {
+		outdated = n
+	}
+	return outdated
+}
+
+// handOver gives the row's workload to the heir, with so many replicas.
+func (p *planner) handOver(t, heir *model.Topology, replicas int32) {
+	version := t.WorkloadVersion
+	if t.Workload == "" {
+		version = p.versionNumber(t.DeploymentID)
+	}
+	heir.Workload, heir.WorkloadVersion, heir.HandedOver = t.WorkloadKey(), version, false
+	if heir.Workload == heir.DeploymentID {
+		heir.Workload, heir.WorkloadVersion = "", 0
+	}
+	if before, had := p.before[rowKey{heir.DeploymentID, heir.RegionID}]; had && heir.Generation == before.Generation {
+		heir.Generation++
+	}
+	heir.Replicas, heir.MaxUnavailable = replicas, 0
+	if _, n := bounds(p.course, heir.RegionID, p.size(heir.DeploymentID, heir.RegionID)); n > 1 {
+		heir.MaxUnavailable = n
+	}
+	t.Replicas, t.HandedOver = 0, true
+	t.Generation++
+}
+
+func (p *planner) versionNumber(deployment string) int32 {
+	if d := p.deps[deployment]; d != nil {
+		return d.Version
+	}
+	return 0
+}
+
+// beginWorkload gives a row that starts anew a workload that no other has: its own, or if
+// that was handed over, the own one of who has it. It was given up in turn.
+func (p *planner) beginWorkload(t *model.Topology) {
+	t.Workload, t.WorkloadVersion, t.HandedOver, t.MaxUnavailable = "", 0, false, 0
+	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
+		t.Workload, t.WorkloadVersion = holder.DeploymentID, p.versionNumber(holder.DeploymentID)
+	}
+}
+
+// holder of the workload that the row names, beside itself.
+func (p *planner) holder(t *model.Topology) *model.Topology {
+	for _, rows := range [][]*model.Topology{p.rows, p.beside} {
+		for _, o := range rows {
+			if o.RegionID == t.RegionID && o.DeploymentID != t.DeploymentID && o.WorkloadKey() == t.WorkloadKey() &&
+				!o.HandedOver && o.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+// heir tells which of the others the step has hand over, -1 for none.
+func (l *lane) heir(s strategy.Step) int {
+	for i, f := range l.Lane.From {
+		if f.HandsOver && f.Told > 0 && s.From[i] == 0 && l.To.Told == 0 && s.To == f.Told {
+			return i
+		}
+	}
+	return -1
+}

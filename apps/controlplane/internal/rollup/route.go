@@ -1,0 +1,88 @@
+package rollup
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	routePending      = windlassv1.RouteState_ROUTE_STATE_PENDING
+	routeProvisioning = windlassv1.RouteState_ROUTE_STATE_PROVISIONING
+	routeRunning      = windlassv1.RouteState_ROUTE_STATE_RUNNING
+	routeTerminating  = windlassv1.RouteState_ROUTE_STATE_TERMINATING
+	routeTerminated   = windlassv1.RouteState_ROUTE_STATE_TERMINATED
+)
+
+// RoutePlace is an app's routes in one region.
+type RoutePlace struct {
+	Route    model.Route
+	Observed model.RouteObserved
+	Region   model.Region
+}
+
+// State of one of the app's hosts in the region. wanted: the app is to have it. PENDING: the
+// region has nothing of it, and nothing to do about it.
+func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState, why string) {
+	told := slices.Contains(p.Route.Hosts, host)
+	done := RouteAcknowledged(p.Route, p.Observed, p.Region)
+	switch {
+	case told && wanted && done:
+		return routeRunning, ""
+	case told && wanted:
+		return routeProvisioning, p.waits("serve")
+	case told:
+		return routeTerminating, "the region is yet to be told"
+	case wanted && len(p.Route.Hosts) > 0:
+		return routeProvisioning, "the region is yet to be told"
+	case !done:
+		return routeTerminating, p.waits("take it out")
+	}
+	return routePending, ""
+}
+
+func (p RoutePlace) waits(what string) string {
+	switch {
+	case p.Region.Status == windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE:
+		return "the region is out of reach"
+	case p.Observed.Phase == phaseRejected:
+		return fmt.Sprintf("the region does not %s: %s", what, p.Observed.Message)
+	}
+	return fmt.Sprintf("the region is told, and has not said yet that it does; generation %d, of %d", p.Observed.Generation, p.Route.Generation)
+}
+
+// PreviewState is that of the host of one version, in one of its regions.
+func PreviewState(p Place) windlassv1.RouteState {
+	switch p.Row.Status {
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING:
+		return routeProvisioning
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
+		return routeRunning
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
+		return routeTerminating
+	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_UNSPECIFIED, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+	}
+	return routeTerminated
+}
+
+// RouteState is that of a host over all regions. ends: the app is being deleted.
+func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteState, string) {
+	n := map[windlassv1.RouteState]int{}
+	for _, r := range regions {
+		n[r.State]++
+	}
+	serve := n[routeRunning] + n[routeProvisioning]
+	switch {
+	case serve > 0 && n[routeProvisioning] > 0:
+		return routeProvisioning, fmt.Sprintf("%d of %d regions serve it as it is now", n[routeRunning], serve)
+	case serve > 0:
+		return routeRunning, ""
+	case n[routeTerminating] > 0:
+		return routeTerminating, fmt.Sprintf("%d regions are to take it out", n[routeTerminating])
+	case ends:
+		return routeTerminated, ""
+	}
+	return routePending, "nothing serves under it yet"
+}

@@ -1,0 +1,22 @@
+package store
+
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
+// DomainTx keeps users' own hosts.
+type DomainTx interface {
+	// InsertDomain has the app wait for a domain. ErrExists: it does, or has it.
+	InsertDomain(model.Domain) error
+	// VerifyDomain gives it to the app. ErrExists: another app has it.
+	VerifyDomain(appID, name string, at int64) error
+	// HolderOfDomain is the domain as the app has it that does.
+	HolderOfDomain(name string) (model.Domain, error)
+	DeleteDomain(appID, name string) error
+	// DeleteDomainsOf forgets all of an app.
+	DeleteDomainsOf(appID string) error
+	// ListDomains is by name and app, of one app or, if appID is empty, of all of the
+	// workspace. Page.After is the last name, a zero byte and the last app's id.
+	ListDomains(workspaceID, appID string, p Page) ([]model.Domain, error)
+	// DomainsOfApps returns those that the apps have and those that they wait for, by (app,
+	// name).
+	DomainsOfApps(appIDs []string) ([]model.Domain, error)
+}

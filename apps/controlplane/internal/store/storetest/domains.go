@@ -1,0 +1,70 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func testDomains(t *testing.T, setup setup) {
+	of := func(w *world, appIDs ...string) []model.Domain {
+		w.t.Helper()
+		return read(w, func(tx store.Tx) ([]model.Domain, error) { return tx.DomainsOfApps(appIDs) })
+	}
+	insert := func(w *world, d model.Domain) {
+		w.t.Helper()
+		w.update(func(tx store.Tx) error { return tx.InsertDomain(d) })
+	}
+	wait := func(w *world, appID, name string) model.Domain {
+		return model.Domain{Name: name, WorkspaceID: w.ws, AppID: appID, Token: "t-" + appID, CreatedBy: "ada", CreatedAt: now}
+	}
+
+	t.Run("several apps may wait for a domain, and one has it", func(t *testing.T) {
+		w := setup(t)
+		one, other := wait(w, "app_1", "chat.example.com"), wait(w, "app_2", "chat.example.com")
+		insert(w, one)
+		insert(w, other)
+		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertDomain(one) })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.HolderOfDomain(one.Name); return err })
+		require.Equal(t, []model.Domain{one, other}, of(w, "app_2", "app_1", "app_none"))
+
+		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_2", other.Name, now+1) })
+		other.VerifiedAt = now + 1
+		holder := read(w, func(tx store.Tx) (model.Domain, error) { return tx.HolderOfDomain(one.Name) })
+		require.Equal(t, other, holder)
+		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.VerifyDomain("app_3", one.Name, now+2) })
+		require.Equal(t, []model.Domain{one, other}, of(w, "app_1", "app_2"))
+
+		w.update(func(tx store.Tx) error { return tx.DeleteDomain("app_2", other.Name) })
+		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.DeleteDomain("app_2", other.Name) })
+		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
+		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
+		one.VerifiedAt = now + 2
+		require.Equal(t, []model.Domain{one}, of(w, "app_1", "app_2"))
+	})
+
+	t.Run("they are listed by name and app, and go with the app", func(t *testing.T) {
+		w := setup(t)
+		a1, b1, b2 := wait(w, "app_1", "a.example.com"), wait(w, "app_1", "b.example.com"), wait(w, "app_2", "b.example.com")
+		elsewhere := wait(w, "app_9", "a.example.com")
+		elsewhere.WorkspaceID = "ws_other"
+		for _, d := range []model.Domain{b2, b1, elsewhere, a1} {
+			insert(w, d)
+		}
+		list := func(appID, after string, n int) []model.Domain {
+			return read(w, func(tx store.Tx) ([]model.Domain, error) {
+				return tx.ListDomains(w.ws, appID, store.Page{After: after, Limit: n})
+			})
+		}
+		require.Equal(t, []model.Domain{a1, b1}, list("", "", 2))
+		require.Equal(t, []model.Domain{b2}, list("", "b.example.com\x00app_1", 2))
+		require.Equal(t, []model.Domain{b1}, list("app_1", "a.example.com\x00app_1", 9))
+		w.update(func(tx store.Tx) error { return tx.DeleteDomainsOf("app_1") })
+		require.Equal(t, []model.Domain{b2}, list("", "", 9))
+		require.Equal(t, []model.Domain{elsewhere}, of(w, "app_9"))
+	})
+}
