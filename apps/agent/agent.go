@@ -3,7 +3,8 @@
 //
 //	control plane --Watch--> session -> inbox -> reconcile -> runtime
 //	control plane <-Report-- report  <-----------'            (keeps running
-//	                                                           without us)
+//	                                             |             without us)
+//	gateways <-----Watch, Report----- gateways <-'
 //
 // Killing an agent at any moment stops no instance and loses nothing: the inbox
 // holds the desired state, the runtime what runs, and a new agent on the same
@@ -22,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
@@ -29,6 +31,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -64,6 +67,12 @@ type Config struct {
 	NoSync bool
 	// Silence is how long the control plane may say nothing; 0: the default.
 	Silence time.Duration
+	// Gateways is how many must serve a route before the region says that it does; 0:
+	// those that are there.
+	Gateways int
+	// GatewayListen is host:port for gateways of other hosts; empty: those of this one
+	// only, through the socket in DataDir.
+	GatewayListen string
 }
 
 // Agent is a running agent. Make it with New, run it once.
@@ -73,6 +82,7 @@ type Agent struct {
 	runtime    Runtime
 	reconciler *reconcile.Reconciler
 	session    *session.Session
+	gateways   *gateways.Gateways
 	region     string
 	health     service.Health
 }
@@ -112,10 +122,18 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.runtime, err = cfg.NewRuntime(ctx, a.region); err != nil {
 		return nil, fmt.Errorf("start runtime: %w", err)
 	}
+	a.gateways, err = gateways.New(gateways.Config{
+		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, TableID: ident.New("tbl"), Expected: cfg.Gateways,
+		Log: cfg.Log, Registerer: cfg.Registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
 	a.reconciler, err = reconcile.New(reconcile.Config{
 		Inbox: a.inbox, Runtime: a.runtime,
 		Secrets: values.Values, ForgetSecrets: values.Forget,
 		Serve:    table.Serve,
+		Gateways: a.gateways,
 		Features: runtime.Features(),
 		Log:      cfg.Log,
 		Tracer:   cfg.Tracer.Tracer("windlass/agent"),
@@ -125,8 +143,9 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.drain()
 	reporter, err := report.New(report.Config{
-		Source: a.reconciler, Send: client.Report,
+		Source: annotated{a.reconciler, a.gateways}, Send: client.Report,
 		Received:   func() int64 { return a.inbox.Cursor().Revision },
 		Log:        cfg.Log,
 		Registerer: cfg.Registerer,
@@ -137,7 +156,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.session, err = session.New(session.Config{
 		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
-		Inbox: a.inbox, Reporter: reporter, Changed: a.reconciler.Enqueue, Instances: a.runtime,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Instances: a.runtime,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})
 	if err != nil {
@@ -188,6 +207,8 @@ func (a *Agent) Components() []service.Component {
 	return []service.Component{
 		{Name: "runtime", Run: a.runtime.Run},
 		{Name: "reconcile", Run: a.reconciler.Run},
+		{Name: "gateways", Run: a.gateways.Run},
+		{Name: "routes for gateways", Run: a.serveGateways},
 		{Name: "session", Run: a.session.Run},
 		{Name: "renewal", Run: a.session.Renew},
 	}

@@ -14,6 +14,8 @@ import (
 const (
 	credentialFile = "credential.json"
 	routesFile     = "routes.json"
+	gatewaysFile   = "gateways.json"
+	gatewaySocket  = "gateway.sock"
 )
 
 // Memory is what a data directory holds, for agents that run where there is no
@@ -37,7 +39,7 @@ func (m *Memory) Clone() *Memory {
 	return &Memory{inbox: m.inbox.Clone(), files: m.files.Clone(), secrets: m.secrets.Clone()}
 }
 
-// Routes is the file of routes that a gateway would serve from; nil before there is
+// Routes is the file of the routes that the region serves; nil before there is
 // one.
 func (m *Memory) Routes() []byte {
 	data, _ := m.files.Read(routesFile) // its only error is that there is none

@@ -36,6 +36,8 @@ type flags struct {
 	MemoryMiB     int          `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
 	Ports         string       `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
 	StopOnExit    bool         `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
+	Gateways      int          `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
+	GatewayListen string       `help:"host:port for gateways of other hosts, in the region's own network: who reaches it can read its routes and speak for a gateway; empty: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
 	Cluster       clusterFlags `embed:""`
 	MetricsListen string       `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof         bool         `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
@@ -95,6 +97,7 @@ func run(ctx context.Context, f flags) (err error) {
 		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{}),
 		DataDir: f.DataDir, TokenFile: f.JoinTokenFile,
 		RuntimeName: f.Runtime, Version: Version,
+		Gateways: f.Gateways, GatewayListen: f.GatewayListen,
 		Log: log, Registerer: registry, Tracer: tracer, Rand: rand.Float64,
 	}
 	if f.Runtime == "kubernetes" {

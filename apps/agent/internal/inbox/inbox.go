@@ -15,7 +15,6 @@
 package inbox
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -60,8 +59,16 @@ type Inbox struct {
 	mu     sync.RWMutex
 	cursor Cursor
 	items  map[Key]*agentv1.Item
-	index  *digest.Index
-	synced bool
+	// naming are the keys whose items name a workload, and since is the frame that each
+	// of them came with, of those since the start: 0 for what was held before. whole is
+	// the frame of the newest whole snapshot; 0: there was none yet. asked are keys for
+	// whose sake there is to be one.
+	naming        map[string][]Key
+	since         map[Key]int64
+	frames, whole int64
+	asked         map[Key]bool
+	index         *digest.Index
+	synced        bool
 }
 
 // Open opens or makes the inbox file. A file that cannot be read is an error,
@@ -76,7 +83,7 @@ func Open(path string, noSync bool) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inbox %s (is another agent running on this data directory?): %w", path, err)
 	}
-	in := &Inbox{kept: &file{db}, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
+	in := newInbox(&file{db})
 	if err := in.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("load inbox %s (deleting the file makes the agent ask for everything again): %w", path, err), db.Close())
 	}
@@ -85,8 +92,15 @@ func Open(path string, noSync bool) (*Inbox, error) {
 
 // OpenMemory is Open where there is no disk.
 func OpenMemory(m *Memory) (*Inbox, error) {
-	in := &Inbox{kept: m, items: map[Key]*agentv1.Item{}, index: digest.NewIndex()}
+	in := newInbox(m)
 	return in, in.load()
+}
+
+func newInbox(kept storage) *Inbox {
+	return &Inbox{
+		kept: kept, items: map[Key]*agentv1.Item{}, index: digest.NewIndex(),
+		naming: map[string][]Key{}, since: map[Key]int64{}, asked: map[Key]bool{},
+	}
 }
 
 func (in *Inbox) load() (err error) {
@@ -134,9 +148,13 @@ func (in *Inbox) Items() []*agentv1.Item {
 // maxTombstones is what an inbox may hold of what is gone, whatever else it holds.
 const maxTombstones = 1000
 
-// Stale tells that most of what is held are tombstones. Deltas only ever add to
-// them; a snapshot leaves out those that nobody needs any more.
+// Stale tells that a snapshot is needed: it was asked for, or most of what is held are
+// tombstones. Deltas only ever add to them; a snapshot leaves out those that nobody needs
+// any more.
 func (in *Inbox) Stale() bool {
+	if in.Asked() {
+		return true
+	}
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	live := in.index.Len()
@@ -199,7 +217,11 @@ func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) (
 			gone = append(gone, k)
 		}
 	}
-	return in.commit(items, gone, Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
+	changed, err := in.commit(items, gone, Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
+	if err == nil && everyBucket(begin) {
+		changed = append(changed, in.answered()...)
+	}
+	return changed, err
 }
 
 // commit stores items, forgets gone, and moves the cursor; first durably, then
@@ -224,11 +246,13 @@ func (in *Inbox) commit(items []*agentv1.Item, gone []Key, next Cursor, snapshot
 	}
 	changed := append(slices.Collect(maps.Keys(fresh)), gone...)
 	// The order in which they are worked on.
-	slices.SortFunc(changed, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(changed, inRows)
+	in.frames++
 	for _, item := range fresh {
 		in.put(item)
 	}
 	for _, k := range gone {
+		in.unname(k)
 		delete(in.items, k)
 		in.index.Delete(int32(k.Kind), k.Name)
 	}
@@ -240,7 +264,9 @@ func (in *Inbox) commit(items []*agentv1.Item, gone []Key, next Cursor, snapshot
 // put notes an item in memory.
 func (in *Inbox) put(item *agentv1.Item) {
 	k := keyOf(item)
+	in.unname(k)
 	in.items[k] = item
+	in.name(k, item)
 	if counts(item) {
 		in.index.Put(int32(k.Kind), k.Name, digest.Hash(int32(k.Kind), k.Name, item.Generation, item.SpecHash))
 	} else {

@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"go.etcd.io/bbolt"
@@ -66,7 +68,10 @@ func (f *file) load(each func(*agentv1.Item)) (at Cursor, synced bool, err error
 func (f *file) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error {
 	return f.Update(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket(bucketItems)
-		for k, item := range fresh {
+		// In the order of the file: a page that is being filled is one array until the
+		// commit, and every row that does not go to its end moves all that follow it.
+		for _, k := range slices.SortedFunc(maps.Keys(fresh), inRows) {
+			item := fresh[k]
 			data, err := proto.Marshal(item)
 			if err != nil {
 				return fmt.Errorf("encode %s: %w", k.Name, err)
@@ -92,6 +97,9 @@ func (f *file) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snap
 			meta.Put(keyChain, next.Chain))
 	})
 }
+
+// inRows is the order of rowKey.
+func inRows(a, b Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) }
 
 func rowKey(k Key) []byte { return append([]byte{byte(k.Kind)}, k.Name...) }
 

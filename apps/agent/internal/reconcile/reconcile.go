@@ -51,7 +51,9 @@ type Config struct {
 	// ForgetSecrets drops what was kept of a deployment that is gone.
 	ForgetSecrets func(deploymentID string) error
 	// Serve makes the region serve an app's routes; no hosts take them out.
-	Serve    func(routes *agentv1.Routes, epoch, generation int64) error
+	Serve func(routes *agentv1.Routes, epoch, generation int64) error
+	// Gateways of the region; nil: there are none.
+	Gateways Gateways
 	Features []string
 	Log      *slog.Logger
 	Tracer   trace.Tracer
@@ -86,9 +88,13 @@ type Reconciler struct {
 	mu       sync.Mutex
 	outages  *outages
 	entries  map[inbox.Key]*entry
+	waiting  map[string]map[inbox.Key]bool // keys by workload, for another of which they wait
+	busy     map[string][]inbox.Key        // workloads of which one is being applied, and who is next
+	gated    map[inbox.Key]bool            // keys that wait for gateways
 	seen     runtime.Observation
-	looks    int64 // observations begun
-	seenLook int64 // the one that seen is
+	present  map[string]bool // deployments in seen
+	looks    int64           // observations begun
+	seenLook int64           // the one that seen is
 	changed  chan struct{}
 }
 
@@ -101,15 +107,20 @@ type entry struct {
 	// next becomes the state with the first look that began after the runtime took
 	// it, look number after or later: what is observed beside a state is then of
 	// that state. For a delete, the look must find nothing left, too.
-	next   *agentv1.AppliedState
-	after  int64
-	traced [2]int64 // (epoch, generation) whose apply has its span
+	next  *agentv1.AppliedState
+	after int64
+	// touched is the first look that shows all that was ever applied of it.
+	touched int64
+	traced  [2]int64 // (epoch, generation) whose apply has its span
 }
 
 // New checks the config.
 func New(cfg Config) (*Reconciler, error) {
 	if cfg.Inbox == nil || cfg.Runtime == nil || cfg.Secrets == nil || cfg.ForgetSecrets == nil || cfg.Serve == nil || cfg.Log == nil || cfg.Tracer == nil || cfg.Region == nil || cfg.Rand == nil {
 		return nil, errors.New("reconcile: every field of Config without a default is required")
+	}
+	if cfg.Gateways == nil {
+		cfg.Gateways = noGateways{}
 	}
 	if cfg.Workers == 0 {
 		cfg.Workers = 8
@@ -128,6 +139,9 @@ func New(cfg Config) (*Reconciler, error) {
 		queue:   newQueue(),
 		look:    make(chan struct{}, 1),
 		entries: map[inbox.Key]*entry{},
+		waiting: map[string]map[inbox.Key]bool{},
+		busy:    map[string][]inbox.Key{},
+		gated:   map[inbox.Key]bool{},
 		changed: make(chan struct{}, 1),
 	}
 	r.outages = newOutages(cfg.Outage, cfg.Rand, r.queue, &r.mu)
@@ -192,6 +206,17 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 		r.forget(k)
 		return
 	}
+	if workload := item.GetDeployment().GetWorkloadKey(); workload != "" && !inbox.IsDelete(item) {
+		if !r.hold(workload, k) {
+			return
+		}
+		defer r.let(workload)
+		// Another may have been applied since, and this one be wanted no more.
+		if item, ok = r.cfg.Inbox.Get(k); !ok {
+			r.forget(k)
+			return
+		}
+	}
 	if r.final(k, item) {
 		return
 	}
@@ -199,7 +224,7 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 	defer cancel()
 	switch {
 	case item.GetRoutes() != nil && item.GetRoutes().AppId == k.Name:
-		r.settle(ctx, k, item, r.cfg.Serve(item.GetRoutes(), item.Epoch, item.Generation))
+		r.route(ctx, k, item)
 	case inbox.IsDelete(item):
 		if err := r.routeFirst(item); err != nil {
 			r.settle(ctx, k, item, err)
@@ -207,7 +232,14 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 		}
 		r.remove(ctx, k, item)
 	case item.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_APPLY && item.GetDeployment().GetDeployment().GetId() == k.Name:
-		r.settle(ctx, k, item, r.apply(ctx, k, item))
+		if why := r.contested(k, item); why != "" {
+			r.pend(k, item, codeAdopting, why)
+			return
+		}
+		r.cfg.Gateways.Stay(k.Name)
+		err := r.apply(ctx, k, item)
+		r.touch(k)
+		r.settle(ctx, k, item, err)
 	default:
 		r.settle(ctx, k, item, &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "this agent does not understand the assignment: update the agent"})
 	}
@@ -294,42 +326,6 @@ func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) 
 	}
 }
 
-// routeFirst has the app's routes served before something of it is removed. A region
-// that was out of reach gets both at once, and keys are worked on side by side: what
-// is removed must not be routed to until the routes' turn comes.
-func (r *Reconciler) routeFirst(item *agentv1.Item) error {
-	app := item.GetDeployment().GetDeployment().GetAppId()
-	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})
-	if !ok || held.GetRoutes().GetAppId() != app {
-		return nil
-	}
-	return r.cfg.Serve(held.GetRoutes(), held.Epoch, held.Generation)
-}
-
-func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {
-	if err := errors.Join(r.cfg.Runtime.Remove(ctx, k.Name), r.cfg.ForgetSecrets(k.Name)); err != nil {
-		r.settle(ctx, k, item, err)
-		return
-	}
-	r.tried(ctx, k, "")
-	r.mu.Lock()
-	e := r.entry(k)
-	done := e.state.GetDeleted() && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation
-	if !done {
-		e.attempts = 0
-		r.set(e, &agentv1.AppliedState{
-			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
-			Phase: agentv1.AppliedState_PHASE_PENDING, Code: "Draining", Message: "instances are being stopped",
-		})
-		e.next, e.after = &agentv1.AppliedState{
-			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
-			Phase: agentv1.AppliedState_PHASE_APPLIED, Deleted: true,
-		}, r.looks+1
-	}
-	r.mu.Unlock()
-	r.lookAgain()
-}
-
 // settle notes what became of a key, and when to try again.
 func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item, err error) {
 	state := &agentv1.AppliedState{Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation}
@@ -353,6 +349,9 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entry(k)
+	if err == nil {
+		defer r.adopted(item)
+	}
 	if e.state.GetEpoch() != item.Epoch || e.state.GetGeneration() != item.Generation {
 		e.attempts = 0
 	}
@@ -396,10 +395,15 @@ func (r *Reconciler) forget(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outages.forget(k)
+	delete(r.gated, k)
 	if _, ok := r.entries[k]; ok {
 		delete(r.entries, k)
 		r.signal()
 	}
+	for _, keys := range r.waiting {
+		delete(keys, k)
+	}
+	r.awaken(true)
 	r.lookAgain()
 }
 
@@ -439,6 +443,9 @@ func (r *Reconciler) observe(ctx context.Context) {
 			r.cfg.Log.WarnContext(ctx, "cannot observe the runtime; will look again", "error", err, "retry_in", wait)
 		} else {
 			failures = 0
+			// Who knows what is applied may take for granted that gateways were told what
+			// there is.
+			r.cfg.Gateways.See(seen)
 			r.noteSeen(seen, look)
 		}
 		select {
@@ -462,7 +469,13 @@ func (r *Reconciler) noteSeen(seen runtime.Observation, look int64) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen, r.seenLook = seen, look
+	if r.seenLook == 0 {
+		for k := range r.gated {
+			r.queue.add(k) // what runs was not known yet
+		}
+	}
+	r.seen, r.seenLook, r.present = seen, look, present
+	r.awaken(false)
 	for k, e := range r.entries {
 		if e.next != nil && look >= e.after && (!e.next.Deleted || !present[k.Name]) {
 			e.state, e.next = e.next, nil

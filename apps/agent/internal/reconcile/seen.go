@@ -17,6 +17,10 @@ func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
 	return r.seen, r.seenLook > 0
 }
 
+// Announce has Changed signalled: the caller knows something new about what the
+// reconciler tells.
+func (r *Reconciler) Announce() { r.signal() }
+
 // Applied is what became of every key that the inbox holds and that was tried.
 // States are shared: read only. An observation read after it is no older than
 // what the states tell.

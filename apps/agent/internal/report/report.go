@@ -12,6 +12,11 @@
 // report was left unanswered as its stream ended, since what it named may be
 // stored and may be gone by now; and one now and then, as the net under all this.
 //
+// An agent that holds nothing of what its region should run gives signs of life only,
+// until it does or a short while passed. An inventory made before would compete with the
+// snapshot for both sides' processors, and be out of date with its end: each key would
+// be told once as unknown, and once more as applied.
+//
 // # When the control plane is behind
 //
 // What is told of a region is of two kinds. Facts are what decisions read: applied
@@ -107,7 +112,13 @@ type Session struct {
 	Resumed      bool
 	LeaseTTL     time.Duration
 	Limits       *agentv1.ReportLimits
+	// Held is closed once the agent holds what its region should run; nil: it does.
+	Held <-chan struct{}
 }
+
+// longestHeld is how long a session waits for its region's desired state at most: behind
+// others whose turn it is, a region must not be unknown.
+const longestHeld = 2 * time.Second
 
 // ErrSessionOver says that the control plane refuses this session's reports.
 var ErrSessionOver = errors.New("the control plane no longer accepts this session's reports")

@@ -8,7 +8,7 @@ import (
 
 // Rollup counts a deployment's instances. A replica is ready when each of its
 // instances is, all are of the newest template, and it has as many as the
-// largest of its peers: a group that is still being filled is not.
+// largest of its peers: a group that is still being filled, or replaced, is not.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
@@ -32,15 +32,17 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
 			r.Failed++
 		}
-		if i.Doomed {
+		current := i.TemplateHash == d.TemplateHash
+		// What is about to be replaced says nothing about what replaces it.
+		if i.Doomed && current {
 			r.Doomed++
 		}
 		r.Restarts += int32(i.Restarts)
-		if i.TemplateHash == d.TemplateHash && i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING {
+		if i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING {
 			g := groups[i.Group]
 			g.size++
 			largest = max(largest, g.size)
-			if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+			if current && i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
 				g.ready++
 				if ms := i.ReadyAt.Sub(i.StartedAt).Milliseconds(); !i.ReadyAt.IsZero() && !i.StartedAt.IsZero() {
 					r.SlowestStartMs = max(r.SlowestStartMs, ms)
@@ -48,7 +50,7 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 			}
 			groups[i.Group] = g
 		}
-		if rank := severity(i); rank > worstRank {
+		if rank := severity(i); rank > worstRank && (current || !i.Doomed) {
 			worst, worstRank = i, rank
 		}
 	}

@@ -30,6 +30,10 @@ type talk struct {
 	spoke   time.Time
 	beat    time.Duration // to the next sign of life
 	resync  time.Time
+	// held ends a wait for what the region should run, which until ends in any case; nil:
+	// none.
+	held  <-chan struct{}
+	until time.Time
 }
 
 // pass tells of instances that are not in one picture what they are in another.
@@ -44,9 +48,18 @@ type pass struct {
 
 // talk for a session: everything once, then what is new, and that we live.
 func (r *Reporter) talk(ctx context.Context) error {
-	t := &talk{spoke: time.Now(), beat: r.beat()}
-	t.resync = r.resync(t.spoke)
+	t := &talk{spoke: time.Now(), beat: r.beat(), held: r.session.Held}
+	t.resync, t.until = r.resync(t.spoke), t.spoke.Add(longestHeld)
 	for ctx.Err() == nil {
+		if t.held != nil && !time.Now().Before(t.until) {
+			t.held = nil
+		}
+		if t.held != nil {
+			if err := r.listen(ctx, t); err != nil {
+				return err
+			}
+			continue
+		}
 		// A region is alive although its runtime does not answer yet.
 		if now, ok := r.take(); ok {
 			if said, err := r.say(ctx, t, now); said || err != nil {
@@ -205,7 +218,11 @@ func (r *Reporter) about(d time.Duration) time.Duration {
 // never anything to say, must not put it off.
 func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	wait := time.Until(t.spoke.Add(t.beat))
-	for _, at := range []time.Time{t.resync, r.holds.parts, r.holds.all, t.flushed.Add(r.pace().interval)} {
+	changed := r.cfg.Source.Changed()
+	if t.held != nil {
+		changed = nil // there is nothing to say of it yet, and all of it afterwards
+	}
+	for _, at := range []time.Time{t.resync, t.until, r.holds.parts, r.holds.all, t.flushed.Add(r.pace().interval)} {
 		if d := time.Until(at); d > 0 {
 			wait = min(wait, d)
 		}
@@ -213,7 +230,9 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.cfg.Source.Changed():
+	case <-changed:
+	case <-t.held:
+		t.held = nil
 	case <-time.After(wait):
 	}
 	if time.Since(t.spoke) < t.beat {

@@ -31,6 +31,8 @@ type Route struct {
 type Target struct {
 	DeploymentID string `json:"deployment_id"`
 	Weight       int32  `json:"weight"`
+	// Workload whose instances serve; empty: DeploymentID.
+	Workload string `json:"workload,omitempty"`
 }
 
 // Table is a file of routes by app. It is safe for concurrent use.
@@ -91,7 +93,7 @@ func (t *Table) Serve(r *agentv1.Routes, epoch, generation int64) error {
 	}
 	next := Route{AppID: r.AppId, Epoch: epoch, Generation: generation, Hosts: r.Hosts}
 	for _, target := range r.Targets {
-		next.Targets = append(next.Targets, Target{DeploymentID: target.DeploymentId, Weight: target.Weight})
+		next.Targets = append(next.Targets, Target{DeploymentID: target.DeploymentId, Weight: target.Weight, Workload: target.WorkloadKey})
 	}
 	switch {
 	case len(next.Targets) == 0 && had:

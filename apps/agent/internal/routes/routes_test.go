@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,24 @@ func TestALowerEpochOrGenerationChangesNoRouteAndARestartFindsThemAgain(t *testi
 	require.NoFileExists(t, path, "what is served already costs no write")
 	require.NoError(t, table.Serve(&agentv1.Routes{AppId: "app_1"}, 2, 2))
 	require.Empty(t, target())
+}
+
+func TestATargetTellsWhoseInstancesServeWhereItIsNotTheDeployment(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "routes.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"app_0": {"app_id": "app_0", "epoch": 1, "generation": 1, "hosts": ["b.local"], "targets": [{"deployment_id": "dep_0", "weight": 1}]}}`), 0o600))
+	table, err := Open(disk.Dir(dir), "routes.json")
+	require.NoError(t, err)
+	adopted := to("dep_2")
+	adopted.Targets[0].WorkloadKey = "dep_1"
+	require.NoError(t, table.Serve(adopted, 1, 1))
+	again, err := Open(disk.Dir(dir), "routes.json")
+	require.NoError(t, err)
+	require.Equal(t, []Target{{DeploymentID: "dep_2", Weight: 1, Workload: "dep_1"}}, again.rows["app_1"].Targets)
+	require.Equal(t, []Target{{DeploymentID: "dep_0", Weight: 1}}, again.rows["app_0"].Targets)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(data), "workload"), "what is as ever is written as ever")
 }
 
 // slow files take a second for a write, and fail while broken.

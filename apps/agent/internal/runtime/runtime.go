@@ -49,12 +49,24 @@ type Runtime interface {
 	Run(ctx context.Context) error
 }
 
+// Drainer is a Runtime that stops no instance in service, of a deployment that is wanted,
+// before nobody sends to it any more. One that is not leaves its instances a while
+// between the news that they stop and the order.
+type Drainer interface {
+	// Drain has the runtime ask released about each instance that it is about to stop and
+	// tells as draining: whether nobody sends to it any more. again is to be called when
+	// that may have changed. It is asked for patience at most, and may not call the runtime.
+	// Call Drain before Run.
+	Drain(released func(instanceID string) bool, patience time.Duration) (again func())
+}
+
 // Assignment is one deployment as this region is to run it.
 type Assignment struct {
 	// Deployment is complete: defaults filled in, variables merged.
 	Deployment *agentv1.Deployment
-	// WorkloadKey names the workload; instances of an earlier assignment with the
-	// same key are adopted.
+	// WorkloadKey names the workload; empty: the deployment's id. Instances of an
+	// earlier assignment with the same key are adopted: they are this deployment's from
+	// now on, and keep their ids until they are replaced.
 	WorkloadKey string
 	// WorkloadVersion is the version of the deployment that WorkloadKey is the id
 	// of: with the app's name, what people call the workload.
@@ -67,10 +79,14 @@ type Assignment struct {
 	// configurations in JSON, by secret name.
 	PullSecrets map[string]string
 	// TemplateHash covers what one instance is made of, secrets included, and not
-	// the number of replicas. Instances made from another template are replaced
-	// one at a time, each waiting for the one before to be ready.
+	// the number of replicas. Instances made from another template are replaced,
+	// MaxUnavailable replicas at a time.
 	TemplateHash string
 }
+
+// MaxUnavailable is how many replicas at a time may be out of service while instances
+// are replaced, at least 1. The next one waits for those before it to be ready.
+func (a Assignment) MaxUnavailable() int { return max(int(a.Deployment.GetMaxUnavailable()), 1) }
 
 // Observation is everything a runtime runs, at one moment.
 type Observation struct {
@@ -177,6 +193,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS,
 	agentv1.Feature_FEATURE_MODEL_CACHE,
 	agentv1.Feature_FEATURE_KUBERNETES_OPTIONS,
+	agentv1.Feature_FEATURE_IN_PLACE,
 }
 
 // Features are the names that the agent announces.

@@ -19,6 +19,9 @@ type frames struct {
 	reporter   bool
 	reporting  chan struct{} // closed when the reporter ended
 	retryAfter time.Duration
+	// held is closed with the end of a snapshot that the reporter waits for; nil: it
+	// waits for none.
+	held chan struct{}
 	// answers are the requests being answered; at most maxAnswers.
 	answers sync.WaitGroup
 	slots   chan struct{}
@@ -59,6 +62,10 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 		s.cfg.Log.InfoContext(ctx, "snapshot received", "items", len(f.items), "changed", len(changed), "revision", f.snapshot.Revision, "epoch", f.snapshot.Epoch)
 		f.snapshot, f.items = nil, nil
 		s.cfg.Changed(changed...)
+		if f.held != nil {
+			close(f.held)
+			f.held = nil
+		}
 	case *agentv1.WatchResponse_Delta:
 		changed, err := s.cfg.Inbox.Delta(frame.Delta)
 		if err != nil {
@@ -103,11 +110,15 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	case s.back <- struct{}{}:
 	default:
 	}
+	if !s.cfg.Inbox.Synced() {
+		f.held = make(chan struct{})
+	}
+	held := f.held
 	go func() {
 		defer close(f.reporting)
 		err := s.cfg.Reporter.Run(ctx, report.Session{
 			ID: s.id, Epoch: h.Epoch, Fence: h.Fence, Resumed: h.Resumed,
-			LeaseTTL: h.LeaseTtl.AsDuration(), Limits: h.Limits,
+			LeaseTTL: h.LeaseTtl.AsDuration(), Limits: h.Limits, Held: held,
 		})
 		if err == nil {
 			err = errors.New("the reporter ended")
@@ -125,6 +136,9 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	}
 	if sums := in.Sums(); sums.Total() != b.Digest {
 		return errRepair
+	}
+	if in.Asked() {
+		return errAsked
 	}
 	return nil
 }

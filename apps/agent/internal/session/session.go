@@ -192,6 +192,9 @@ func (g goAway) Error() string { return "go away: " + g.reason }
 // errRepair ends a stream so that the next one brings bucket sums.
 var errRepair = errors.New("the inbox differs from the control plane's digest")
 
+// errAsked ends a stream so that the next one begins with a snapshot.
+var errAsked = errors.New("who goes on with a workload was not told: asking for everything again")
+
 // once is one stream, from credential to end.
 func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
 	if err := s.authenticate(ctx); err != nil {

@@ -226,6 +226,32 @@ func TestADriftLeadsToAStreamWithBucketSumsOnce(t *testing.T) {
 	require.Empty(t, a.watched().req.BucketSums)
 }
 
+func TestAnInboxThatAskedForASnapshotGetsOneAfterABookmark(t *testing.T) {
+	a := setup(t, patience)
+	w := a.watched()
+	w.send(t, hello())
+	w.send(t, snapshot(5)...)
+	gone := item("dep_1")
+	gone.Content = &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+		Action: agentv1.DeploymentState_ACTION_DELETE, WorkloadKey: "dep_1", HandedOver: true,
+	}}
+	told := delta(5, 6)
+	told.GetDelta().Items = []*agentv1.Item{gone}
+	w.send(t, told)
+	require.Eventually(t, func() bool { return a.in.Cursor().Revision == 6 }, patience, time.Millisecond)
+	a.in.Ask(inbox.Key{Kind: gone.Kind, Name: gone.Key})
+	sums := a.in.Sums()
+	w.send(t, &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Bookmark{Bookmark: &agentv1.Bookmark{Epoch: 1, Revision: 6, Digest: sums.Total()}}})
+	w = a.watched()
+	require.Len(t, w.req.BucketSums, len(sums))
+	for i, sum := range w.req.BucketSums {
+		require.NotEqual(t, sums[i], sum, "every bucket is asked for")
+	}
+	w.send(t, hello())
+	w.end <- errors.New("cut")
+	require.NotEmpty(t, a.watched().req.BucketSums, "until one came")
+}
+
 func TestARefusedReportLeadsToANewStream(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()

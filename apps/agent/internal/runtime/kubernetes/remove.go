@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -21,44 +23,86 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
-	r.unwant(deploymentID)
-	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
-		if err := r.removeWorkload(ctx, ref{kindWorkload, o.GetNamespace(), o.GetName()}, deploymentID); err != nil {
+	for _, w := range r.workloadsToRemove(deploymentID) {
+		if err := r.removeWorkload(ctx, w, deploymentID); err != nil {
 			return err
 		}
 	}
 	return r.removeOrphans(ctx, deploymentID)
 }
 
-// unwant forgets what the deployment's workloads are to be.
-func (r *Runtime) unwant(deploymentID string) {
+// workloadsToRemove are the deployment's workloads that are there, and those that are to
+// be: one that somebody deleted may be made again at this moment.
+func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
+	var out []ref
+	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
+		out = append(out, ref{kindWorkload, o.GetNamespace(), o.GetName()})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for w, known := range r.wanted {
-		if known.assignment.Deployment.GetId() == deploymentID {
-			delete(r.wanted, w)
-			r.repairs.forget(w)
-			r.quota.release(w)
+		if known.assignment.Deployment.GetId() == deploymentID && !slices.Contains(out, w) {
+			out = append(out, w)
 		}
 	}
+	return out
 }
+
+// unwant forgets what the deployment's workload is to be. The caller holds the workload:
+// a repair that is under way would want it again.
+func (r *Runtime) unwant(w ref, deploymentID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.wanted[w]; known != nil && known.assignment.Deployment.GetId() == deploymentID {
+		delete(r.wanted, w)
+		r.repairs.forget(w)
+		r.quota.release(w)
+	}
+}
+
+// removeAttempts is how often a workload is looked at anew that changes while it is
+// removed. Its status does, too: often while it comes up, and then no more.
+const removeAttempts = 5
 
 func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string) error {
 	unlock := r.locks.alone(w.String())
 	defer unlock()
+	r.unwant(w, deploymentID)
 	o := r.caches.get(w)
-	if o == nil || o.GetLabels()[render.LabelDeployment] != deploymentID || o.GetDeletionTimestamp() != nil {
-		return nil
+	for attempt := 1; ; attempt++ {
+		if o == nil || o.GetLabels()[render.LabelDeployment] != deploymentID || o.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		if o.GetAnnotations()[render.AnnotationPaused] == "true" {
+			return paused(w)
+		}
+		err := r.removeAsSeen(ctx, w, o)
+		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || rej.Code != runtime.ReasonConflict || attempt == removeAttempts {
+			return err
+		}
+		// It is not what the cache, which may lag behind, says that it is: another
+		// deployment may have adopted it since.
+		err = r.call(ctx, "get "+w.String(), func(ctx context.Context) (err error) {
+			o, err = r.resources[kindWorkload].get(ctx, w.namespace, w.name)
+			return found(err)
+		})
+		if isNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if o.GetAnnotations()[render.AnnotationPaused] == "true" {
-		return paused(w)
-	}
-	uid := o.GetUID()
+}
+
+// removeAsSeen removes the workload if it is still as it was seen.
+func (r *Runtime) removeAsSeen(ctx context.Context, w ref, o object) error {
+	uid, version := o.GetUID(), o.GetResourceVersion()
 	foreground := metav1.DeletePropagationForeground
 	err := r.call(ctx, "delete "+w.String(), func(ctx context.Context) error {
 		return found(r.resources[kindWorkload].remove(ctx, w.namespace, w.name, metav1.DeleteOptions{
 			PropagationPolicy: &foreground,
-			Preconditions:     &metav1.Preconditions{UID: &uid},
+			Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 		}))
 	})
 	if err != nil && !isNotFound(err) {
@@ -67,6 +111,18 @@ func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string
 	r.caches.deleted(uid)
 	r.signal()
 	return nil
+}
+
+// adopted tells whether the workload that the deployment made is another's by now.
+func (r *Runtime) adopted(deploymentID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, known := range r.wanted {
+		if a := known.assignment; a.WorkloadKey == deploymentID && a.Deployment.GetId() != deploymentID {
+			return true
+		}
+	}
+	return false
 }
 
 // removeOrphans removes what carries the deployment's label and has no workload: an
@@ -78,10 +134,12 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 			spaces[o.GetNamespace()] = true
 		}
 	}
-	// Pods name no deployment; a workload is named after the one that made it.
+	// Pods name no deployment; a workload is named after the one that made it. When
+	// another has it and it is gone, it is repaired, and its pods are that one's.
+	adopted := r.adopted(deploymentID)
 	for _, o := range r.caches.pods.GetIndexer().List() {
 		p, ok := o.(*corev1.Pod)
-		if ok && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
+		if ok && !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
 			spaces[p.Namespace] = true
 		}
 	}
@@ -89,11 +147,13 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	for ns := range spaces {
 		opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
 		list := metav1.ListOptions{LabelSelector: render.OfWorkload(r.cfg.Region, deploymentID).String()}
-		err := r.call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
-			return r.client.AppsV1().ReplicaSets(ns).DeleteCollection(ctx, opts, list)
-		})
-		if err != nil {
-			return err
+		if !adopted {
+			err := r.call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
+				return r.client.AppsV1().ReplicaSets(ns).DeleteCollection(ctx, opts, list)
+			})
+			if err != nil {
+				return err
+			}
 		}
 		list.LabelSelector = render.OfDeployment(r.cfg.Region, deploymentID).String()
 		for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindSecret, kindServiceAccount} {

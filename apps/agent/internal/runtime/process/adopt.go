@@ -51,7 +51,7 @@ func (r *Runtime) dropStray(id string) error {
 // takeUp decides about an instance of an earlier agent. Called with mu held.
 func (w *workload) takeUp(ctx context.Context, in *instance) {
 	in.adopt = false
-	if in.rec.Stop != nil {
+	if in.rec.Stop != nil && in.rec.Stop.Await.IsZero() {
 		// The order may have been written and never given; given twice it is one.
 		if f, found, err := readJSON[facts](w.rt.instanceDir(in.rec.ID), factsFile); err == nil && found &&
 			f.Attempt == in.rec.Attempt && f.Boot == w.rt.boot {

@@ -39,6 +39,8 @@ type wanted struct {
 	Template     string
 	Replicas     int
 	Roles        []roleCount
+	// Unavailable is how many replicas may be out of service while instances are replaced.
+	Unavailable int
 	// Held, when set, says why nothing may be started now.
 	Held *block
 	// Delay spaces the starts of an instance that keeps ending.
@@ -68,6 +70,8 @@ type seen struct {
 	// LastCheck says what the last failed check saw.
 	LastCheck string
 	Blocked   *block
+	// Released: nobody sends to it any more, or nobody asks.
+	Released bool
 }
 
 type place struct {
@@ -90,6 +94,7 @@ const (
 	doStart   actionKind = "start"
 	doStop    actionKind = "stop"   // SIGTERM, grace; it starts again
 	doRetire  actionKind = "retire" // SIGTERM, grace; it is forgotten
+	doOrder   actionKind = "order"  // the stop that was held back
 	doKill    actionKind = "kill"   // what the shim failed to kill
 	doForget  actionKind = "forget" // it runs no more: remove all trace
 	doReady   actionKind = "ready"
@@ -122,8 +127,8 @@ func (p *plan) by(t time.Time) {
 // wanted. Invariants, tested as properties:
 //
 //   - no place ever has two instances;
-//   - a change of template takes at most one ready instance out of service, and
-//     only while every other one is ready;
+//   - a change of template takes no replica out of service unless, with it, no more
+//     than Unavailable are, and of a replica one ready instance at a time;
 //   - an instance that runs is started by no action, one that does not run is
 //     stopped by none.
 func decide(w wanted, instances []seen, now time.Time) plan {
@@ -142,7 +147,7 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 	}
 
 	occupied := map[place]bool{}
-	allReady := true
+	away := map[int]bool{} // groups out of service
 	for _, s := range instances {
 		if occupied[s.place()] || !places[s.place()] {
 			leave(&p, s, now, runtime.ReasonStopped, "no longer wanted")
@@ -151,47 +156,54 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 		occupied[s.place()] = true
 		switch {
 		case s.Stop != nil && s.Stop.Final:
-			allReady = false
+			away[s.Group] = true
 			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
 		case s.Template != w.Template && !s.Ready && !w.Paused:
 			// Not in service: it costs nothing to replace it at once, and a broken
 			// one must never hold up the version that repairs it.
-			allReady = false
-			leave(&p, s, now, runtime.ReasonReplaced, "makes room for a newer template")
+			away[s.Group] = true
+			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
-			allReady = false
+			away[s.Group] = true
 			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
 		default:
 			// One that never fitted holds nobody up: no order of replacing makes room.
 			never := s.Attempt == 0 && s.Blocked != nil
-			allReady = allReady && (s.serves() || never)
+			if !s.serves() && !never {
+				away[s.Group] = true
+			}
 			live(&p, w, s, now)
 		}
 	}
 	for _, pl := range sorted(places) {
 		if !occupied[pl] && !w.Paused {
-			allReady = false
+			away[pl.Group] = true
 			p.do(action{Kind: doCreate, Place: pl})
 		}
 	}
-	if allReady && w.Held == nil && !w.Paused {
-		if s, ok := nextReplaced(w, instances, places); ok {
-			leave(&p, s, now, runtime.ReasonReplaced, "makes room for a newer template")
+	for w.Held == nil && !w.Paused && len(away) < max(w.Unavailable, 1) {
+		s, ok := nextReplaced(w, instances, places, away)
+		if !ok {
+			break
 		}
+		away[s.Group] = true
+		leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 	}
 	return p
 }
 
-// nextReplaced picks the ready instance of an older template that goes next: a
-// group that is already partly new is finished first.
-func nextReplaced(w wanted, instances []seen, places map[place]bool) (seen, bool) {
+const replacedWords = "makes room for a newer template"
+
+// nextReplaced picks the ready instance of an older template that goes next, of a group
+// that is in service: one that is already partly new is finished first.
+func nextReplaced(w wanted, instances []seen, places map[place]bool, away map[int]bool) (seen, bool) {
 	mixed := map[int]bool{}
 	for _, s := range instances {
 		mixed[s.Group] = mixed[s.Group] || s.Template == w.Template
 	}
 	var found *seen
 	for i, s := range instances {
-		if s.Template == w.Template || !places[s.place()] {
+		if s.Template == w.Template || !places[s.place()] || away[s.Group] {
 			continue
 		}
 		if found == nil || mixed[s.Group] && !mixed[found.Group] {
@@ -281,7 +293,17 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	}
 }
 
+// overdue moves one that is stopping: it is told so once nobody sends to it any more, and
+// killed when it does not obey.
 func overdue(p *plan, s seen, now time.Time) {
+	if await := s.Stop.Await; !await.IsZero() {
+		if !s.Released && now.Before(await) {
+			p.by(await)
+			return
+		}
+		p.do(action{Kind: doOrder, ID: s.ID, Place: s.place()})
+		return
+	}
 	deadline := s.Stop.deadline(s.Grace).Add(killMargin)
 	if now.Before(deadline) {
 		p.by(deadline)

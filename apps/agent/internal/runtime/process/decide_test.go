@@ -26,6 +26,12 @@ func three(template string) wanted {
 	return wanted{Template: template, Replicas: 3, Roles: []roleCount{{"main", 1}}, Delay: testDelay}
 }
 
+func two(template string) wanted {
+	w := three(template)
+	w.Unavailable = 2
+	return w
+}
+
 // an instance of group g, running and ready unless change says otherwise.
 func ins(g int, change ...func(*seen)) seen {
 	s := seen{record: record{
@@ -111,6 +117,16 @@ func TestDecide(t *testing.T) {
 		{name: "new template: a doomed new one stops it there", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
 		{name: "new template: another that is about to be unready counts as such", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
 		{name: "new template: one that never fitted holds nobody up", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
+
+		{name: "two at a time: two go", want: two("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced, retire i1 Replaced"},
+		{name: "two at a time: one that is away is one of them", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, do: "retire i1 Replaced", next: time.Minute},
+		{name: "two at a time: no third", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1, of("b"), notReady), ins(2)}, next: time.Minute},
+		{name: "two at a time: not two of one replica", want: func() wanted {
+			w := two("b")
+			w.Replicas, w.Roles = 1, []roleCount{{"main", 1}, {"worker", 1}}
+			return w
+		}(), have: []seen{ins(0), ins(0, func(s *seen) { s.ID, s.Role = "w0", "worker" })}, do: "retire i0 Replaced"},
+		{name: "back: those that were replaced go back, and no other", want: two("a"), have: []seen{ins(0, of("b")), ins(1, of("b"), notReady), ins(2)}, do: "retire i1 Replaced, retire i0 Replaced"},
 
 		{name: "ready after as many passes as it takes", want: three("a"), have: []seen{ins(0, notReady, passes), ins(1), ins(2)}, do: "ready i0"},
 		{name: "unready after as many fails", want: three("a"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
@@ -266,7 +282,16 @@ func (w *world) act(t *rapid.T, a action) {
 		if !w.all[i].Live {
 			t.Fatalf("%s is stopped and does not run", a.ID)
 		}
-		w.all[i].Stop = &order{Reason: a.Reason, At: w.now, Final: a.Kind == doRetire}
+		o := &order{Reason: a.Reason, At: w.now, Final: a.Kind == doRetire}
+		if w.all[i].Ready && w.all[i].Stop == nil {
+			o.Await, w.all[i].Released = w.now.Add(20*time.Second), rapid.Bool().Draw(t, "released")
+		}
+		w.all[i].Stop = o
+	case doOrder:
+		if s := w.all[i]; !s.Released && w.now.Before(s.Stop.Await) {
+			t.Fatalf("%s is told to stop while somebody sends to it", a.ID)
+		}
+		w.all[i].Stop.At, w.all[i].Stop.Await = w.now, time.Time{}
 	case doForget:
 		if w.all[i].Live {
 			t.Fatalf("%s is forgotten and runs", a.ID)
@@ -294,13 +319,47 @@ func (w *world) ready() int {
 	return n
 }
 
+// away are the replicas that are to be, and are not in service.
+func (w *world) away() map[int]bool {
+	out := map[int]bool{}
+	for _, g := range groups(w.w, w.all) {
+		serving := 0
+		for _, s := range w.all {
+			if s.Group == g && s.serves() {
+				serving++
+			}
+		}
+		if serving < 3 {
+			out[g] = true
+		}
+	}
+	return out
+}
+
 func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{now: t0, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
 		t.Repeat(map[string]func(*rapid.T){
-			"scale":    func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
-			"template": func(t *rapid.T) { w.w.Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template") },
-			"gone":     func(t *rapid.T) { w.w.Gone = rapid.Bool().Draw(t, "gone") },
+			"scale":       func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
+			"template":    func(t *rapid.T) { w.w.Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template") },
+			"unavailable": func(t *rapid.T) { w.w.Unavailable = rapid.IntRange(0, 3).Draw(t, "unavailable") },
+			"serve": func(*rapid.T) {
+				// All that runs is well.
+				for i := range w.all {
+					if w.all[i].Live {
+						w.all[i].Passes, w.all[i].Fails = 2, 0
+					}
+				}
+				w.run(t)
+			},
+			"stop": func(*rapid.T) {
+				for i := range w.all {
+					if w.all[i].Live && w.all[i].Stop != nil {
+						w.end(i, exit{At: w.now, Kind: exitedByCode, Told: true})
+					}
+				}
+			},
+			"gone": func(t *rapid.T) { w.w.Gone = rapid.Bool().Draw(t, "gone") },
 			"end": func(t *rapid.T) {
 				if len(w.all) > 0 {
 					if i := rapid.IntRange(0, len(w.all)-1).Draw(t, "which"); w.all[i].Live {
@@ -322,18 +381,25 @@ func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
 			},
 			"decide": func(t *rapid.T) {
-				lost := 0
 				p := decide(w.w, slices.Clone(w.all), w.now)
+				lost := map[int]bool{}
 				for _, a := range p.Actions {
 					if a.Kind == doRetire && a.Reason == runtime.ReasonReplaced && w.all[w.at(a.ID)].Ready {
-						lost++
+						if lost[a.Place.Group] {
+							t.Fatalf("a template change takes two ready instances of replica %d at once", a.Place.Group)
+						}
+						lost[a.Place.Group] = true
 					}
 				}
-				if lost > 1 {
-					t.Fatalf("a template change takes %d ready instances at once", lost)
-				}
-				if lost == 1 && w.ready() < len(w.all) {
-					t.Fatalf("a template change takes a ready instance while another is not ready")
+				if away := w.away(); len(lost) > 0 {
+					for g := range lost {
+						if away[g] {
+							t.Fatalf("a template change takes a ready instance of replica %d, which is out of service", g)
+						}
+					}
+					if len(away)+len(lost) > max(w.w.Unavailable, 1) {
+						t.Fatalf("a template change takes %d replicas while %d are out of service, and %d may be", len(lost), len(away), w.w.Unavailable)
+					}
 				}
 				for _, a := range p.Actions {
 					w.act(t, a)

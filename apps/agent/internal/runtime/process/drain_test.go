@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,4 +48,65 @@ func TestAnInstanceThatNeverServedIsNotDrained(t *testing.T) {
 	until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Reason == runtime.ReasonNotReady })
 	require.NoError(t, rt.Remove(t.Context(), "dep_1"))
 	require.Eventually(t, func() bool { return len(h.leftovers(t)) == 0 }, patience, 10*time.Millisecond)
+}
+
+func isDraining(all []runtime.Instance) bool {
+	return len(all) == 1 && all[0].Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+}
+
+func TestAnInstanceInServiceIsToldToStopOnceNobodySendsToItAlsoByTheNextAgent(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	var released atomic.Bool
+	h.released, h.patience = func(string) bool { return released.Load() }, 10*time.Minute
+	rt := h.open(t)
+	require.NoError(t, rt.Apply(t.Context(), assignment("dep_1", 1, self(t))))
+	first := until(t, rt, "dep_1", allReady(1))[0]
+	pid := pidOf(t, first)
+	require.NoError(t, rt.Restart(t.Context(), first.ID))
+	until(t, rt, "dep_1", isDraining)
+
+	rt = h.open(t)
+	until(t, rt, "dep_1", isDraining)
+	require.Equal(t, pid, pidOf(t, first), "an order that is held back is not given by the next agent either")
+	released.Store(true)
+	h.again()
+	again := until(t, rt, "dep_1", allReady(1))[0]
+	require.Equal(t, first.ID, again.ID)
+	require.NotEqual(t, pid, pidOf(t, again))
+}
+
+func TestAnInstanceThatIsNeverReleasedIsToldToStopInTheEnd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	const patience = 700 * time.Millisecond
+	h.released, h.patience = func(string) bool { return false }, patience
+	rt := h.open(t)
+	a := assignment("dep_1", 1, self(t))
+	require.NoError(t, rt.Apply(t.Context(), a))
+	until(t, rt, "dep_1", allReady(1))
+	told := time.Now()
+	a.Generation, a.Deployment.Replicas = 2, 0
+	require.NoError(t, rt.Apply(t.Context(), a))
+	require.Eventually(t, func() bool { return len(processesBelow(h.cfg.DataDir)) == 0 }, patience+30*time.Second, 10*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(told), patience)
+}
+
+func TestWhatIsRemovedOrStopsWithItsAgentWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.released, h.patience = func(string) bool { return false }, 10*time.Minute
+	h.cfg.StopInstancesOnExit = true
+	rt := h.open(t)
+	for _, id := range []string{"dep_1", "dep_2"} {
+		require.NoError(t, rt.Apply(t.Context(), assignment(id, 1, self(t))))
+	}
+	one := until(t, rt, "dep_1", allReady(1))[0]
+	until(t, rt, "dep_2", allReady(1))
+	require.NoError(t, rt.Remove(t.Context(), "dep_2"))
+	until(t, rt, "dep_2", func(all []runtime.Instance) bool { return len(all) == 0 })
+	require.NoError(t, rt.Restart(t.Context(), one.ID))
+	until(t, rt, "dep_1", isDraining)
+	h.shut(t)
+	require.Empty(t, processesBelow(h.cfg.DataDir))
 }

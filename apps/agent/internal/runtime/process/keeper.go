@@ -31,8 +31,13 @@ type workload struct {
 	blocked, unblock atomic.Bool
 	view             atomic.Pointer[lists]
 
+	// awaits: an order is held back until nobody sends to its instance.
+	awaits atomic.Bool
+
 	mu        sync.Mutex
 	instances map[string]*instance
+	// gated: it is wanted, so that others serve while an order is held back.
+	gated bool
 	// portsAt remembers the ports of a place from one instance to its successor.
 	portsAt map[place][]port
 }
@@ -130,6 +135,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	}
 	want, d := w.rt.wantedOf(w.key)
 	w.belongTo(d)
+	w.gated = !want.Gone && !want.Paused && w.rt.released != nil
 	if w.unblock.Swap(false) {
 		for _, in := range w.instances {
 			in.blocked = nil
@@ -192,21 +198,24 @@ func (w *workload) seen() []seen {
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
+		s.Released = !w.gated || in.rec.Stop == nil || w.rt.released(in.rec.ID)
 		out = append(out, s)
 	}
 	return out
 }
 
 func (w *workload) publish(held *block) {
-	blocked := false
+	blocked, awaits := false, false
 	was, view, changed := w.published(), lists{}, false
 	all := w.seen()
 	slices.SortFunc(all, bySeat)
 	for _, s := range all {
 		blocked = blocked || s.Blocked != nil
+		awaits = awaits || s.Stop != nil && !s.Stop.Await.IsZero()
 		view[s.Deployment] = append(view[s.Deployment], s.describe(held))
 	}
 	w.blocked.Store(blocked)
+	w.awaits.Store(awaits)
 	for id, list := range view {
 		if reflect.DeepEqual(list, was[id]) {
 			view[id] = was[id]
@@ -239,6 +248,13 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 		w.start(ctx, in, d, now)
 	case doStop, doRetire:
 		w.stop(in, order{Reason: a.Reason, Message: a.Message, At: now, Final: a.Kind == doRetire})
+	case doOrder:
+		// Its drain and its grace begin with the order.
+		o := *in.rec.Stop
+		o.At, o.Await = now, time.Time{}
+		in.rec.Stop = &o
+		_ = w.save(in)
+		w.signalStop(in)
 	case doKill:
 		w.kill(in, now)
 	case doForget:
@@ -274,19 +290,25 @@ func (w *workload) stop(in *instance, o order) {
 		// Somebody may still be sending to it. Nobody is to one that never was, or no
 		// longer is, in service.
 		o.Drain = in.rec.Drain
+		if w.gated && !w.rt.released(in.rec.ID) {
+			o.Await = o.At.Add(w.rt.patience)
+			w.awaits.Store(true) // before it is decided again, so that no news is lost
+		}
 	}
 	if in.rec.Stop == nil || !in.rec.Stop.Final {
 		if in.rec.Stop != nil {
 			// It is stopping already; that it shall not come back is new, its drain and
 			// its grace are not.
-			o.At, o.Drain = in.rec.Stop.At, in.rec.Stop.Drain
+			o.At, o.Drain, o.Await = in.rec.Stop.At, in.rec.Stop.Drain, in.rec.Stop.Await
 		}
 		in.rec.Stop = &o
 	}
 	// The order is written before it is given, so that the end is read as obeyed.
 	_ = w.save(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
-	w.signalStop(in)
+	if in.rec.Stop.Await.IsZero() {
+		w.signalStop(in)
+	}
 }
 
 func (w *workload) signalStop(in *instance) {
@@ -334,6 +356,7 @@ func (w *workload) restart(id string) bool {
 	switch {
 	case in.live && in.rec.Stop == nil:
 		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was asked for", At: time.Now()})
+		w.poke() // its deadline is to be looked at
 	case !in.live && in.rec.ended():
 		end := *in.rec.End
 		end.Free = true

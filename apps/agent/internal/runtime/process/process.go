@@ -32,6 +32,9 @@ type Runtime struct {
 	// starts bounds how many shims are being started at one time.
 	starts chan struct{}
 	lock   *os.File
+	// released and patience are Drain's; nil: nobody sends.
+	released func(instanceID string) bool
+	patience time.Duration
 
 	// disk serialises what is written about one deployment: the locks are shared
 	// out by id, so that many deployments are synced at one time. Taken before mu,
@@ -462,6 +465,8 @@ func (r *Runtime) wantedOf(key string) (wanted, *deployment) {
 		Replicas: int(owner.spec.GetReplicas()),
 		Roles:    rolesOf(owner.spec.GetSpec()),
 		Delay:    r.cfg.RestartDelay,
+
+		Unavailable: int(owner.spec.GetMaxUnavailable()),
 	}
 	if missing := owner.missingSecrets(); len(missing) > 0 {
 		w.Held = &block{

@@ -61,6 +61,11 @@ func self(t *testing.T) string {
 type host struct {
 	cfg  process.Config
 	stop func()
+	// released is what the runtime waits for, patience how long; nil: for nothing.
+	released func(instanceID string) bool
+	patience time.Duration
+	// again tells the runtime that released may say something else.
+	again func()
 }
 
 func newHost(t *testing.T) *host {
@@ -92,6 +97,9 @@ func (h *host) open(t *testing.T) *process.Runtime {
 	h.shut(t)
 	rt, err := process.New(t.Context(), h.cfg)
 	require.NoError(t, err)
+	if h.released != nil {
+		h.again = rt.Drain(h.released, h.patience)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx) }()

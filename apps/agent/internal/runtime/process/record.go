@@ -83,6 +83,9 @@ type order struct {
 	// Drain is what of its drain delay the instance is given: all of it if it was in
 	// service, else none. Its grace begins after it.
 	Drain time.Duration `json:"drain,omitempty"`
+	// Await, when set, is until when the order is held back at most: it is written and not
+	// given, while somebody may still send to the instance.
+	Await time.Time `json:"await,omitzero"`
 }
 
 // deadline is when the shim is done with the order, whatever the instance does.

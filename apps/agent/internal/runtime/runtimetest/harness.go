@@ -184,13 +184,32 @@ func (s *suite) instances(t *testing.T, id string) []runtime.Instance {
 	return nil
 }
 
+// instancesOf are those of several deployments, of one moment.
+func (s *suite) instancesOf(t *testing.T, ids []string) []runtime.Instance {
+	t.Helper()
+	seen, err := s.rt.Observe(t.Context())
+	require.NoError(t, err)
+	var out []runtime.Instance
+	for _, d := range seen.Deployments {
+		if slices.Contains(ids, d.DeploymentID) {
+			out = append(out, d.Instances...)
+		}
+	}
+	return out
+}
+
 // until waits for what is seen of a deployment's instances to satisfy ok.
 func (s *suite) until(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
+	t.Helper()
+	return s.untilOf(t, what, []string{id}, ok)
+}
+
+func (s *suite) untilOf(t *testing.T, what string, ids []string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	t.Helper()
 	var last []runtime.Instance
 	deadline := time.Now().Add(patience)
 	for !time.Now().After(deadline) {
-		if last = s.instances(t, id); ok(last) {
+		if last = s.instancesOf(t, ids); ok(last) {
 			return last
 		}
 		s.wait()

@@ -33,6 +33,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a bad template takes one instance and no more":           badTemplate,
 		"a broken template gives way at once":                     brokenGivesWay,
 		"a deployment with the same workload key adopts":          adoptByKey,
+		"as many are replaced at once as may be":                  replacingSome,
+		"a workload goes to another template and back half-way":   adoptAndBack,
 		"removing leaves nothing":                                 removing,
 		"removing what is unknown is no error":                    removeUnknown,
 		"removing while it starts leaves nothing":                 removeWhileStarting,

@@ -16,12 +16,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
-	"github.com/windlass-run/windlass/pkg/ident"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -56,6 +54,7 @@ type Runtime struct {
 	mu          sync.Mutex
 	silent      bool
 	deployments map[string]*deployment
+	workloads   map[string]*workload
 	timeline    timeline
 	starts      int
 	serial      uint32
@@ -65,11 +64,13 @@ type Runtime struct {
 type deployment struct {
 	assignment runtime.Assignment
 	removing   bool
-	instances  []instance // by group; a row without a serial is none
-	count      int
-	stopping   int
-	// view is what Observe tells of it; nil after a change.
-	view []runtime.Instance
+	workload   *workload
+}
+
+// same tells whether the assignment says nothing new.
+func (d *deployment) same(a runtime.Assignment) bool {
+	return !d.removing && d.assignment.Generation == a.Generation && d.assignment.TemplateHash == a.TemplateHash &&
+		d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()
 }
 
 type instance struct {
@@ -86,7 +87,7 @@ type instance struct {
 
 // New returns a runtime that runs nothing yet.
 func New(cfg Config) *Runtime {
-	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}}
+	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}, workloads: map[string]*workload{}}
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -115,7 +116,9 @@ func (r *Runtime) answers() error {
 	return nil
 }
 
-// Apply takes the assignment; instances of another template are replaced.
+// Apply takes the assignment. It has the workload that it names from then on, with the
+// instances that are there; those of another template are replaced, MaxUnavailable at a
+// time.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	if err := r.answers(); err != nil {
 		return err
@@ -125,32 +128,25 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	key := cmp.Or(a.WorkloadKey, a.Deployment.Id)
 	d := r.deployments[a.Deployment.Id]
 	if d == nil {
 		d = &deployment{}
 		r.deployments[a.Deployment.Id] = d
 	}
+	if d.workload == nil || d.workload.key != key {
+		r.leave(d)
+		r.join(d, key)
+	} else if !d.same(a) {
+		d.workload.last(d)
+	}
 	d.assignment, d.removing = a, false
-	want := int(max(a.Deployment.Replicas, 0))
-	for g := range d.instances {
-		if i := &d.instances[g]; i.serial != 0 && (g >= want || i.hash != a.TemplateHash) {
-			r.stop(d, g)
-		}
-	}
-	if want < len(d.instances) {
-		d.instances = slices.Clip(d.instances[:want])
-	}
-	d.instances = slices.Grow(d.instances, want-len(d.instances))[:want]
-	for g := range d.instances {
-		if d.instances[g].serial == 0 {
-			r.start(d, g)
-		}
-	}
+	r.work(d.workload)
 	r.signal()
 	return nil
 }
 
-// Remove ends every instance.
+// Remove ends every instance, unless another deployment has them by now.
 func (r *Runtime) Remove(_ context.Context, id string) error {
 	if err := r.answers(); err != nil {
 		return err
@@ -165,80 +161,9 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 		return nil
 	}
 	d.removing = true
-	for g := range d.instances {
-		if d.instances[g].serial != 0 {
-			r.stop(d, g)
-		}
-	}
-	d.instances = nil
-	r.sweep(d)
+	r.work(d.workload)
 	r.signal()
 	return nil
-}
-
-func (r *Runtime) start(d *deployment, group int) {
-	if r.serial++; r.serial == 0 {
-		r.serial = 1
-	}
-	failures := 0
-	if r.cfg.Failures != nil {
-		failures = min(r.cfg.Failures(d.assignment.Deployment), Doomed)
-	}
-	d.instances[group] = instance{
-		id: ident.New("ins"), name: r.cfg.Region + "-" + d.assignment.Deployment.AppName + "-" + strconv.Itoa(group),
-		hash: d.assignment.TemplateHash, serial: r.serial, failures: int8(failures),
-		status: windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, startedAt: time.Now().UnixMilli(),
-	}
-	d.count++
-	d.view = nil
-	r.starts++
-	r.after(r.cfg.Start, event{deployment: d, group: int32(group), serial: r.serial, what: started})
-}
-
-func (r *Runtime) stop(d *deployment, group int) {
-	d.instances[group] = instance{}
-	d.count--
-	d.stopping++
-	d.view = nil
-	r.after(r.cfg.Stop, event{deployment: d, what: stopped})
-}
-
-// happen does what was due.
-func (r *Runtime) happen(e event) {
-	d := e.deployment
-	if e.what == stopped {
-		d.stopping--
-		r.sweep(d)
-		return
-	}
-	if int(e.group) >= len(d.instances) || d.instances[e.group].serial != e.serial {
-		return
-	}
-	i := &d.instances[e.group]
-	d.view = nil
-	if i.failures == 0 {
-		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
-		if r.cfg.Ready != nil {
-			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
-		}
-		return
-	}
-	i.status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
-	i.restarts++
-	if i.failures >= Doomed {
-		i.restarts = Doomed
-		return
-	}
-	i.failures--
-	r.after(r.cfg.Start, e)
-}
-
-// sweep forgets a deployment of which nothing is left.
-func (r *Runtime) sweep(d *deployment) {
-	id := d.assignment.Deployment.Id
-	if d.removing && d.stopping == 0 && d.count == 0 && r.deployments[id] == d {
-		delete(r.deployments, id)
-	}
 }
 
 // Observe lists what there is.
@@ -253,42 +178,17 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 		Deployments: make([]runtime.ObservedDeployment, 0, len(r.deployments)),
 	}
 	for id, d := range r.deployments {
-		if d.view == nil {
-			d.view = d.look()
-		}
-		out.Deployments = append(out.Deployments, runtime.ObservedDeployment{
+		seen := runtime.ObservedDeployment{
 			DeploymentID: id, Generation: d.assignment.Generation,
-			TemplateHash: d.assignment.TemplateHash, Removing: d.removing, Instances: d.view,
-		})
+			TemplateHash: d.assignment.TemplateHash, Removing: d.removing,
+		}
+		if d.has() {
+			seen.Instances = d.workload.look()
+		}
+		out.Deployments = append(out.Deployments, seen)
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	return out, nil
-}
-
-func (d *deployment) look() []runtime.Instance {
-	out := make([]runtime.Instance, 0, d.count)
-	for g := range d.instances {
-		i := &d.instances[g]
-		if i.serial == 0 {
-			continue
-		}
-		seen := runtime.Instance{
-			ID: i.id, Role: "main", Group: g, TemplateHash: i.hash, Status: i.status,
-			RuntimeName: i.name, Restarts: int(i.restarts), StartedAt: time.UnixMilli(i.startedAt),
-		}
-		switch i.status {
-		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
-			seen.ReadyAt, seen.Address = time.UnixMilli(i.readyAt), "127.0.0.1:1"
-		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
-			seen.Reason, seen.Message = runtime.ReasonExited, "exit code 1"
-			if i.failures >= Doomed {
-				seen.Reason, seen.Doomed = runtime.ReasonCrashLoop, true
-			}
-		default:
-		}
-		out = append(out, seen)
-	}
-	return out
 }
 
 // Changes is signalled after a change.
@@ -308,12 +208,12 @@ func (r *Runtime) Logs(_ context.Context, id string, _ int) ([]byte, error) {
 func (r *Runtime) Restart(_ context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d, i := r.find(id)
+	w, i := r.find(id)
 	if i == nil {
 		return runtime.ErrUnknownInstance
 	}
 	i.restarts++
-	d.view = nil
+	w.view = nil
 	r.signal()
 	return nil
 }
@@ -324,14 +224,14 @@ func (r *Runtime) Churn() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
-	for _, d := range r.deployments {
-		for g := range d.instances {
-			if i := &d.instances[g]; i.serial != 0 && i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
-				i.restarts++
+	for _, w := range r.workloads {
+		for g := range w.instances {
+			if w.instances[g].ready() {
+				w.instances[g].restarts++
 				n++
 			}
 		}
-		d.view = nil
+		w.view = nil
 	}
 	r.signal()
 	return n
@@ -342,22 +242,23 @@ func (r *Runtime) Crash(deploymentID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.deployments[deploymentID]
-	if d == nil || d.count == 0 {
+	if d == nil || !d.has() || d.workload.count == 0 {
 		return errors.New("nothing to crash")
 	}
-	g := slices.IndexFunc(d.instances, func(i instance) bool { return i.serial != 0 })
-	d.count--
-	r.start(d, g)
+	w := d.workload
+	g := slices.IndexFunc(w.instances, func(i instance) bool { return i.serial != 0 })
+	w.count--
+	r.start(w, g)
 	r.signal()
 	return nil
 }
 
 // find looks everywhere: nobody asks for single instances of large regions.
-func (r *Runtime) find(id string) (*deployment, *instance) {
-	for _, d := range r.deployments {
-		for g := range d.instances {
-			if i := &d.instances[g]; i.serial != 0 && i.id == id {
-				return d, i
+func (r *Runtime) find(id string) (*workload, *instance) {
+	for _, w := range r.workloads {
+		for g := range w.instances {
+			if i := &w.instances[g]; i.serial != 0 && i.id == id {
+				return w, i
 			}
 		}
 	}
@@ -389,7 +290,10 @@ func (r *Runtime) Running() map[string]int {
 	defer r.mu.Unlock()
 	out := make(map[string]int, len(r.deployments))
 	for id, d := range r.deployments {
-		out[id] = d.count + d.stopping
+		out[id] = 0
+		if d.has() {
+			out[id] = d.workload.count + d.workload.stopping
+		}
 	}
 	return out
 }
@@ -400,8 +304,11 @@ func (r *Runtime) Ready() map[string][]string {
 	defer r.mu.Unlock()
 	out := make(map[string][]string, len(r.deployments))
 	for id, d := range r.deployments {
-		for g := range d.instances {
-			if i := &d.instances[g]; i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+		if !d.has() {
+			continue
+		}
+		for g := range d.workload.instances {
+			if i := &d.workload.instances[g]; i.ready() {
 				out[id] = append(out[id], i.id)
 			}
 		}

@@ -16,12 +16,12 @@ const (
 // event is something due. Events of one time happen in the order that they were
 // made in, so that equal seeds give equal histories.
 type event struct {
-	at         int64 // unix ns
-	order      uint64
-	deployment *deployment
-	group      int32
-	serial     uint32
-	what       what
+	at       int64 // unix ns
+	order    uint64
+	workload *workload
+	group    int32
+	serial   uint32
+	what     what
 }
 
 // timeline holds what is due, earliest first, under its runtime's lock.
@@ -29,6 +29,8 @@ type timeline struct {
 	events []event
 	order  uint64
 	timer  *time.Timer
+	// doing: what is due is being done, and the timer is set when that is over.
+	doing bool
 }
 
 func (t *timeline) Len() int { return len(t.events) }
@@ -65,6 +67,7 @@ func (r *Runtime) after(draw func() time.Duration, e event) {
 	t.order++
 	heap.Push(t, e)
 	switch {
+	case t.doing:
 	case t.timer == nil:
 		t.timer = time.AfterFunc(delay, r.due)
 	case t.events[0] == e:
@@ -78,10 +81,11 @@ func (r *Runtime) due() {
 	defer r.mu.Unlock()
 	t := &r.timeline
 	now := time.Now().UnixNano()
+	t.doing = true
 	for len(t.events) > 0 && t.events[0].at <= now {
 		r.happen(heap.Pop(t).(event))
 	}
-	t.timer = nil
+	t.doing, t.timer = false, nil
 	if len(t.events) > 0 {
 		t.timer = time.AfterFunc(time.Duration(t.events[0].at-now), r.due)
 	}

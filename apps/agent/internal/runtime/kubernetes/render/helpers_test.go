@@ -52,6 +52,7 @@ func minimal() runtime.Assignment {
 // everything says all that a spec can, but for what excludes each other.
 func everything() runtime.Assignment {
 	a := minimal()
+	a.Deployment.MaxUnavailable = 2
 	a.Deployment.Spec = &windlassv1.DeploymentSpec{
 		Image: image, Command: []string{"vllm", "serve"}, Args: []string{"$(MODEL)", "--port=$(PORT)"},
 		Roles: []*windlassv1.RoleSpec{{

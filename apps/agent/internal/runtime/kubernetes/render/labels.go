@@ -39,6 +39,9 @@ const (
 	// LabelDeployment is the deployment that has the workload now. Pods lack it: a
 	// newer deployment may adopt them as they are.
 	LabelDeployment = Domain + "deployment"
+	// LabelMadeFor is, on pods alone, the deployment that they were made for. One that
+	// adopts them as they are leaves it: it is what their metrics are of.
+	LabelMadeFor = Domain + "made-for"
 	// LabelWorkload is the workload's key, and all that selectors go by.
 	LabelWorkload = Domain + "workload"
 )

@@ -286,6 +286,7 @@ func (r *rendering) podLabels() (map[string]string, error) {
 	for _, changing := range []string{LabelVersion, LabelDeployment, LabelPartOf} {
 		delete(l, changing)
 	}
+	l[LabelMadeFor] = r.d.GetId()
 	for _, k := range slices.Sorted(maps.Keys(r.spec.GetKubernetes().GetPodLabels())) {
 		v := r.spec.GetKubernetes().GetPodLabels()[k]
 		at := fmt.Sprintf("spec.kubernetes.pod_labels[%q]", k)

@@ -20,8 +20,8 @@ import (
 // person who looks at what was.
 const revisionHistory = 2
 
-// deployment is the workload. Its instances are replaced one at a time and in
-// place: one more would need a GPU that nobody has.
+// deployment is the workload. Its instances are replaced in place, as many at a time as
+// may be out of service: one more would need a GPU that nobody has.
 func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	pods, all := r.secretHashes(variables, pulls)
 	template, err := r.template(variables, pulls, pods)
@@ -43,7 +43,7 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 			WithSelector(r.selector()).
 			WithStrategy(appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
 				WithRollingUpdate(appsac.RollingUpdateDeployment().
-					WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt32(1)))).
+					WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(r.a.MaxUnavailable())))).
 			WithRevisionHistoryLimit(revisionHistory).
 			WithProgressDeadlineSeconds(int32(r.health.progressLimit)).
 			WithTemplate(template)), nil

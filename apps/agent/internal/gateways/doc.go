@@ -1,0 +1,30 @@
+// Package gateways tells the region's gateways what to serve, and the rest of the agent
+// what they do serve.
+//
+//	inbox    --routes-----.                  .--Watch-->  gateway
+//	                       >-- table -- hub <
+//	runtime  --instances--'                  '<-Report--  gateway
+//	                                    |
+//	           reconcile, runtime <--  is it served? does nobody send to it any more?
+//
+// The table is the newest state of each app: its route and the instances behind it. Each
+// state has a number, change, which only grows. The hub holds, for each gateway, the apps
+// that it has yet to be sent (a set, never a queue) and the change of each app that it
+// serves. All that is asked is answered by comparing the two:
+//
+//   - a route is served when each gateway that counts serves a change that is no older than
+//     the one with which the route came;
+//   - nobody sends to an instance any more when each gateway that counts serves, of every
+//     app, a change that is no older than the first without the instance as one to send
+//     new requests to, and tells of no request in flight there.
+//
+// A gateway counts from its Watch until it was away for Grace: it goes on serving what it
+// last had, and an agent that has just started does not yet know what that is. So it counts
+// across a restart of the agent, too, from a small file. One that said that it leaves
+// counts until its stream ends. Where no gateway counts, and none is expected, everything
+// is served and nobody sends: then the region has another way in, and the agent's own word
+// is enough.
+//
+// Every wait ends: a gateway that is silent loses its stream, and counts no more after
+// Grace; who waits for an instance sets a deadline.
+package gateways

@@ -1,0 +1,303 @@
+package gateways
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+const (
+	// Interval of heartbeats: a gateway finds within 15 s that its agent is gone, and
+	// costs two small messages in five.
+	Interval = 5 * time.Second
+	// silences in a row end a stream.
+	silences = 3
+	// Grace is how long a gateway that is away counts: longer than one takes to find that
+	// its stream is dead, and to come back.
+	Grace = 30 * time.Second
+	// Patience is how long a deployment that is to be removed waits for requests that are in
+	// flight, before its instances are told to stop. They have their grace after that.
+	Patience = 30 * time.Second
+)
+
+// Config of Gateways.
+type Config struct {
+	Inbox *inbox.Inbox
+	// Files keeps which gateways there are, under Name.
+	Files disk.Files
+	Name  string
+	// TableID is new with each start of the agent.
+	TableID string
+	// Expected is how many gateways must serve a route for the region to serve it.
+	Expected   int
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Gateways is safe for concurrent use.
+type Gateways struct {
+	cfg Config
+	// wake has Run look at who expires; progress is signalled when routed or released may
+	// say something else.
+	wake     chan struct{}
+	progress func()
+
+	mu   sync.Mutex
+	hub  *hub
+	kept []string // as the file has them
+	// since is when deployments began to leave.
+	since map[string]time.Time
+	// knows: what the table tells is all that there is. known is closed then. looked: the
+	// runtime was looked at.
+	knows, looked bool
+	known         chan struct{}
+	// capacity was told last with notes, as noted.
+	capacity, noted *agentv1.Capacity
+}
+
+// New counts the gateways that the file names.
+func New(cfg Config) (*Gateways, error) {
+	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("gateways: every field of Config but Expected is required")
+	}
+	if cfg.Expected < 0 || cfg.Expected > maxGateways {
+		return nil, fmt.Errorf("gateways: %d are expected: use 0 (none need to be there) to %d", cfg.Expected, maxGateways)
+	}
+	g := &Gateways{
+		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
+		since: map[string]time.Time{}, known: make(chan struct{}),
+	}
+	g.hub = newHub(newTable(g.assignment), cfg.Expected, Grace)
+	data, err := cfg.Files.Read(cfg.Name)
+	if err == nil {
+		err = json.Unmarshal(data, &g.kept)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read gateways %s: %w", cfg.Name, err)
+	}
+	g.hub.recall(g.kept, time.Now())
+	cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_agent_gateways_connected", Help: "Gateways with an open stream.",
+	}, func() float64 { return float64(g.connected()) }))
+	return g, nil
+}
+
+// OnProgress has f called, outside of all locks, when Routed, Leave or Released may say
+// something else than before. Call it before Run.
+func (g *Gateways) OnProgress(f func()) { g.progress = f }
+
+func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
+	item, _ := g.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
+	return item.GetDeployment()
+}
+
+// Route has gateways told of an app's route, which is stored.
+func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hub.touched(g.hub.route(r, epoch, generation))
+	g.learn()
+}
+
+// Held has gateways told of the previews of deployments of which the inbox holds something
+// new; keys of other kinds are none of its business.
+func (g *Gateways) Held(keys ...inbox.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range keys {
+		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
+			g.hub.touched(g.hub.hold(k.Name, g.assignment(k.Name)))
+		}
+	}
+	g.learn()
+}
+
+// See has gateways told of the instances. Its lists are never changed again.
+func (g *Gateways) See(seen runtime.Observation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.looked = true
+	g.hub.touched(g.hub.see(seen.Deployments))
+	for id := range g.since {
+		if !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id }) {
+			delete(g.since, id)
+			g.hub.touched(g.hub.stay(id))
+		}
+	}
+	g.learn()
+}
+
+// Learn looks whether the region's desired state is there.
+func (g *Gateways) Learn() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.learn()
+}
+
+// learn finds out, once, that the table is complete: all routes and previews of the inbox
+// are in it, and what runs. Called with mu held.
+func (g *Gateways) learn() {
+	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
+		return
+	}
+	for _, item := range g.cfg.Inbox.Items() {
+		if item.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
+			g.hub.touched(g.hub.hold(item.Key, item.GetDeployment()))
+		}
+		if r := item.GetRoutes(); r != nil && r.AppId == item.Key {
+			g.hub.touched(g.hub.route(r, item.Epoch, item.Generation))
+		}
+	}
+	g.knows = true
+	close(g.known)
+}
+
+// Routed tells why the region does not serve an app's route yet; "" when it does.
+func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hub.routed(appID, epoch, generation)
+}
+
+// Released tells whether no gateway sends to the instance any more, or has a request in
+// flight there.
+func (g *Gateways) Released(instanceID string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hub.released(instanceID)
+}
+
+// Leave has no new requests sent to a deployment that is to be removed. It tells why it
+// must not be removed yet, and how long that may go on; "" when it may be. seen is what
+// runs; nil: that is not known yet.
+func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.hub.gateways) == 0 {
+		return "", 0
+	}
+	now := time.Now()
+	if _, ok := g.since[deploymentID]; !ok {
+		g.since[deploymentID] = now
+		g.hub.touched(g.hub.leave(deploymentID))
+	}
+	left = g.since[deploymentID].Add(Patience).Sub(now)
+	switch {
+	case left <= 0:
+		return "", 0
+	case seen == nil:
+		return "waits until it is known what runs", left
+	}
+	for _, d := range seen.Deployments {
+		if d.DeploymentID != deploymentID {
+			continue
+		}
+		for n := range d.Instances {
+			if id := d.Instances[n].ID; !g.hub.released(id) {
+				return fmt.Sprintf("waits for the gateways to be done with instance %s, %s at most", id, Patience), left
+			}
+		}
+	}
+	return "", 0
+}
+
+// Stay takes Leave back: the deployment is wanted after all.
+func (g *Gateways) Stay(deploymentID string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.since, deploymentID)
+	g.hub.touched(g.hub.stay(deploymentID))
+}
+
+// Annotate adds what people should know of the gateways to what the region tells of
+// itself. The same argument gives the same answer while nothing changed.
+func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	notes := g.hub.notes()
+	if c == nil || len(notes) == 0 {
+		return c
+	}
+	all := slices.Concat(c.Notes, notes)
+	if g.capacity != c || !slices.Equal(g.noted.GetNotes(), all) {
+		g.capacity, g.noted = c, proto.CloneOf(c)
+		g.noted.Notes = all
+	}
+	return g.noted
+}
+
+func (g *Gateways) connected() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, one := range g.hub.gateways {
+		if one.stream != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Run counts gateways out, and keeps which there are, until ctx ends.
+func (g *Gateways) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake:
+		case <-timer.C:
+		}
+		g.mu.Lock()
+		expired, next := g.hub.expire(time.Now())
+		g.mu.Unlock()
+		for _, id := range expired {
+			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)
+		}
+		if err := g.keep(); err != nil {
+			g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent will not wait for them", "error", err)
+		}
+		if len(expired) > 0 {
+			g.progress()
+		}
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(time.Until(next), time.Millisecond))
+		}
+	}
+}
+
+// keep writes the file when other gateways count than it has. It is Run's.
+func (g *Gateways) keep() error {
+	g.mu.Lock()
+	ids := g.hub.known()
+	g.mu.Unlock()
+	if slices.Equal(ids, g.kept) {
+		return nil
+	}
+	data, err := json.Marshal(append([]string{}, ids...))
+	if err != nil {
+		return err
+	}
+	if err := g.cfg.Files.Replace(g.cfg.Name, data); err != nil {
+		return err
+	}
+	g.kept = ids
+	return nil
+}

@@ -1,0 +1,337 @@
+package gateways
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// hub knows, of each gateway, what it has yet to be sent and what it serves. It is pure,
+// and not safe for concurrent use.
+type hub struct {
+	*table
+	grace time.Duration
+	// expected is how many gateways must serve a route for the region to serve it.
+	expected int
+	gateways map[string]*gateway
+	streams  int64
+}
+
+// gateway is one that counts.
+type gateway struct {
+	id string
+	// stream is the Watch that is open, 0 when none is; since when it is, or is not.
+	stream int64
+	since  time.Time
+	// heard is when it last said anything.
+	heard time.Time
+	// leaving: it takes no new requests.
+	leaving bool
+
+	// begun: its stream is past Begin. have is what it held before that, until it tells
+	// how it serves that.
+	begun bool
+	have  map[string]version
+	// same: have is of this table.
+	same bool
+	// dirty are apps that it has not been sent as they are; poke tells that there are some.
+	dirty map[string]bool
+	poke  chan struct{}
+	// holds are the apps that it was sent, or had. served is the change of each that it
+	// serves.
+	holds  map[string]bool
+	served map[string]int64
+	// busy is how many requests it has in flight where it sends no more; ejected are those
+	// that it sends nothing for what it saw.
+	busy    map[string]int32
+	ejected map[string]string
+}
+
+type version struct{ epoch, generation, change int64 }
+
+func newHub(t *table, expected int, grace time.Duration) *hub {
+	return &hub{table: t, expected: expected, grace: grace, gateways: map[string]*gateway{}}
+}
+
+// recall counts gateways that an agent before this one knew, until they come back or were
+// away for the grace.
+func (h *hub) recall(ids []string, now time.Time) {
+	for _, id := range ids {
+		h.gateways[id] = &gateway{id: id, since: now}
+	}
+}
+
+// open counts a gateway from now on. have is what it holds already; same, that it is of
+// this table.
+func (h *hub) open(id string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
+	if old := h.gateways[id]; old != nil && old.poke != nil {
+		signal(old.poke) // its stream finds that it is not the one that is open
+	}
+	h.streams++
+	g := &gateway{
+		id: id, stream: h.streams, since: now, heard: now, same: same,
+		have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
+		holds: map[string]bool{}, served: map[string]int64{},
+	}
+	for _, v := range have {
+		g.have[v.AppId] = version{v.Epoch, v.Generation, v.Change}
+		g.holds[v.AppId] = true
+	}
+	h.gateways[id] = g
+	return g
+}
+
+// begin has the gateway sent all that it does not have.
+func (h *hub) begin(g *gateway, now time.Time) {
+	g.begun, g.heard = true, now
+	for id, a := range h.apps {
+		had, holds := g.have[id]
+		at := version{a.told.Epoch, a.told.Generation, a.told.Change}
+		if a.gone() && !holds || g.same && had == at {
+			continue
+		}
+		g.dirty[id] = true
+	}
+	for id := range g.have {
+		if h.apps[id] == nil {
+			g.dirty[id] = true
+		}
+	}
+	signal(g.poke)
+}
+
+// touched has the apps sent to every gateway.
+func (h *hub) touched(apps []string) {
+	if len(h.gateways) == 0 {
+		h.tidy()
+	}
+	for _, g := range h.gateways {
+		if !g.begun || len(apps) == 0 {
+			continue
+		}
+		for _, id := range apps {
+			g.dirty[id] = true
+		}
+		signal(g.poke)
+	}
+}
+
+// take is what the gateway is to be sent now, each app as it is by now.
+func (h *hub) take(g *gateway) []*gatewayv1.AppRoutes {
+	out := make([]*gatewayv1.AppRoutes, 0, len(g.dirty))
+	for _, id := range slices.Sorted(maps.Keys(g.dirty)) {
+		a := h.apps[id]
+		switch {
+		case a != nil && a.gone() && !g.holds[id]:
+			continue
+		case a != nil:
+			out = append(out, a.told)
+		default:
+			h.change++
+			out = append(out, &gatewayv1.AppRoutes{AppId: id, Change: h.change})
+		}
+		g.holds[id] = true
+	}
+	clear(g.dirty)
+	return out
+}
+
+// close notes that a stream has ended.
+func (h *hub) close(g *gateway, now time.Time) {
+	if h.gateways[g.id] != g {
+		return
+	}
+	if g.leaving {
+		delete(h.gateways, g.id)
+		return
+	}
+	g.stream, g.since, g.begun, g.poke = 0, now, false, nil
+}
+
+// heed takes a report; false: there is no stream of that gateway.
+func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
+	g := h.gateways[r.GatewayId]
+	if g == nil || g.stream == 0 || !g.begun {
+		return false
+	}
+	g.heard, g.leaving = now, g.leaving || r.Leaving
+	for _, s := range r.Served {
+		// What nobody was sent was not served.
+		g.served[s.AppId] = max(g.served[s.AppId], min(s.InstancesChange, h.change))
+		delete(g.have, s.AppId)
+	}
+	g.busy, g.ejected = map[string]int32{}, map[string]string{}
+	for _, in := range r.Instances {
+		if in.InFlight > 0 {
+			g.busy[in.InstanceId] = in.InFlight
+		}
+		if in.Ejected {
+			g.ejected[in.InstanceId] = in.Reason
+		}
+	}
+	h.tidy()
+	return true
+}
+
+// tidy forgets what every gateway is past.
+func (h *hub) tidy() {
+	for _, g := range h.gateways {
+		if len(g.have) > 0 || g.stream == 0 {
+			return // nobody knows what it serves
+		}
+	}
+	for instance, apps := range h.closed {
+		for id, change := range apps {
+			if h.everybodyServes(id, change) {
+				h.past(instance, id)
+			}
+		}
+	}
+	for id := range h.removed {
+		if !h.everybodyServes(id, h.apps[id].told.Change) {
+			continue
+		}
+		h.forget(id)
+		for _, g := range h.gateways {
+			delete(g.holds, id)
+			delete(g.served, id)
+		}
+	}
+}
+
+func (h *hub) everybodyServes(appID string, change int64) bool {
+	for _, g := range h.gateways {
+		if g.holds[appID] && g.served[appID] < change || g.dirty[appID] && !g.holds[appID] {
+			return false
+		}
+	}
+	return true
+}
+
+// expire counts no more who was away for the grace. It returns those, and when to look
+// again; zero: never.
+func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
+	for id, g := range h.gateways {
+		if g.stream != 0 {
+			continue
+		}
+		end := g.since.Add(h.grace)
+		switch {
+		case !now.Before(end):
+			delete(h.gateways, id)
+			expired = append(expired, id)
+		case next.IsZero() || end.Before(next):
+			next = end
+		}
+	}
+	if len(expired) > 0 {
+		h.tidy()
+	}
+	slices.Sort(expired)
+	return expired, next
+}
+
+// routed tells why an app's route, which the table was given, is not served yet; "" when it
+// is. A route that is newer than the one asked for answers for it.
+func (h *hub) routed(appID string, epoch, generation int64) (why string) {
+	a := h.apps[appID]
+	if a == nil {
+		return "" // it was taken out, and everybody serves that
+	}
+	// Without a route there was none to take out: the app is there for its previews.
+	if a.routes != nil && (a.told.Epoch < epoch || a.told.Epoch == epoch && a.told.Generation < generation) {
+		return "the table of routes does not have it yet"
+	}
+	serving := 0
+	var behind []string
+	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
+		g := h.gateways[id]
+		_, untold := g.have[appID]
+		switch {
+		case !untold && g.begun && (g.served[appID] >= a.routed || a.gone() && !g.holds[appID]):
+			if g.stream != 0 && !g.leaving {
+				serving++
+			}
+		case g.stream == 0:
+			behind = append(behind, fmt.Sprintf("%s, which is away", id))
+		case !g.leaving:
+			behind = append(behind, id)
+		}
+	}
+	switch {
+	case len(behind) > 0:
+		return fmt.Sprintf("waits for gateway %s to serve it", list(behind))
+	case serving < h.expected:
+		return fmt.Sprintf("%d of %d expected gateways serve it", serving, h.expected)
+	}
+	return ""
+}
+
+// released tells whether nobody sends to the instance any more, or has anything in flight
+// there.
+func (h *hub) released(instanceID string) bool {
+	if len(h.gateways) == 0 {
+		return true
+	}
+	if h.opened[instanceID] > 0 {
+		return false
+	}
+	for _, g := range h.gateways {
+		if g.stream == 0 || !g.begun || len(g.have) > 0 || g.busy[instanceID] > 0 {
+			return false
+		}
+		for id, change := range h.closed[instanceID] {
+			if g.holds[id] && g.served[id] < change {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// notes say what people should know of the gateways.
+func (h *hub) notes() []string {
+	connected := 0
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
+		g := h.gateways[id]
+		switch {
+		case g.stream == 0:
+			out = append(out, fmt.Sprintf("gateway %s is away: it counts no more %s after it went, at %s", id, h.grace, g.since.UTC().Format(time.TimeOnly)))
+		case !g.leaving:
+			connected++
+		}
+	}
+	if connected < h.expected {
+		out = append(out, fmt.Sprintf("%d of %d expected gateways are connected: new routes wait", connected, h.expected))
+	}
+	return out
+}
+
+// known are the gateways that count.
+func (h *hub) known() []string { return slices.Sorted(maps.Keys(h.gateways)) }
+
+// list names a few of them.
+func list(names []string) string {
+	const few = 3
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// silent tells that a gateway has said nothing for too long since its Begin.
+func (g *gateway) silent(now time.Time, longest time.Duration) bool {
+	return g.begun && now.Sub(g.heard) > longest
+}

@@ -1,0 +1,296 @@
+package gateways
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// peer is a gateway as it is, whatever the hub believes.
+type peer struct {
+	id string
+	// stream is nil while it is away; since when it is.
+	stream *gateway
+	since  time.Time
+	begun  bool
+	// sent is on its way, served what it decides by.
+	sent   []*gatewayv1.AppRoutes
+	served map[string]*gatewayv1.AppRoutes
+	// table that served is of.
+	table int
+	// told are the apps that the hub was told of since Begin.
+	told map[string]int64
+	// flight are requests that it has, by instance.
+	flight map[string]int32
+}
+
+func (p *peer) sendsTo(instance string) bool {
+	for _, a := range p.served {
+		if openIn(a)[instance] {
+			return true
+		}
+	}
+	return p.flight[instance] > 0
+}
+
+// model is a region of two apps, three deployments and some gateways.
+type model struct {
+	t     *rapid.T
+	now   time.Time
+	h     *hub
+	table int
+	peers []*peer
+	lists map[string][]runtime.Instance
+	gens  map[string]int64
+	made  int
+}
+
+func (m *model) fresh() {
+	known := []string{}
+	if m.h != nil {
+		known = m.h.known()
+	}
+	m.table++
+	m.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
+	m.h.recall(known, m.now)
+}
+
+func (m *model) observe() {
+	var seen []runtime.ObservedDeployment
+	for _, id := range []string{"dep_1", "dep_2", "dep_3"} {
+		seen = append(seen, runtime.ObservedDeployment{DeploymentID: id, Instances: slices.Clone(m.lists[id])})
+	}
+	m.h.touched(m.h.see(seen))
+}
+
+func (m *model) route(app string) {
+	m.gens[app]++
+	r := &agentv1.Routes{AppId: app}
+	if rapid.IntRange(0, 3).Draw(m.t, "targets") > 0 {
+		r.Hosts = []string{app + ".test"}
+		for _, id := range []string{"dep_1", "dep_2", "dep_3"} {
+			if rapid.Bool().Draw(m.t, "target "+id) {
+				r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: id, Weight: 1})
+			}
+		}
+	}
+	m.h.touched(m.h.route(r, 1, m.gens[app]))
+}
+
+// hold has a deployment of an app assigned, with a preview or without, or deleted.
+func (m *model) hold(app string) {
+	id := rapid.SampledFrom([]string{"dep_1", "dep_2", "dep_3"}).Draw(m.t, "deployment")
+	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_DELETE}
+	if rapid.Bool().Draw(m.t, "apply") {
+		state = &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{Id: id, AppId: app, PreviewHost: id + ".test"}}
+	}
+	m.h.touched(m.h.hold(id, state))
+}
+
+func (m *model) watch(p *peer) {
+	if p.stream != nil {
+		return
+	}
+	var have []*gatewayv1.AppVersion
+	for id, a := range p.served {
+		have = append(have, &gatewayv1.AppVersion{AppId: id, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change})
+	}
+	p.stream, p.begun, p.sent, p.told = m.h.open(p.id, have, p.table == m.table, m.now), false, nil, map[string]int64{}
+}
+
+func (m *model) leave(p *peer) {
+	if p.stream != nil {
+		m.h.close(p.stream, m.now)
+		p.stream, p.since = nil, m.now
+	}
+}
+
+// receive takes what the hub has for the gateway, and applies some of it.
+func (m *model) receive(p *peer) {
+	if p.stream == nil {
+		return
+	}
+	if !p.begun {
+		m.h.begin(p.stream, m.now)
+		p.begun, p.table = true, m.table
+	}
+	p.sent = append(p.sent, m.h.take(p.stream)...)
+	n := rapid.IntRange(0, len(p.sent)).Draw(m.t, "applied")
+	for _, a := range p.sent[:n] {
+		p.served[a.AppId] = a
+		p.told[a.AppId] = 0
+	}
+	p.sent = p.sent[n:]
+}
+
+func (m *model) report(p *peer) {
+	if p.stream == nil || !p.begun {
+		return
+	}
+	waiting := map[string]bool{}
+	for _, a := range p.sent {
+		waiting[a.AppId] = true
+	}
+	req := &gatewayv1.ReportRequest{GatewayId: p.id}
+	for id, a := range p.served {
+		// What was kept from another table is not of this one until it was sent again.
+		_, fresh := p.told[id]
+		if fresh || p.stream.same && !waiting[id] {
+			req.Served = append(req.Served, &gatewayv1.Served{AppId: id, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change})
+		}
+	}
+	open := map[string]bool{}
+	for _, a := range p.served {
+		for id := range openIn(a) {
+			open[id] = true
+		}
+	}
+	for id, n := range p.flight {
+		if !open[id] && n > 0 {
+			req.Instances = append(req.Instances, &gatewayv1.InstanceHealth{InstanceId: id, InFlight: n})
+		}
+	}
+	if !m.h.heed(req, m.now) {
+		m.t.Fatalf("the report of a gateway with a stream was refused")
+	}
+}
+
+// requests go wherever the gateway may send them; others end.
+func (m *model) requests(p *peer) {
+	for _, list := range m.lists {
+		for _, in := range list {
+			open := false
+			for _, a := range p.served {
+				open = open || openIn(a)[in.ID]
+			}
+			if rapid.Bool().Draw(m.t, "request") {
+				if open {
+					p.flight[in.ID]++
+				} else {
+					delete(p.flight, in.ID)
+				}
+			}
+		}
+	}
+}
+
+func (m *model) instances() {
+	id := rapid.SampledFrom([]string{"dep_1", "dep_2", "dep_3"}).Draw(m.t, "deployment")
+	list := slices.Clone(m.lists[id])
+	ready, draining := windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+	switch n := rapid.IntRange(0, 2).Draw(m.t, "change"); {
+	case n == 0 && len(list) < 3:
+		m.made++
+		list = append(list, runtime.Instance{ID: fmt.Sprintf("ins_%d", m.made), Address: fmt.Sprintf("127.0.0.1:%d", 1000+m.made), Status: ready})
+	case n == 1 && len(list) > 0:
+		list[0].Status = draining
+	case n == 2 && len(list) > 0 && list[0].Status == draining && m.h.released(list[0].ID):
+		m.requireNobodySends(list[0].ID)
+		list = list[1:]
+	}
+	m.lists[id] = list
+	m.observe()
+}
+
+func (m *model) requireNobodySends(instance string) {
+	for _, p := range m.peers {
+		away := p.stream == nil && !m.now.Before(p.since.Add(Grace))
+		if !away && p.sendsTo(instance) {
+			m.t.Fatalf("%s would be stopped while %s sends to it", instance, p.id)
+		}
+	}
+}
+
+func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := &model{t: t, now: time.Unix(1_800_000_000, 0), lists: map[string][]runtime.Instance{}, gens: map[string]int64{}}
+		m.fresh()
+		for n := range 3 {
+			m.peers = append(m.peers, &peer{
+				id: fmt.Sprintf("gateway-%d", n), since: m.now.Add(-time.Hour),
+				served: map[string]*gatewayv1.AppRoutes{}, flight: map[string]int32{},
+			})
+		}
+		pick := func() *peer { return rapid.SampledFrom(m.peers).Draw(t, "gateway") }
+		t.Repeat(map[string]func(*rapid.T){
+			"route":    func(*rapid.T) { m.route(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
+			"preview":  func(*rapid.T) { m.hold(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
+			"instance": func(*rapid.T) { m.instances() },
+			"watch":    func(*rapid.T) { m.watch(pick()) },
+			"receive":  func(*rapid.T) { m.receive(pick()) },
+			"report":   func(*rapid.T) { m.report(pick()) },
+			"requests": func(*rapid.T) { m.requests(pick()) },
+			"break":    func(*rapid.T) { m.leave(pick()) },
+			"time": func(*rapid.T) {
+				m.now = m.now.Add(10 * time.Second)
+				m.h.expire(m.now)
+			},
+			"restart of the agent": func(*rapid.T) {
+				for _, p := range m.peers {
+					m.leave(p)
+				}
+				old := m.h.apps
+				m.fresh()
+				for id, a := range old {
+					for deployment, p := range a.previews {
+						m.h.hold(deployment, &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{AppId: id, PreviewHost: p.host}})
+					}
+					if a.routes != nil {
+						m.h.route(a.routes, a.told.Epoch, a.told.Generation)
+					}
+				}
+				m.observe()
+			},
+			"": func(*rapid.T) {
+				for _, list := range m.lists {
+					for _, in := range list {
+						if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && m.h.released(in.ID) {
+							m.requireNobodySends(in.ID)
+						}
+					}
+				}
+			},
+		})
+
+		// Every wait ends once all report.
+		for _, p := range m.peers {
+			m.watch(p)
+			for range 2 {
+				if m.receive(p); len(p.sent) > 0 {
+					for _, a := range p.sent {
+						p.served[a.AppId], p.told[a.AppId] = a, 0
+					}
+					p.sent = nil
+				}
+			}
+			for id := range p.flight {
+				delete(p.flight, id)
+			}
+			m.report(p)
+		}
+		for app, generation := range m.gens {
+			if why := m.h.routed(app, 1, generation); why != "" {
+				t.Fatalf("%s is not served: %s", app, why)
+			}
+		}
+		for _, list := range m.lists {
+			for _, in := range list {
+				if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && !m.h.released(in.ID) {
+					t.Fatalf("%s is never released", in.ID)
+				}
+			}
+		}
+		if len(m.h.closed) > 0 && !slices.ContainsFunc(m.peers, func(p *peer) bool { return len(p.stream.have) > 0 }) {
+			t.Fatalf("what everybody is past is kept: %v", m.h.closed)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// maxGateways of a region: a mistake in a loop must not take the agent's memory.
+	maxGateways = 1000
+	// maxFrame is what a frame of several apps is kept below.
+	maxFrame = 1 << 20
+	// maxReport is a report of 100,000 apps.
+	maxReport = 32 << 20
+)
+
+// Handler serves RouteService.
+func (g *Gateways) Handler(cfg rpc.Config) (path string, handler http.Handler) {
+	cfg.ReadMaxBytes = maxReport
+	path, handler = gatewayv1connect.NewRouteServiceHandler(g, rpc.HandlerOptions(cfg)...)
+	return path, rpc.WithWriteDeadline(handler)
+}
+
+// MaxRequestBytes is what one request may have.
+const MaxRequestBytes = 2 * maxReport
+
+// Watch implements RouteService. A frame comes at least every two intervals: half of what
+// a gateway waits for.
+func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
+	one, err := g.open(req)
+	if err != nil {
+		return err
+	}
+	log := g.cfg.Log.With("gateway", req.GatewayId, "version", req.Version)
+	log.InfoContext(ctx, "a gateway has come", "holds", len(req.Have))
+	defer func() {
+		g.mu.Lock()
+		left := one.leaving
+		g.hub.close(one, time.Now())
+		g.mu.Unlock()
+		signal(g.wake)
+		g.progress()
+		log.InfoContext(ctx, "a gateway's stream has ended", "left", left)
+	}()
+	send := func(frames ...*gatewayv1.WatchResponse) error {
+		for _, frame := range frames {
+			// One that takes nothing must not count as one that is there.
+			rpc.SetWriteDeadline(ctx, time.Now().Add(silences*Interval))
+			if err := stream.Send(frame); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := send(heartbeat()); err != nil {
+		return err
+	}
+	beat := time.NewTicker(Interval)
+	defer beat.Stop()
+	known := g.known
+	for quiet := true; ; {
+		var frames []*gatewayv1.WatchResponse
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-known:
+			known, quiet = nil, false
+			frames = g.whole(one)
+		case <-one.poke:
+			frames, err = g.news(one)
+			quiet = quiet && len(frames) == 0
+		case <-beat.C:
+			g.Learn()
+			if err = g.stillThere(one); quiet {
+				frames = []*gatewayv1.WatchResponse{heartbeat()}
+			}
+			quiet = true
+		}
+		if err != nil {
+			return err
+		}
+		if err := send(frames...); err != nil {
+			return err
+		}
+	}
+}
+
+func heartbeat() *gatewayv1.WatchResponse {
+	return &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(Interval)}}}
+}
+
+func (g *Gateways) open(req *gatewayv1.WatchRequest) (*gateway, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hub.gateways[req.GatewayId] == nil && len(g.hub.gateways) >= maxGateways {
+		return nil, rpc.Error(connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "gateway_id",
+			fmt.Sprintf("%d gateways are here already; a gateway keeps its gateway_id for as long as its process lives", maxGateways))
+	}
+	defer signal(g.wake)
+	return g.hub.open(req.GatewayId, req.Have, req.TableId == g.cfg.TableID, time.Now()), nil
+}
+
+// whole is all that the gateway does not have, from Begin to End.
+func (g *Gateways) whole(one *gateway) []*gatewayv1.WatchResponse {
+	g.mu.Lock()
+	g.hub.begin(one, time.Now())
+	apps := g.hub.take(one)
+	g.mu.Unlock()
+	out := []*gatewayv1.WatchResponse{{Frame: &gatewayv1.WatchResponse_Begin{Begin: &gatewayv1.Begin{TableId: g.cfg.TableID}}}}
+	out = append(out, framed(apps)...)
+	return append(out, &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_End{End: &gatewayv1.End{}}})
+}
+
+func (g *Gateways) news(one *gateway) ([]*gatewayv1.WatchResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hub.gateways[one.id] != one {
+		return nil, rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gateway_id",
+			"another stream of this gateway took the place of this one; each process needs a gateway_id of its own")
+	}
+	return framed(g.hub.take(one)), nil
+}
+
+// framed packs apps into frames.
+func framed(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
+	var out []*gatewayv1.WatchResponse
+	var frame []*gatewayv1.AppRoutes
+	size := 0
+	flush := func() {
+		if len(frame) > 0 {
+			out = append(out, &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Apps{Apps: &gatewayv1.Apps{Apps: frame}}})
+		}
+		frame, size = nil, 0
+	}
+	for _, a := range apps {
+		n := proto.Size(a)
+		if size+n > maxFrame {
+			flush()
+		}
+		frame, size = append(frame, a), size+n
+	}
+	flush()
+	return out
+}
+
+func (g *Gateways) stillThere(one *gateway) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if one.silent(time.Now(), silences*Interval) {
+		return rpc.Error(connect.CodeDeadlineExceeded, windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED, "gateway_id",
+			fmt.Sprintf("this gateway did not report for %s: it is to report every %s", silences*Interval, Interval))
+	}
+	return nil
+}
+
+// Report implements RouteService.
+func (g *Gateways) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+	ok := req.TableId == g.cfg.TableID
+	if ok {
+		g.mu.Lock()
+		ok = g.hub.heed(req, time.Now())
+		g.mu.Unlock()
+	}
+	if !ok {
+		return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "table_id",
+			"there is no stream of this gateway with this table: watch again")
+	}
+	g.progress()
+	return &gatewayv1.ReportResponse{}, nil
+}

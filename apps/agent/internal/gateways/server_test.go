@@ -1,0 +1,296 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// region is Gateways on a unix socket, with what they learn from.
+type region struct {
+	*Gateways
+	files    disk.Files
+	inbox    *inbox.Inbox
+	progress chan struct{}
+	client   gatewayv1connect.RouteServiceClient
+}
+
+func startRegion(t *testing.T, files disk.Files, expected int) *region {
+	t.Helper()
+	in, err := inbox.OpenMemory(inbox.NewMemory())
+	require.NoError(t, err)
+	r := &region{files: files, inbox: in, progress: make(chan struct{}, 1)}
+	r.Gateways, err = New(Config{
+		Inbox: in, Files: files, Name: "gateways.json", TableID: "tbl_" + t.Name(), Expected: expected,
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	r.OnProgress(func() { signal(r.progress) })
+
+	// A socket's path is short, and a test's directory is not.
+	dir := t.TempDir()
+	t.Chdir(dir)
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", "gateway.sock")
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(r.Handler(rpc.Config{}))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 2)
+	go func() { done <- rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: mux}), listener, 5*time.Second) }()
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	})
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, "gateway.sock"))
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	r.client = gatewayv1connect.NewRouteServiceClient(&http.Client{Transport: transport}, "http://agent")
+	return r
+}
+
+// hold is a whole snapshot of one deployment, ready on one instance, and a route to it.
+func (r *region) hold(t *testing.T) *agentv1.Routes {
+	t.Helper()
+	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_2", Weight: 100, WorkloadKey: "dep_1"}}}
+	items := []*agentv1.Item{
+		{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_2", Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: "dep_1",
+			Deployment: &agentv1.Deployment{Id: "dep_2", AppName: "chat", Version: 2},
+		}}},
+		{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: 4, Content: &agentv1.Item_Routes{Routes: route}},
+	}
+	_, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
+	require.NoError(t, err)
+	r.see(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	return route
+}
+
+func (r *region) see(status windlassv1.InstanceStatus) {
+	r.See(runtime.Observation{Deployments: []runtime.ObservedDeployment{{DeploymentID: "dep_2", Instances: []runtime.Instance{
+		{ID: "ins_1", Address: "127.0.0.1:4000", Status: status},
+	}}}})
+}
+
+// watcher is a stream whose heartbeats are skipped.
+type watcher struct {
+	*connect.ServerStreamForClient[gatewayv1.WatchResponse]
+	t *testing.T
+}
+
+func (r *region) watch(t *testing.T, req *gatewayv1.WatchRequest) watcher {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	stream, err := r.client.Watch(ctx, req)
+	require.NoError(t, err)
+	require.True(t, stream.Receive(), stream.Err())
+	require.Equal(t, Interval, stream.Msg().GetHeartbeat().GetInterval().AsDuration(), "the first frame comes at once")
+	return watcher{stream, t}
+}
+
+func (w watcher) next() *gatewayv1.WatchResponse {
+	w.t.Helper()
+	for w.Receive() {
+		if w.Msg().GetHeartbeat() == nil {
+			return w.Msg()
+		}
+	}
+	require.NoError(w.t, w.Err())
+	require.Fail(w.t, "the stream has ended")
+	return nil
+}
+
+// table is all that comes from Begin to End.
+func (w watcher) table() (id string, apps []*gatewayv1.AppRoutes) {
+	w.t.Helper()
+	begin := w.next().GetBegin()
+	require.NotNil(w.t, begin)
+	for {
+		frame := w.next()
+		if frame.GetEnd() != nil {
+			return begin.TableId, apps
+		}
+		apps = append(apps, frame.GetApps().GetApps()...)
+	}
+}
+
+func (r *region) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, instances ...*gatewayv1.InstanceHealth) {
+	t.Helper()
+	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: id, TableId: table, Instances: instances, Served: []*gatewayv1.Served{
+		{AppId: a.AppId, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change},
+	}})
+	require.NoError(t, err)
+}
+
+const first = "gateway-0001"
+
+func TestAGatewayIsToldOfRoutesAndInstancesAndItsWordCounts(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, Have: []*gatewayv1.AppVersion{{AppId: "app_gone", Change: 7}}})
+	route := r.hold(t)
+	table, apps := w.table()
+	require.Len(t, apps, 2)
+	chat := apps[0]
+	require.Equal(t, []any{"app_1", "chat", int64(4), "chat.test"}, []any{chat.AppId, chat.AppName, chat.Generation, chat.Hosts[0]})
+	require.Equal(t, "dep_1", chat.Targets[0].WorkloadKey)
+	require.Equal(t, int32(2), chat.Targets[0].Version)
+	require.Equal(t, "127.0.0.1:4000", chat.Targets[0].Instances[0].Address)
+	require.Equal(t, gatewayv1.Instance_STATE_READY, chat.Targets[0].Instances[0].State)
+	require.Equal(t, "app_gone", apps[1].AppId, "what the region does not route is taken out by a message")
+	require.Empty(t, apps[1].Hosts)
+
+	require.Equal(t, "waits for gateway "+first+" to serve it", r.Routed("app_1", 0, 4))
+	r.report(t, first, table, chat)
+	<-r.progress
+	require.Empty(t, r.Routed("app_1", 0, 4))
+	require.False(t, r.Released("ins_1"), "it tells of another app yet")
+	r.report(t, first, table, apps[1])
+	require.False(t, r.Released("ins_1"), "it gets requests")
+
+	r.see(windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING)
+	drained := w.next().GetApps().GetApps()[0]
+	require.Equal(t, gatewayv1.Instance_STATE_DRAINING, drained.Targets[0].Instances[0].State)
+	require.Greater(t, drained.Change, chat.Change)
+	require.False(t, r.Released("ins_1"))
+	r.report(t, first, table, drained, &gatewayv1.InstanceHealth{InstanceId: "ins_1", InFlight: 1})
+	require.False(t, r.Released("ins_1"), "a request is in flight")
+	r.report(t, first, table, drained)
+	require.True(t, r.Released("ins_1"))
+
+	r.Route(&agentv1.Routes{AppId: "app_1"}, 0, 5)
+	gone := w.next().GetApps().GetApps()[0]
+	require.Empty(t, gone.Hosts)
+	require.NotEmpty(t, r.Routed("app_1", 0, 5))
+	r.report(t, first, table, gone)
+	require.Empty(t, r.Routed("app_1", 0, 5))
+	r.Route(route, 0, 6)
+	require.Equal(t, int64(6), w.next().GetApps().GetApps()[0].Generation)
+}
+
+func TestWhatAGatewayHasIsNotSentAgain(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	r.hold(t)
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
+	table, apps := w.table()
+	have := []*gatewayv1.AppVersion{{AppId: "app_1", Generation: 4, Change: apps[0].Change}}
+	again := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, TableId: table, Have: have})
+	for w.Receive() {
+	}
+	require.Equal(t, connect.CodeAborted, connect.CodeOf(w.Err()), "one stream per gateway")
+	_, apps = again.table()
+	require.Empty(t, apps)
+	other := r.watch(t, &gatewayv1.WatchRequest{GatewayId: "gateway-0002", TableId: "tbl_other", Have: have})
+	_, apps = other.table()
+	require.Len(t, apps, 1, "changes compare within one table")
+	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
+}
+
+func TestAReportWithoutItsStreamIsRefused(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: "tbl_" + t.Name()})
+	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err))
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(err))
+	_, err = r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: "x", TableId: "t"})
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, rpc.ReasonOf(err))
+}
+
+func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 2)
+	r.hold(t)
+	require.Equal(t, "0 of 2 expected gateways serve it", r.Routed("app_1", 0, 4))
+	for n := range 2 {
+		id := fmt.Sprintf("gateway-%04d", n)
+		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: id})
+		table, apps := w.table()
+		r.report(t, id, table, apps[0])
+	}
+	require.Empty(t, r.Routed("app_1", 0, 4))
+	c := &agentv1.Capacity{Notes: []string{"cgroup limits: not permitted"}}
+	require.Equal(t, c, r.Annotate(c))
+
+	short := startRegion(t, disk.NewMemory(), 1)
+	noted := short.Annotate(c)
+	require.Equal(t, []string{"cgroup limits: not permitted", "0 of 1 expected gateways are connected: new routes wait"}, noted.Notes)
+	require.Same(t, noted, short.Annotate(c), "what did not change is the same")
+}
+
+func TestAGatewayCountsAcrossARestartOfTheAgentUnlessItLeft(t *testing.T) {
+	files := disk.NewMemory()
+	require.NoError(t, files.Replace("gateways.json", []byte(`["`+first+`"]`)))
+	r := startRegion(t, files, 0)
+	r.hold(t)
+	require.Contains(t, r.Routed("app_1", 0, 4), first+", which is away")
+	require.False(t, r.Released("ins_none"), "it may serve what nobody knows")
+	require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "gateway "+first+" is away")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := r.client.Watch(ctx, &gatewayv1.WatchRequest{GatewayId: first})
+	require.NoError(t, err)
+	table, _ := watcher{stream, t}.table()
+	_, err = r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: table, Leaving: true})
+	require.NoError(t, err)
+	<-r.progress
+	require.False(t, r.Released("ins_1"), "it has not told that it is done")
+	cancel()
+	<-r.progress
+	require.Empty(t, r.Routed("app_1", 0, 4))
+	require.Eventually(t, func() bool {
+		data, err := files.Read("gateways.json")
+		return err == nil && string(data) == "[]"
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestAPreviewLeadsToOneDeploymentAloneWithARouteOrWithoutAny(t *testing.T) {
+	const apply, remove = agentv1.DeploymentState_ACTION_APPLY, agentv1.DeploymentState_ACTION_DELETE
+	ready := windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	tab := newTable(func(id string) *agentv1.DeploymentState {
+		return &agentv1.DeploymentState{WorkloadKey: "dep_1", Deployment: &agentv1.Deployment{AppName: "chat", Version: int32(id[4] - '0')}}
+	})
+	state := func(id string, action agentv1.DeploymentState_Action) *agentv1.DeploymentState {
+		return &agentv1.DeploymentState{Action: action, WorkloadKey: "dep_1", Deployment: &agentv1.Deployment{Id: id, AppId: "app_1", PreviewHost: id + ".test"}}
+	}
+	require.Equal(t, []string{"app_1"}, tab.hold("dep_2", state("dep_2", apply)))
+	require.Empty(t, tab.hold("dep_2", state("dep_2", apply)), "it is the same")
+	require.Equal(t, []string{"app_1"}, tab.see([]runtime.ObservedDeployment{{DeploymentID: "dep_2", TemplateHash: "new", Instances: []runtime.Instance{
+		{ID: "ins_old", Address: "127.0.0.1:1", Status: ready, TemplateHash: "old"}, {ID: "ins_new", Address: "127.0.0.1:2", Status: ready, TemplateHash: "new"},
+	}}}))
+	told := tab.apps["app_1"].told
+	require.Empty(t, told.Hosts)
+	require.Equal(t, []any{"chat", "dep_2.test", "dep_2"}, []any{told.AppName, told.Previews[0].Host, told.Previews[0].DeploymentId})
+	require.Len(t, told.Targets[0].Instances, 1, "what it has yet to replace is of another version")
+	require.Equal(t, "ins_new", told.Targets[0].Instances[0].InstanceId)
+	require.Zero(t, told.Targets[0].Weight)
+
+	tab.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	told = tab.apps["app_1"].told
+	require.Equal(t, []int32{100, 0}, []int32{told.Targets[0].Weight, told.Targets[1].Weight})
+	require.Len(t, told.Previews, 1)
+	require.Equal(t, []string{"app_1"}, tab.route(&agentv1.Routes{AppId: "app_1"}, 1, 2), "the preview stays")
+	require.False(t, tab.apps["app_1"].gone())
+	require.Equal(t, []string{"app_1"}, tab.hold("dep_2", state("dep_2", remove)))
+	require.True(t, tab.apps["app_1"].gone())
+	require.Empty(t, tab.users)
+}

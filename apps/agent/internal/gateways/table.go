@@ -1,0 +1,374 @@
+package gateways
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// table is the newest state of each app. It is pure, and not safe for concurrent use.
+type table struct {
+	// assignment is what the region was told of a deployment; nil: nothing.
+	assignment func(deploymentID string) *agentv1.DeploymentState
+	apps       map[string]*app
+	// workloads are those that something runs of, by what targets find them by.
+	workloads map[string]workload
+	// users are the apps whose state is made of the workload, too.
+	users map[string]map[string]bool
+	// previewed are the apps of deployments that have a preview.
+	previewed map[string]string
+	// leaving are deployments that are about to be removed.
+	leaving map[string]bool
+	// opened is how many apps have an instance as one to send new requests to. closed are
+	// those that an app had as such before, with the first change from which on it did not.
+	opened map[string]int
+	closed map[string]map[string]int64
+	// removed are apps without a route.
+	removed map[string]bool
+	// change is the newest one.
+	change int64
+}
+
+// workload is what runs of one: the lists of the deployments that have, or had, it.
+type workload []runtime.ObservedDeployment
+
+// app is one with a route or a preview, or one that had, and not every gateway serves that it
+// has none.
+type app struct {
+	routes *agentv1.Routes
+	// told is what gateways are sent; it is never changed, but replaced.
+	told *gatewayv1.AppRoutes
+	// routed is the change with which the present route came.
+	routed int64
+	// previews by deployment. keys are the workloads that the state is made of.
+	previews map[string]preview
+	keys     []string
+}
+
+// preview is a host of a deployment alone, and what its instances are found by.
+type preview struct{ host, key string }
+
+func newApp(id string) *app {
+	return &app{told: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
+}
+
+func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews) == 0 }
+
+func newTable(assignment func(string) *agentv1.DeploymentState) *table {
+	return &table{
+		assignment: assignment, apps: map[string]*app{}, workloads: map[string]workload{},
+		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
+		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
+	}
+}
+
+// route takes an app's route and returns the apps that changed. One of a lower (epoch,
+// generation) than is held changes nothing.
+func (t *table) route(r *agentv1.Routes, epoch, generation int64) []string {
+	a := t.apps[r.AppId]
+	if a == nil {
+		if !routes(r) {
+			return nil
+		}
+		a = newApp(r.AppId)
+		t.apps[r.AppId] = a
+	} else if epoch < a.told.Epoch || epoch == a.told.Epoch && generation < a.told.Generation {
+		return nil
+	}
+	a.routes = r
+	t.index(a)
+	fresh := epoch != a.told.Epoch || generation != a.told.Generation
+	if !t.renew(a, epoch, generation) {
+		return nil
+	}
+	if fresh {
+		a.routed = a.told.Change
+	}
+	return []string{r.AppId}
+}
+
+// see takes what runs and returns the apps that changed. It costs by the deployments that
+// run and the instances of those that changed.
+func (t *table) see(seen []runtime.ObservedDeployment) []string {
+	now := make(map[string]workload, len(seen))
+	for _, d := range seen {
+		key := cmp.Or(t.assignment(d.DeploymentID).GetWorkloadKey(), d.DeploymentID)
+		now[key] = append(now[key], d)
+	}
+	dirty := map[string]bool{}
+	for key, w := range now {
+		if !slices.EqualFunc(w, t.workloads[key], sameLists) {
+			maps.Copy(dirty, t.users[key])
+		}
+	}
+	for key := range t.workloads {
+		if _, ok := now[key]; !ok {
+			maps.Copy(dirty, t.users[key])
+		}
+	}
+	t.workloads = now
+	return t.renewAll(dirty)
+}
+
+// sameLists tells at once that two observations of a deployment have the same list, and
+// otherwise lets the instances be compared.
+func sameLists(a, b runtime.ObservedDeployment) bool {
+	return a.DeploymentID == b.DeploymentID && len(a.Instances) == len(b.Instances) &&
+		(len(a.Instances) == 0 || &a.Instances[0] == &b.Instances[0])
+}
+
+// leave has all instances of a deployment as draining, whatever the runtime says of them,
+// until stay. It returns the apps that changed.
+func (t *table) leave(deploymentID string) []string {
+	t.leaving[deploymentID] = true
+	return t.renewAll(t.usersOf(deploymentID))
+}
+
+func (t *table) stay(deploymentID string) []string {
+	if !t.leaving[deploymentID] {
+		return nil
+	}
+	delete(t.leaving, deploymentID)
+	return t.renewAll(t.usersOf(deploymentID))
+}
+
+func (t *table) usersOf(deploymentID string) map[string]bool {
+	dirty := map[string]bool{}
+	for key, w := range t.workloads {
+		if slices.ContainsFunc(w, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == deploymentID }) {
+			maps.Copy(dirty, t.users[key])
+		}
+	}
+	return dirty
+}
+
+// forget drops an app whose removal everybody serves.
+func (t *table) forget(appID string) {
+	delete(t.apps, appID)
+	delete(t.removed, appID)
+}
+
+func (t *table) renewAll(apps map[string]bool) []string {
+	var changed []string
+	for id := range apps {
+		if a := t.apps[id]; t.renew(a, a.told.Epoch, a.told.Generation) {
+			changed = append(changed, id)
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+// renew makes the app's state anew and tells whether it is another one.
+func (t *table) renew(a *app, epoch, generation int64) bool {
+	next := t.describe(a, epoch, generation)
+	next.Change = a.told.Change
+	if a.told.Change > 0 && proto.Equal(next, a.told) {
+		return false
+	}
+	t.change++
+	next.Change = t.change
+	t.settle(next.AppId, openIn(a.told), openIn(next))
+	if a.told = next; a.gone() {
+		t.removed[next.AppId] = true
+	} else {
+		delete(t.removed, next.AppId)
+	}
+	return true
+}
+
+// settle notes which instances an app has opened and closed with the newest change.
+func (t *table) settle(appID string, was, is map[string]bool) {
+	for id := range is {
+		if !was[id] {
+			t.opened[id]++
+		}
+		t.past(id, appID)
+	}
+	for id := range was {
+		if is[id] {
+			continue
+		}
+		if t.opened[id]--; t.opened[id] == 0 {
+			delete(t.opened, id)
+		}
+		if t.closed[id] == nil {
+			t.closed[id] = map[string]int64{}
+		}
+		t.closed[id][appID] = t.change
+	}
+}
+
+// past forgets that the app closed the instance.
+func (t *table) past(instanceID, appID string) {
+	delete(t.closed[instanceID], appID)
+	if len(t.closed[instanceID]) == 0 {
+		delete(t.closed, instanceID)
+	}
+}
+
+// openIn are the instances that a gateway with this state may send new requests to.
+func openIn(r *gatewayv1.AppRoutes) map[string]bool {
+	out := map[string]bool{}
+	for _, target := range r.GetTargets() {
+		for _, in := range target.Instances {
+			if in.State != gatewayv1.Instance_STATE_DRAINING {
+				out[in.InstanceId] = true
+			}
+		}
+	}
+	return out
+}
+
+func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
+	out := &gatewayv1.AppRoutes{AppId: a.told.AppId, Epoch: epoch, Generation: generation}
+	routed := map[string]bool{}
+	if routes(a.routes) {
+		out.Hosts = a.routes.Hosts
+		for _, target := range a.routes.Targets {
+			routed[target.DeploymentId] = true
+			out.Targets = append(out.Targets, t.target(target.DeploymentId, cmp.Or(target.WorkloadKey, target.DeploymentId), target.Weight))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.previews)) {
+		if !routed[id] {
+			target := t.target(id, a.previews[id].key, 0)
+			target.Instances = slices.DeleteFunc(target.Instances, func(in *gatewayv1.Instance) bool { return !t.isOf(in.InstanceId, id, a.previews[id].key) })
+			out.Targets = append(out.Targets, target)
+		}
+		out.Previews = append(out.Previews, &gatewayv1.Preview{Host: a.previews[id].host, DeploymentId: id})
+	}
+	for _, target := range out.Targets {
+		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
+	}
+	return out
+}
+
+func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target {
+	return &gatewayv1.Target{
+		DeploymentId: deploymentID, Version: t.assignment(deploymentID).GetDeployment().GetVersion(), Weight: weight,
+		WorkloadKey: key, Instances: t.instances(key),
+	}
+}
+
+// isOf tells whether an instance is the deployment's own: one that it took over, and has
+// yet to replace, is still of the version before.
+func (t *table) isOf(instanceID, deploymentID, key string) bool {
+	for _, d := range t.workloads[key] {
+		if d.DeploymentID != deploymentID {
+			continue
+		}
+		for n := range d.Instances {
+			if in := &d.Instances[n]; in.ID == instanceID {
+				return in.TemplateHash == d.TemplateHash
+			}
+		}
+	}
+	return false
+}
+
+// hold takes what the region is told of a deployment by now, nil for nothing, and returns
+// the apps that changed. Only what is to run has a preview.
+func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
+	dirty := map[string]bool{}
+	if id, ok := t.previewed[deploymentID]; ok {
+		delete(t.apps[id].previews, deploymentID)
+		delete(t.previewed, deploymentID)
+		dirty[id] = true
+	}
+	d := state.GetDeployment()
+	if host := d.GetPreviewHost(); host != "" && d.GetAppId() != "" && state.GetAction() == agentv1.DeploymentState_ACTION_APPLY {
+		a := t.apps[d.AppId]
+		if a == nil {
+			a = newApp(d.AppId)
+			t.apps[d.AppId] = a
+		}
+		a.previews[deploymentID] = preview{host: host, key: cmp.Or(state.GetWorkloadKey(), deploymentID)}
+		t.previewed[deploymentID] = d.AppId
+		dirty[d.AppId] = true
+	}
+	for id := range dirty {
+		t.index(t.apps[id])
+	}
+	return t.renewAll(dirty)
+}
+
+// index notes which workloads the app's state is made of.
+func (t *table) index(a *app) {
+	id := a.told.AppId
+	for _, key := range a.keys {
+		delete(t.users[key], id)
+		if len(t.users[key]) == 0 {
+			delete(t.users, key)
+		}
+	}
+	a.keys = keysOf(a.routes)
+	for _, p := range a.previews {
+		a.keys = append(a.keys, p.key)
+	}
+	for _, key := range a.keys {
+		if t.users[key] == nil {
+			t.users[key] = map[string]bool{}
+		}
+		t.users[key][id] = true
+	}
+}
+
+// instances of a workload that can be reached, by id.
+func (t *table) instances(key string) []*gatewayv1.Instance {
+	var out []*gatewayv1.Instance
+	for _, d := range t.workloads[key] {
+		for n := range d.Instances {
+			in := &d.Instances[n]
+			state := stateOf(in)
+			if state == gatewayv1.Instance_STATE_UNSPECIFIED {
+				continue
+			}
+			if t.leaving[d.DeploymentID] {
+				state = gatewayv1.Instance_STATE_DRAINING
+			}
+			out = append(out, &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state})
+		}
+	}
+	slices.SortFunc(out, func(a, b *gatewayv1.Instance) int { return cmp.Compare(a.InstanceId, b.InstanceId) })
+	return out
+}
+
+// stateOf is unspecified for what no gateway has any business with.
+func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
+	if in.Address == "" {
+		return gatewayv1.Instance_STATE_UNSPECIFIED
+	}
+	switch in.Status {
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+		return gatewayv1.Instance_STATE_READY
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING:
+		return gatewayv1.Instance_STATE_NOT_READY
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+		return gatewayv1.Instance_STATE_DRAINING
+	default:
+		return gatewayv1.Instance_STATE_UNSPECIFIED
+	}
+}
+
+// routes tells a route from the word that there is none.
+func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 && len(r.GetTargets()) > 0 }
+
+// keysOf are the workloads that a route names.
+func keysOf(r *agentv1.Routes) []string {
+	if !routes(r) {
+		return nil
+	}
+	var out []string
+	for _, target := range r.Targets {
+		out = append(out, cmp.Or(target.WorkloadKey, target.DeploymentId))
+	}
+	return out
+}

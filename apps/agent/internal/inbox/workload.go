@@ -1,0 +1,141 @@
+package inbox
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/pkg/digest"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Succession is who goes on with the workload that an item names.
+type Succession struct {
+	// Wanting are the assignments of other deployments, tombstones not among them, that
+	// name the workload.
+	Wanting []*agentv1.Item
+	// Open: who goes on is yet to be told. An assignment has a rival, or a tombstone says
+	// that the workload was handed over, and to none of those that are held.
+	Open bool
+}
+
+// Succession tells who else names the item's workload. Items of one frame are held all
+// at once, but not all of one change are in one frame: only newest states travel, and
+// one that is read early is ahead of its frame. So nothing that is absent means anything
+// before a snapshot, which is of one moment. Where that is what it takes, Ask for one.
+//
+//	the item             another is       none is, and one was   none is, and all were
+//	                     to be applied    deleted for good       handed over, or absent
+//	to be applied        open             its own                its own
+//	deleted              that one         nobody                 nobody
+//	... and handed over  that one         nobody                 open
+//
+// One that was deleted for good counts when it came with the item or after it. What a
+// snapshot has is not open: who was handed a workload and is absent is gone for good.
+//
+// ok is false when the item is not the newest of its key any more.
+func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	k := keyOf(item)
+	if in.items[k] != item {
+		return Succession{}, false
+	}
+	return in.succession(k), true
+}
+
+func (in *Inbox) succession(k Key) Succession {
+	item := in.items[k]
+	var s Succession
+	ended := false // the last one that had it had no heir
+	for _, o := range in.naming[workloadOf(item)] {
+		switch other := in.items[o]; {
+		case o == k:
+		case !IsDelete(other):
+			s.Wanting = append(s.Wanting, other)
+		case !other.GetDeployment().HandedOver && in.since[o] >= in.since[k] && in.since[k] > 0:
+			ended = true
+		}
+	}
+	switch {
+	case in.whole > 0 && in.since[k] <= in.whole && !in.later(s.Wanting):
+	case !IsDelete(item):
+		s.Open = len(s.Wanting) > 0
+	case item.GetDeployment().HandedOver:
+		s.Open = len(s.Wanting) == 0 && !ended
+	}
+	return s
+}
+
+// later tells whether one of the items came after the newest whole snapshot.
+func (in *Inbox) later(items []*agentv1.Item) bool {
+	return slices.ContainsFunc(items, func(item *agentv1.Item) bool { return in.since[keyOf(item)] > in.whole })
+}
+
+// Ask has the next stream bring a whole snapshot, for as long as who goes on with the
+// key's workload is open.
+func (in *Inbox) Ask(k Key) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.asked[k] = true
+}
+
+// Asked tells whether a snapshot is needed; see Ask.
+func (in *Inbox) Asked() bool {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	for k := range in.asked {
+		if in.succession(k).Open {
+			return true
+		}
+	}
+	return false
+}
+
+// answered notes a whole snapshot and returns the keys that it was asked for. Called
+// with mu held.
+func (in *Inbox) answered() []Key {
+	in.whole = in.frames
+	var out []Key
+	for k := range in.asked {
+		if in.items[k] != nil {
+			out = append(out, k)
+		}
+	}
+	clear(in.asked)
+	return out
+}
+
+// name notes which workload the key's item names, and when it came. Called with mu held.
+func (in *Inbox) name(k Key, item *agentv1.Item) {
+	if workload := workloadOf(item); workload != "" {
+		in.naming[workload] = append(in.naming[workload], k)
+		in.since[k] = in.frames
+	}
+}
+
+// unname forgets which workload the key's item names. Called with mu held.
+func (in *Inbox) unname(k Key) {
+	workload := workloadOf(in.items[k])
+	if workload == "" {
+		return
+	}
+	delete(in.since, k)
+	delete(in.asked, k)
+	rest := slices.DeleteFunc(in.naming[workload], func(o Key) bool { return o == k })
+	if len(rest) == 0 {
+		delete(in.naming, workload)
+		return
+	}
+	in.naming[workload] = rest
+}
+
+// workloadOf names the workload that the item is about.
+func workloadOf(item *agentv1.Item) string { return item.GetDeployment().GetWorkloadKey() }
+
+// everyBucket tells whether a snapshot speaks of all keys.
+func everyBucket(begin *agentv1.SnapshotBegin) bool {
+	distinct := map[int32]bool{}
+	for _, b := range begin.Buckets {
+		distinct[b] = true
+	}
+	return len(begin.Buckets) == 0 || len(distinct) == digest.Buckets
+}

@@ -1,0 +1,346 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	"github.com/windlass-run/windlass/pkg/digest"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// truth is what a control plane wants of one region, and the changes that led there.
+type truth struct {
+	epoch    int64
+	rows     map[string]*agentv1.Item
+	changes  []string // keys, by revision from 1
+	holder   string   // empty: nobody is to run
+	workload string
+}
+
+func (w *truth) clone() truth {
+	c := *w
+	c.rows, c.changes = maps.Clone(w.rows), slices.Clone(w.changes)
+	return c
+}
+
+func (w *truth) change(id string, state *agentv1.DeploymentState) {
+	generation := int64(1)
+	if was := w.rows[id]; was != nil {
+		generation = was.Generation + 1
+	}
+	w.rows[id] = &agentv1.Item{
+		Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: id, Generation: generation, SpecHash: fmt.Append(nil, id, generation),
+		Content: &agentv1.Item_Deployment{Deployment: state},
+	}
+	w.changes = append(w.changes, id)
+}
+
+func (w *truth) assign(id, workload, template string, replicas, most int32) {
+	w.holder, w.workload = id, workload
+	w.change(id, &agentv1.DeploymentState{Action: apply, WorkloadKey: workload, Deployment: &agentv1.Deployment{
+		Id: id, Replicas: replicas, MaxUnavailable: most, TemplateHash: []byte(template), Spec: &windlassv1.DeploymentSpec{},
+	}})
+}
+
+func (w *truth) end(id string, handedOver bool) {
+	w.change(id, &agentv1.DeploymentState{Action: remove, WorkloadKey: w.workload, HandedOver: handedOver, Deployment: &agentv1.Deployment{Id: id}})
+}
+
+// items are the rows as they are told now, those that are to run first.
+func (w *truth) items(keys []string) []*agentv1.Item {
+	var out []*agentv1.Item
+	for _, k := range keys {
+		c := w.rows[k]
+		out = append(out, &agentv1.Item{Kind: c.Kind, Key: c.Key, Generation: c.Generation, SpecHash: c.SpecHash, Content: c.Content, Epoch: w.epoch})
+	}
+	slices.SortStableFunc(out, func(a, b *agentv1.Item) int {
+		switch x, y := inbox.IsDelete(a), inbox.IsDelete(b); {
+		case x == y:
+			return 0
+		case x:
+			return 1
+		}
+		return -1
+	})
+	return out
+}
+
+// heirs is a region that is told of it in pieces.
+type heirs struct {
+	t      *testing.T
+	rt     *rapid.T
+	spy    *spy
+	disk   *inbox.Memory
+	in     *inbox.Inbox
+	r      *Reconciler
+	stop   func()
+	world  truth
+	frames []*agentv1.Delta // of the stream, in order
+	// serving: all instances were ready, and somebody has wanted them ever since.
+	serving  bool
+	replicas int32
+	most     int32
+	before   []truth
+	log      []string
+	settling atomic.Bool // nothing fails
+}
+
+func (h *heirs) start() {
+	in, err := inbox.OpenMemory(h.disk)
+	require.NoError(h.t, err)
+	r, err := New(Config{
+		Inbox: in, Runtime: h.spy,
+		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
+		ForgetSecrets: func(string) error { return nil },
+		Serve:         h.spy.serve,
+		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
+		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
+	})
+	require.NoError(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	h.in, h.r, h.frames = in, r, nil
+	h.stop = func() {
+		cancel()
+		require.NoError(h.t, <-done)
+		require.NoError(h.t, in.Close())
+	}
+}
+
+// snapshot is of all there is at this moment.
+func (h *heirs) snapshot(buckets []int32) {
+	h.frames = nil
+	items := h.world.items(slices.Sorted(maps.Keys(h.world.rows)))
+	begin := &agentv1.SnapshotBegin{Epoch: h.world.epoch, Revision: int64(len(h.world.changes)), Count: int64(len(items)), Buckets: buckets}
+	if buckets != nil {
+		begin.Revision = h.in.Cursor().Revision
+	}
+	changed, err := h.in.Snapshot(begin, items)
+	require.NoError(h.t, err)
+	h.r.Enqueue(changed...)
+}
+
+// bookmark is what the session does at one.
+func (h *heirs) bookmark() {
+	if !h.in.Asked() {
+		return
+	}
+	var all []int32
+	for b := range int32(digest.Buckets) {
+		all = append(all, b)
+	}
+	h.snapshot(all)
+}
+
+// tell reads what changed up to some revision and cuts it into frames.
+func (h *heirs) tell(upto int64) {
+	after := h.in.Cursor().Revision
+	if n := len(h.frames); n > 0 {
+		after = h.frames[n-1].Upto
+	}
+	if upto <= after {
+		return
+	}
+	keys := slices.Sorted(slices.Values(h.world.changes[after:upto]))
+	items := h.world.items(slices.Compact(keys))
+	for len(items) > 0 {
+		n := rapid.IntRange(1, len(items)).Draw(h.rt, "in a frame")
+		d := &agentv1.Delta{Epoch: h.world.epoch, After: after, Upto: after, Items: items[:n]}
+		if items = items[n:]; len(items) == 0 {
+			d.Upto = upto
+		}
+		h.frames = append(h.frames, d)
+	}
+}
+
+func (h *heirs) receive() {
+	if len(h.frames) == 0 {
+		return
+	}
+	changed, err := h.in.Delta(h.frames[0])
+	require.NoError(h.t, err)
+	h.frames = h.frames[1:]
+	h.r.Enqueue(changed...)
+}
+
+func (h *heirs) ready() int32 {
+	n := 0
+	for _, ids := range h.spy.Ready() {
+		n += len(ids)
+	}
+	return int32(n)
+}
+
+// pass lets time go by, and looks all the while.
+func (h *heirs) pass(d time.Duration) {
+	const step = 100 * time.Millisecond
+	for range d/step + 1 {
+		ready := h.ready()
+		switch {
+		case h.world.holder == "":
+			h.serving = false
+		case h.serving && ready < h.replicas-max(h.most, 1):
+			require.FailNow(h.t, "too few serve", "%d of %d, most %d: %v", ready, h.replicas, h.most, h.spy.Running())
+		}
+		time.Sleep(step)
+	}
+}
+
+// settle tells all there is to tell and waits for it.
+func (h *heirs) settle() {
+	h.settling.Store(true)
+	defer h.settling.Store(false)
+	for range 2 {
+		h.tell(int64(len(h.world.changes)))
+		for len(h.frames) > 0 {
+			h.receive()
+		}
+		h.pass(30 * time.Second)
+		h.bookmark()
+		h.pass(2 * time.Minute)
+		// What a restored control plane does not know is removed by a person's word.
+		quarantined, _ := h.r.Quarantined()
+		for _, q := range quarantined {
+			h.world.change(q.Key, &agentv1.DeploymentState{Action: remove, WorkloadKey: q.Key, Deployment: &agentv1.Deployment{Id: q.Key}})
+		}
+	}
+	want := map[string]int{}
+	if h.world.holder != "" {
+		want[h.world.holder] = int(h.replicas)
+	}
+	got := h.spy.Running()
+	maps.DeleteFunc(got, func(_ string, n int) bool { return n == 0 })
+	require.Equal(h.t, want, got)
+	for id, item := range h.world.rows {
+		s := (&region{r: h.r}).state(id)
+		require.Equal(h.t, []any{h.world.epoch, item.Generation, isApplied, inbox.IsDelete(item)}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted}, "%v", s)
+	}
+	h.serving = h.world.holder != ""
+	require.False(h.t, h.in.Asked())
+}
+
+func (h *heirs) happen() {
+	w := &h.world
+	ids := []string{"dep_1", "dep_2", "dep_3", "dep_4"}
+	id := rapid.SampledFrom(ids).Draw(h.rt, "id")
+	template := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.rt, "template")
+	what := rapid.SampledFrom([]string{
+		"assign", "assign", "assign", "assign", "newer", "end", "tell", "tell", "tell", "receive", "receive", "receive",
+		"break", "restart", "snapshot", "bookmark", "fork", "restore", "pass", "pass", "settle",
+	}).Draw(h.rt, "what")
+	h.before = append(h.before, w.clone())
+	h.log = append(h.log, fmt.Sprintf("%s %s %s at %d: %s has %s, ready %d", what, id, template, len(w.changes), w.holder, w.workload, h.ready()))
+	switch {
+	case what == "assign" && w.holder == "":
+		w.assign(id, id, template, h.replicas, h.most)
+	case what == "assign" && id != w.holder:
+		from := w.holder
+		w.assign(id, w.workload, template, h.replicas, h.most)
+		w.end(from, true)
+	case what == "newer" && w.holder != "":
+		w.assign(w.holder, w.workload, template, h.replicas, h.most)
+	case what == "end" && w.holder != "":
+		w.end(w.holder, false)
+		w.holder, h.serving = "", false
+	case what == "tell":
+		h.tell(int64(rapid.IntRange(int(h.in.Cursor().Revision), len(w.changes)).Draw(h.rt, "upto")))
+	case what == "receive":
+		h.receive()
+	case what == "break":
+		h.frames = nil
+	case what == "restart":
+		h.stop()
+		h.start()
+	case what == "snapshot":
+		h.snapshot(nil)
+	case what == "bookmark":
+		h.bookmark()
+	case what == "fork":
+		w.epoch++
+		h.snapshot(nil)
+	case what == "restore":
+		// What is not known any more may be left running, and is quarantined, unless who is
+		// known now goes on with it.
+		past := h.before[rapid.IntRange(0, len(h.before)-1).Draw(h.rt, "to")]
+		if past.holder == "" || past.workload != w.workload || w.holder == "" {
+			return
+		}
+		for id, item := range past.rows {
+			// It had another workload then, and is told to be removed from that one.
+			if inbox.IsDelete(item) && item.GetDeployment().WorkloadKey != w.workload && w.rows[id] != item {
+				return
+			}
+		}
+		epoch := w.epoch
+		*w = past.clone()
+		w.epoch = epoch + 1
+		h.snapshot(nil)
+	case what == "pass":
+		h.pass(time.Duration(rapid.IntRange(1, 40).Draw(h.rt, "ds")) * 100 * time.Millisecond)
+	case what == "settle":
+		h.settle()
+	}
+}
+
+// However a region is told of who has a workload, and whatever happens to its agent
+// meanwhile: while somebody is to have it, no more of its replicas are out of service
+// than may be, and in the end what runs is what is wanted.
+func TestAWorkloadServesWhileItGoesFromOneToAnother(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var calls atomic.Int64
+			slow := rapid.SliceOfN(rapid.IntRange(0, 20), 7, 7).Draw(rt, "slow")
+			fails := rapid.SliceOfN(rapid.IntRange(0, 5), 5, 5).Draw(rt, "fails")
+			second := func() time.Duration { return time.Second }
+			var h *heirs
+			s := &spy{inside: map[string]bool{}, Runtime: simulated.New(simulated.Config{Start: second, Stop: second})}
+			s.failWith(func(string) error {
+				n := calls.Add(1)
+				time.Sleep(time.Duration(slow[n%7]) * 100 * time.Millisecond)
+				if fails[n%5] == 0 && !h.settling.Load() {
+					return &runtime.Rejection{Code: runtime.ReasonConflict, Message: "not now", Retryable: true}
+				}
+				return nil
+			})
+			h = &heirs{
+				t: t, rt: rt, spy: s, disk: inbox.NewMemory(), world: truth{epoch: 1, rows: map[string]*agentv1.Item{}},
+				replicas: int32(rapid.IntRange(1, 4).Draw(rt, "replicas")), most: int32(rapid.IntRange(0, 2).Draw(rt, "most")),
+			}
+			h.start()
+			defer func() {
+				h.stop()
+				if t.Failed() {
+					seen, _ := s.Observe(context.Background())
+					t.Logf("%+v", seen.Deployments)
+					t.Log(h.r.Applied())
+					t.Log(h.in.Items())
+					t.Log(strings.Join(h.log, "\n"))
+				}
+			}()
+			h.snapshot(nil)
+			h.world.assign("dep_1", "dep_1", "a", h.replicas, h.most)
+			h.settle()
+			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+				h.happen()
+			}
+			h.settle()
+		})
+	})
+}

@@ -1,0 +1,107 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Gateways are those of the region. What they say may change with time: then Proceed is
+// to be called.
+type Gateways interface {
+	// Route tells them of an app's route, and See of what runs.
+	Route(routes *agentv1.Routes, epoch, generation int64)
+	See(seen runtime.Observation)
+	// Routed tells why they do not serve an app's route yet; "": they do.
+	Routed(appID string, epoch, generation int64) (why string)
+	// Leave has them send no new requests to a deployment that is to be removed, and Stay
+	// takes that back. It tells why the deployment must not be removed yet, and how long
+	// that may go on; "" when it may be. seen is what runs; nil: that is not known yet.
+	Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
+	Stay(deploymentID string)
+}
+
+// codeGateways says why a route waits.
+const codeGateways = "AwaitingGateways"
+
+// Proceed has the keys looked at that wait for gateways.
+func (r *Reconciler) Proceed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k := range r.gated {
+		r.queue.add(k)
+	}
+}
+
+// gate notes, before they are asked, that the key is to be looked at when gateways say
+// something else.
+func (r *Reconciler) gate(k inbox.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gated[k] = true
+}
+
+func (r *Reconciler) ungate(k inbox.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.gated, k)
+}
+
+// serve stores the route, and tells gateways then: what they serve the region knows after
+// any crash.
+func (r *Reconciler) serve(item *agentv1.Item) error {
+	if err := r.cfg.Serve(item.GetRoutes(), item.Epoch, item.Generation); err != nil {
+		return err
+	}
+	r.cfg.Gateways.Route(item.GetRoutes(), item.Epoch, item.Generation)
+	return nil
+}
+
+func (r *Reconciler) route(ctx context.Context, k inbox.Key, item *agentv1.Item) {
+	if err := r.serve(item); err != nil {
+		r.settle(ctx, k, item, err)
+		return
+	}
+	r.gate(k)
+	if why := r.cfg.Gateways.Routed(k.Name, item.Epoch, item.Generation); why != "" {
+		r.tried(ctx, k, "")
+		r.pend(k, item, codeGateways, why)
+		return
+	}
+	r.ungate(k)
+	r.settle(ctx, k, item, nil)
+}
+
+// leaving tells that the removal has to wait for gateways that may still send to the
+// deployment, and sees to it that it is looked at again. One whose instances go on as
+// another's does not leave.
+func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
+	if s, ok := r.cfg.Inbox.Succession(item); !ok || len(s.Wanting) > 0 {
+		return false
+	}
+	r.gate(k)
+	var seen *runtime.Observation
+	if o, ok := r.Observation(); ok {
+		seen = &o
+	}
+	why, left := r.cfg.Gateways.Leave(k.Name, seen)
+	if why == "" {
+		r.ungate(k)
+		return false
+	}
+	r.pend(k, item, codeDraining, why)
+	r.queue.addAfter(k, left)
+	return true
+}
+
+// noGateways are there where requests come in another way: the agent's own word is enough.
+type noGateways struct{}
+
+func (noGateways) Route(*agentv1.Routes, int64, int64)                        {}
+func (noGateways) See(runtime.Observation)                                    {}
+func (noGateways) Routed(string, int64, int64) string                         { return "" }
+func (noGateways) Leave(string, *runtime.Observation) (string, time.Duration) { return "", 0 }
+func (noGateways) Stay(string)                                                {}

@@ -1,0 +1,57 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// codeDraining says why a removal is not over.
+const codeDraining = "Draining"
+
+// routeFirst has the app's routes served before something of it is removed. A region
+// that was out of reach gets both at once, and keys are worked on side by side: what
+// is removed must not be routed to until the routes' turn comes.
+func (r *Reconciler) routeFirst(item *agentv1.Item) error {
+	app := item.GetDeployment().GetDeployment().GetAppId()
+	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})
+	if !ok || held.GetRoutes().GetAppId() != app {
+		return nil
+	}
+	return r.serve(held)
+}
+
+func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {
+	if why := r.adopting(k, item); why != "" {
+		r.pend(k, item, codeAdopting, why)
+		r.lookAgain()
+		return
+	}
+	if r.leaving(k, item) {
+		return
+	}
+	if err := errors.Join(r.cfg.Runtime.Remove(ctx, k.Name), r.cfg.ForgetSecrets(k.Name)); err != nil {
+		r.settle(ctx, k, item, err)
+		return
+	}
+	r.tried(ctx, k, "")
+	r.mu.Lock()
+	r.adopted(item)
+	e := r.entry(k)
+	done := e.state.GetDeleted() && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation
+	if !done {
+		e.attempts = 0
+		r.set(e, &agentv1.AppliedState{
+			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
+			Phase: agentv1.AppliedState_PHASE_PENDING, Code: codeDraining, Message: "instances are being stopped",
+		})
+		e.next, e.after = &agentv1.AppliedState{
+			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
+			Phase: agentv1.AppliedState_PHASE_APPLIED, Deleted: true,
+		}, r.looks+1
+	}
+	r.mu.Unlock()
+	r.lookAgain()
+}

@@ -1,0 +1,57 @@
+package report
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnAgentThatHoldsNothingTellsItsInventoryOnceItDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1", "ins_2")
+		held := make(chan struct{})
+		s := first
+		s.Held = held
+		stop := p.run(s)
+		p.set(running, "ins_1")
+		require.Empty(t, p.take())
+
+		close(held)
+		got := p.take()
+		require.Len(t, got, 1)
+		require.True(t, got[0].InventoryBegin)
+		require.True(t, got[0].InventoryEnd)
+		require.Len(t, got[0].Instances, 2)
+		require.NoError(t, stop())
+	})
+}
+
+func TestARegionWhoseTurnDoesNotComeIsNotUnknownForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		held := make(chan struct{})
+		s := first
+		s.Held, s.LeaseTTL = held, 3*time.Second
+		stop := p.run(s)
+		time.Sleep(longestHeld - time.Millisecond)
+		got := p.take()
+		require.NotEmpty(t, got, "signs of life")
+		for _, r := range got {
+			require.False(t, says(r))
+			require.False(t, r.InventoryBegin)
+		}
+
+		time.Sleep(time.Millisecond)
+		got = p.take()
+		require.Len(t, got, 1)
+		require.True(t, got[0].InventoryBegin)
+		require.True(t, got[0].InventoryEnd)
+		require.Len(t, got[0].Instances, 1)
+
+		close(held)
+		require.Empty(t, p.take())
+		require.NoError(t, stop())
+	})
+}

@@ -1,0 +1,33 @@
+package report
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestAReplicaThatIsBeingReplacedIsNotReady(t *testing.T) {
+	const ready, failed = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
+	d := runtime.ObservedDeployment{DeploymentID: "v2", Generation: 1, TemplateHash: "new", Instances: []runtime.Instance{
+		{Group: 0, Role: "main", TemplateHash: "new", Status: ready},
+		{Group: 0, Role: "worker", TemplateHash: "old", Status: ready},
+		{Group: 1, Role: "main", TemplateHash: "old", Status: failed, Doomed: true, Reason: runtime.ReasonCrashLoop, Message: "exit code 3"},
+		{Group: 1, Role: "worker", TemplateHash: "old", Status: ready},
+	}}
+	r := Rollup(d)
+	require.Zero(t, r.ReadyReplicas, "one role of two is not a replica")
+	require.Equal(t, int32(3), r.Ready)
+	require.Zero(t, r.Doomed, "what is about to be replaced dooms nothing")
+	require.Empty(t, r.Reason)
+
+	for i := range d.Instances {
+		d.Instances[i].TemplateHash = "new"
+	}
+	r = Rollup(d)
+	require.Equal(t, int32(1), r.ReadyReplicas)
+	require.Equal(t, int32(1), r.Doomed)
+	require.Equal(t, runtime.ReasonCrashLoop, r.Reason)
+}

@@ -1,0 +1,85 @@
+package runtimetest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+func unavailable(n int) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) { a.Deployment.MaxUnavailable = int32(n) }
+}
+
+// heir is an assignment that goes on with a's workload.
+func (s *suite) heir(a runtime.Assignment, id string, change ...func(*runtime.Assignment)) runtime.Assignment {
+	b := s.assignment(id, int(a.Deployment.Replicas), change...)
+	b.WorkloadKey, b.WorkloadVersion = a.WorkloadKey, a.WorkloadVersion
+	return b
+}
+
+func isOf(template string) func(runtime.Instance) bool {
+	return func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == template }
+}
+
+func replacingSome(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 4)
+	s.apply(t, a)
+	s.ready(t, "dep_1", 4)
+	// Those of the next template are never ready, so that it stops where it may.
+	s.apply(t, next(a, template("template-2"), fault(FaultNeverReady), unavailable(2)))
+	s.until(t, "two that were taken", "dep_1", func(all []runtime.Instance) bool {
+		require.GreaterOrEqual(t, count(all, isReady), 2, "two of four serve at every moment:\n%s", describe(all))
+		require.LessOrEqual(t, len(s.places(all)), 4, "nothing is added meanwhile:\n%s", describe(all))
+		return count(all, hasStatus(running, runtime.ReasonNotReady)) == 2
+	})
+	s.apply(t, next(next(a), template("template-3"), unavailable(2)))
+	s.until(t, "all replaced", "dep_1", func(all []runtime.Instance) bool {
+		require.GreaterOrEqual(t, count(all, isReady), 2, describe(all))
+		return len(all) == 4 && count(all, isOf("template-3")) == 4
+	})
+}
+
+// adoptAndBack hands a workload over and takes it back while part of it is replaced.
+func adoptAndBack(t *testing.T, s *suite) {
+	const n, floor = 3, 2
+	a := s.assignment("dep_1", n)
+	s.apply(t, a)
+	first := s.ready(t, "dep_1", n)
+	both := func(what string, ok func(all []runtime.Instance) bool) []runtime.Instance {
+		t.Helper()
+		return s.untilOf(t, what, []string{"dep_1", "dep_2"}, func(all []runtime.Instance) bool {
+			seen := map[string]bool{}
+			for _, in := range all {
+				require.False(t, seen[in.ID], "one instance is told of twice:\n%s", describe(all))
+				seen[in.ID] = true
+			}
+			require.GreaterOrEqual(t, count(all, isReady), floor, describe(all))
+			require.LessOrEqual(t, len(s.places(all)), n, "nothing runs beside:\n%s", describe(all))
+			return ok(all)
+		})
+	}
+
+	b := s.heir(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
+	s.apply(t, b)
+	both("one that was replaced", func(all []runtime.Instance) bool { return count(all, isOf("template-2")) >= 1 })
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.reopen(t)
+
+	a = next(a)
+	s.apply(t, a)
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
+	all := both("all as they were", func(all []runtime.Instance) bool {
+		return len(all) == n && count(all, isOf("template-1")) == n
+	})
+	s.gone(t, "dep_2")
+	s.ready(t, "dep_1", n)
+	require.True(t, slices.ContainsFunc(all, func(in runtime.Instance) bool {
+		return !slices.ContainsFunc(first, func(f runtime.Instance) bool { return f.ID == in.ID })
+	}), "one of them was replaced, and again")
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.gone(t, "dep_1")
+	require.Empty(t, s.Leftovers(t))
+}

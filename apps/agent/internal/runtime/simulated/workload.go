@@ -1,0 +1,244 @@
+package simulated
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// workload is what runs under one key. All of it is called with the runtime's mu held.
+type workload struct {
+	key string
+	// names are the deployments that name it, in the order in which they were assigned.
+	names     []*deployment
+	instances []instance // by group; a row without a serial is none
+	count     int
+	stopping  int
+	// rolling: some are of another template, and wait for others to be ready.
+	rolling bool
+	// view is what Observe tells of it; nil after a change.
+	view []runtime.Instance
+}
+
+// owner is the deployment that has it: of those that are wanted the one that was
+// assigned last. While none is, it is the last of all, of which instances are ending.
+func (w *workload) owner() *deployment {
+	for _, d := range slices.Backward(w.names) {
+		if !d.removing {
+			return d
+		}
+	}
+	return w.names[len(w.names)-1]
+}
+
+// has tells whether the workload is the deployment's.
+func (d *deployment) has() bool { return d.workload.owner() == d }
+
+// last makes d the one that was assigned last.
+func (w *workload) last(d *deployment) {
+	w.names = append(slices.DeleteFunc(w.names, func(o *deployment) bool { return o == d }), d)
+}
+
+func (r *Runtime) join(d *deployment, key string) {
+	w := r.workloads[key]
+	if w == nil {
+		w = &workload{key: key}
+		r.workloads[key] = w
+	}
+	w.names = append(w.names, d)
+	d.workload = w
+}
+
+// leave has the deployment name its workload no more.
+func (r *Runtime) leave(d *deployment) {
+	w := d.workload
+	if w == nil {
+		return
+	}
+	d.workload = nil
+	w.names = slices.DeleteFunc(w.names, func(o *deployment) bool { return o == d })
+	if len(w.names) > 0 {
+		r.work(w)
+		return
+	}
+	// Nobody tells of those that are ending any more.
+	delete(r.workloads, w.key)
+	w.instances = nil
+}
+
+// work brings the workload to what its owner wants, as far as it can go now.
+func (r *Runtime) work(w *workload) {
+	d := w.owner()
+	want := 0
+	if !d.removing {
+		want = int(max(d.assignment.Deployment.Replicas, 0))
+	}
+	for g := want; g < len(w.instances); g++ {
+		if w.instances[g].serial != 0 {
+			r.stop(w, g)
+		}
+	}
+	if want < len(w.instances) {
+		w.instances = slices.Clip(w.instances[:want])
+	}
+	w.instances = slices.Grow(w.instances, want-len(w.instances))[:want]
+	for g := range w.instances {
+		switch i := &w.instances[g]; {
+		case i.serial == 0:
+			r.start(w, g)
+		case i.hash != d.assignment.TemplateHash && !i.ready():
+			r.replace(w, g)
+		}
+	}
+	r.roll(w)
+	r.sweep(w)
+}
+
+// roll replaces instances that are ready and of another template, as long as no more
+// are out of service than may be.
+func (r *Runtime) roll(w *workload) {
+	w.rolling = false
+	if len(w.names) == 0 {
+		return // it is over
+	}
+	a := w.owner().assignment
+	away := 0
+	for g := range w.instances {
+		if !w.instances[g].ready() {
+			away++
+		}
+	}
+	for g := range w.instances {
+		if !w.instances[g].ready() || w.instances[g].hash == a.TemplateHash {
+			continue
+		}
+		if away >= a.MaxUnavailable() {
+			w.rolling = true
+			return
+		}
+		r.replace(w, g)
+		if !w.instances[g].ready() {
+			away++
+		}
+	}
+}
+
+func (r *Runtime) replace(w *workload, group int) {
+	r.stop(w, group)
+	r.start(w, group)
+}
+
+func (r *Runtime) start(w *workload, group int) {
+	if r.serial++; r.serial == 0 {
+		r.serial = 1
+	}
+	a := w.owner().assignment
+	failures := 0
+	if r.cfg.Failures != nil {
+		failures = min(r.cfg.Failures(a.Deployment), Doomed)
+	}
+	w.instances[group] = instance{
+		id: ident.New("ins"), name: r.cfg.Region + "-" + a.Deployment.AppName + "-" + strconv.Itoa(group),
+		hash: a.TemplateHash, serial: r.serial, failures: int8(failures),
+		status: windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, startedAt: time.Now().UnixMilli(),
+	}
+	w.count++
+	w.view = nil
+	r.starts++
+	r.after(r.cfg.Start, event{workload: w, group: int32(group), serial: r.serial, what: started})
+}
+
+func (r *Runtime) stop(w *workload, group int) {
+	w.instances[group] = instance{}
+	w.count--
+	w.stopping++
+	w.view = nil
+	r.after(r.cfg.Stop, event{workload: w, what: stopped})
+}
+
+// happen does what was due.
+func (r *Runtime) happen(e event) {
+	w := e.workload
+	if e.what == stopped {
+		w.stopping--
+		r.sweep(w)
+		return
+	}
+	if int(e.group) >= len(w.instances) || w.instances[e.group].serial != e.serial {
+		return
+	}
+	i := &w.instances[e.group]
+	w.view = nil
+	if i.failures == 0 {
+		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
+		if r.cfg.Ready != nil {
+			r.cfg.Ready(w.owner().assignment.Deployment.Id, i.id)
+		}
+		if w.rolling {
+			r.roll(w)
+		}
+		return
+	}
+	i.status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
+	i.restarts++
+	if i.failures >= Doomed {
+		i.restarts = Doomed
+		return
+	}
+	i.failures--
+	r.after(r.cfg.Start, e)
+}
+
+// sweep forgets the deployments of which nothing is left.
+func (r *Runtime) sweep(w *workload) {
+	if len(w.names) == 0 {
+		return // it was left
+	}
+	ends := w.owner()
+	w.names = slices.DeleteFunc(w.names, func(d *deployment) bool {
+		if !d.removing || d == ends && w.stopping+w.count > 0 {
+			return false
+		}
+		delete(r.deployments, d.assignment.Deployment.Id)
+		return true
+	})
+	if len(w.names) == 0 {
+		delete(r.workloads, w.key)
+	}
+}
+
+func (w *workload) look() []runtime.Instance {
+	if w.view != nil {
+		return w.view
+	}
+	out := make([]runtime.Instance, 0, w.count)
+	for g := range w.instances {
+		i := &w.instances[g]
+		if i.serial == 0 {
+			continue
+		}
+		seen := runtime.Instance{
+			ID: i.id, Role: "main", Group: g, TemplateHash: i.hash, Status: i.status,
+			RuntimeName: i.name, Restarts: int(i.restarts), StartedAt: time.UnixMilli(i.startedAt),
+		}
+		switch i.status {
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+			seen.ReadyAt, seen.Address = time.UnixMilli(i.readyAt), "127.0.0.1:1"
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
+			seen.Reason, seen.Message = runtime.ReasonExited, "exit code 1"
+			if i.failures >= Doomed {
+				seen.Reason, seen.Doomed = runtime.ReasonCrashLoop, true
+			}
+		default:
+		}
+		out = append(out, seen)
+	}
+	w.view = out
+	return out
+}
+
+func (i *instance) ready() bool { return i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY }

@@ -1,0 +1,115 @@
+package simulated
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+// heir is an assignment of another deployment's workload.
+func heir(id, workload string, replicas int, generation int64, template string) runtime.Assignment {
+	a := assignment(id, replicas, generation, template)
+	a.WorkloadKey = workload
+	return a
+}
+
+func TestTheDeploymentThatWasAssignedLastHasTheInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
+		old := assignment("dep_1", 2, 1, "a")
+		require.NoError(t, r.Apply(t.Context(), old))
+		time.Sleep(2 * time.Second)
+		before := r.Ready()["dep_1"]
+		require.Len(t, before, 2)
+		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 2, 1, "a")))
+		require.Equal(t, before, r.Ready()["dep_2"], "unharmed")
+		require.Empty(t, r.Ready()["dep_1"])
+		require.NoError(t, r.Apply(t.Context(), old))
+		require.Equal(t, before, r.Ready()["dep_2"], "what was said before is not said anew")
+		require.NoError(t, r.Remove(t.Context(), "dep_1"))
+		require.Equal(t, map[string]int{"dep_2": 2}, r.Running())
+		require.Equal(t, before, r.Ready()["dep_2"])
+		require.Equal(t, 2, r.Starts())
+		require.NoError(t, r.Remove(t.Context(), "dep_2"))
+		require.Equal(t, map[string]int{"dep_2": 2}, r.Running(), "they are ending")
+		time.Sleep(2 * time.Second)
+		require.Empty(t, observe(t, r).Deployments)
+	})
+}
+
+func TestInstancesOfAnotherTemplateAreReplacedSoManyAtATime(t *testing.T) {
+	for _, most := range []int{0, 1, 2, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
+			require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 4, 1, "a")))
+			time.Sleep(1500 * time.Millisecond)
+			before := r.Ready()["dep_1"]
+			a := heir("dep_2", "dep_1", 4, 1, "b")
+			a.Deployment.MaxUnavailable = int32(most)
+			require.NoError(t, r.Apply(t.Context(), a))
+			for range 40 {
+				require.GreaterOrEqual(t, len(r.Ready()["dep_2"]), 4-max(most, 1), "at most %d at a time", most)
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(10 * time.Second)
+			require.Len(t, r.Ready()["dep_2"], 4)
+			for _, id := range before {
+				require.NotContains(t, r.Ready()["dep_2"], id)
+			}
+			require.Equal(t, 8, r.Starts())
+		})
+	}
+}
+
+// What a workload comes to is what the deployment wants that was assigned last and not
+// removed since, however it came to it.
+func TestAWorkloadIsWhatItsOwnerWantsForAnyHistory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			second := func() time.Duration { return time.Second }
+			r := New(Config{Start: second, Stop: second})
+			ids := []string{"dep_1", "dep_2", "dep_3"}
+			var names []runtime.Assignment // wanted, the last assigned last
+			drop := func(id string) {
+				for i := range names {
+					if names[i].Deployment.Id == id {
+						names = append(names[:i:i], names[i+1:]...)
+						return
+					}
+				}
+			}
+			for generation := range int64(rapid.IntRange(1, 20).Draw(rt, "steps")) {
+				id := rapid.SampledFrom(ids).Draw(rt, "id")
+				drop(id)
+				if rapid.IntRange(0, 3).Draw(rt, "what") == 0 {
+					require.NoError(t, r.Remove(t.Context(), id))
+				} else {
+					a := heir(id, "dep_1", rapid.IntRange(0, 4).Draw(rt, "replicas"), generation, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "template"))
+					a.Deployment.MaxUnavailable = int32(rapid.IntRange(0, 3).Draw(rt, "unavailable"))
+					require.NoError(t, r.Apply(t.Context(), a))
+					names = append(names, a)
+				}
+				time.Sleep(time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond)
+			}
+			time.Sleep(time.Minute)
+			want := map[string]int{}
+			for i, a := range names {
+				want[a.Deployment.Id] = 0
+				if i == len(names)-1 {
+					want[a.Deployment.Id] = int(a.Deployment.Replicas)
+				}
+			}
+			require.Equal(t, want, r.Running())
+			for _, d := range observe(t, r).Deployments {
+				for _, i := range d.Instances {
+					require.Equal(t, d.TemplateHash, i.TemplateHash)
+				}
+			}
+		})
+	})
+}
