@@ -133,6 +133,8 @@ func TestEveryRuleBites(t *testing.T) {
 		agent + "inbox":                     {agent + "runtime"},
 		agent + "reconcile":                 {agent + "session"},
 		agent + "report":                    {agent + "inbox"},
+		"apps/gateway/internal/upstream":    {"proto/gen/windlass/gateway/v1"},
+		"apps/gateway/internal/proxy":       {"apps/gateway/internal/source"},
 	}
 	var packages []Package
 	for path, imports := range made {

@@ -43,6 +43,8 @@ var pure = []string{
 	"apps/controlplane/internal/plan/...",
 	"apps/controlplane/internal/rollup/...",
 	"apps/controlplane/internal/changefeed/...",
+	"apps/gateway/internal/balance/...",
+	"apps/gateway/internal/health/...",
 	"pkg/digest/...",
 }
 
@@ -225,6 +227,18 @@ var Rules = []Rule{
 		From: []string{"apps/agent/internal/report/..."},
 		Deny: []string{"apps/agent/internal/session/...", "apps/agent/internal/inbox/...", "apps/agent/internal/reconcile/..."},
 	},
+	{
+		Name: "what a gateway decides knows neither wire",
+		Why:  "a choice is made of what is known: how that came, and how the request goes on, is others' work, and no test of it needs a socket",
+		From: []string{"apps/gateway/internal/balance/...", "apps/gateway/internal/health/...", "apps/gateway/internal/upstream/...", "apps/gateway/internal/table/..."},
+		Deny: []string{"proto/...", "net/http", "apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."},
+	},
+	{
+		Name: "the proxy and the source of routes meet in the table",
+		Why:  "requests go on while the agent is away, and the agent is told the truth while requests hang",
+		From: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."},
+		Deny: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."}, Allow: []string{"$4/..."},
+	},
 }
 
 // ModuleRules are about go.mod files, where anybody can look what a program
@@ -235,6 +249,12 @@ var ModuleRules = []Rule{
 		Why:  "it runs in other people's regions: less to audit, less to patch",
 		From: []string{"apps/agent"},
 		Deny: []string{"db/...", "github.com/go-sql-driver/...", "github.com/pressly/goose/...", "github.com/restatedev/..."},
+	},
+	{
+		Name: "the gateway brings a proxy and nothing else",
+		Why:  "it stands where strangers' requests arrive: it knows the agent's contract, no database and no cluster",
+		From: []string{"apps/gateway"},
+		Deny: []string{"db/...", "github.com/go-sql-driver/...", "github.com/restatedev/...", "k8s.io/...", "sigs.k8s.io/..."},
 	},
 	{
 		Name: "the control plane brings no Kubernetes client",

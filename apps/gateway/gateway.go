@@ -1,0 +1,282 @@
+// Package gateway is the data plane of a region: it takes requests for the hosts of apps
+// and has ready instances answer them. This file is its only wiring.
+//
+//	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
+//	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
+//
+// It knows the region's agent and nobody else. While that is away, and the control plane
+// with it, it serves what it last knew, also after a restart of its own.
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
+	"github.com/windlass-run/windlass/apps/gateway/internal/source"
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
+)
+
+// Config of a Gateway.
+type Config struct {
+	// Agent is where the region's agent serves routes: "unix:PATH" or an http URL.
+	Agent string
+	// Listen are host:port to serve HTTP on; port 0 picks a free one. Listeners are served
+	// beside them.
+	Listen    []string
+	Listeners []net.Listener
+	// TLSListen is served with the certificate of the two PEM files; empty: no TLS.
+	TLSListen       string
+	TLSCert, TLSKey string
+	// HTTP3 is served on TLSListen's port, of UDP, with its certificate, and told to those
+	// who come by TLS.
+	HTTP3 bool
+	// HSTS is how long browsers are to use HTTPS only for a host that they asked by HTTPS;
+	// 0: they are told nothing.
+	HSTS time.Duration
+	// StateFile keeps the last known table; empty: a restart begins without one.
+	StateFile string
+	// MaxHeaderBytes of a request. 0: 64 KiB.
+	MaxHeaderBytes int
+	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
+	SlowClient time.Duration
+	// DrainDelay is how long requests are still taken, and readiness is off, after the
+	// stop, for load balancers to see it; DrainTimeout what requests then have to end in.
+	// 0: none, and 5 min.
+	DrainDelay, DrainTimeout time.Duration
+	// Access gets a line for one request of AccessEvery; nil: nobody.
+	Access      *slog.Logger
+	AccessEvery uint64
+	// Trusted are networks of proxies whose X-Forwarded-* are believed.
+	Trusted    []netip.Prefix
+	Version    string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Random draws numbers and Rand of [0, 1); safe for concurrent use.
+	Random func() uint64
+	Rand   func() float64
+}
+
+// Gateway takes requests. Make it with New, run it once.
+type Gateway struct {
+	cfg    Config
+	table  *table.Table
+	source *source.Source
+	proxy  *proxy.Proxy
+	// bound are those of listeners that were bound here, without TLS around them.
+	listeners, bound []net.Listener
+	health           service.Health
+	leaving          atomic.Bool
+	agent            *http.Client
+	http3            *http3Server // nil: none
+}
+
+// New binds the addresses and reads the last known table: from here on connections queue.
+func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
+	if cfg.Agent == "" || cfg.Log == nil || cfg.Registerer == nil || cfg.Random == nil || cfg.Rand == nil {
+		return nil, errors.New("gateway: Agent, Log, Registerer, Random and Rand are required")
+	}
+	if len(cfg.Listen)+len(cfg.Listeners) == 0 && cfg.TLSListen == "" {
+		return nil, errors.New("gateway: nothing to listen on: Listen, Listeners or TLSListen is required")
+	}
+	cfg.MaxHeaderBytes = orDefault(cfg.MaxHeaderBytes, 64<<10)
+	cfg.SlowClient = orDefault(cfg.SlowClient, time.Minute)
+	cfg.DrainTimeout = orDefault(cfg.DrainTimeout, 5*time.Minute)
+	g := &Gateway{cfg: cfg}
+	defer func() {
+		if err != nil {
+			for _, l := range g.listeners {
+				_ = l.Close() // nothing was taken from it
+			}
+		}
+	}()
+	client, base, err := agentClient(cfg.Agent)
+	if err != nil {
+		return nil, err
+	}
+	g.agent = client
+	ejections := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_gateway_ejections_total", Help: "Instances that traffic found broken and that were taken out for a time.",
+	})
+	if err := cfg.Registerer.Register(ejections); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	g.table = table.New(upstream.Config{
+		Now: time.Now, Random: cfg.Random,
+		Ejected: func(e upstream.Ejection) {
+			if e.Ejected {
+				ejections.Inc()
+				cfg.Log.Warn("instance ejected", "instance_id", e.InstanceID, "reason", e.Reason, "until", e.Until)
+			} else {
+				cfg.Log.Info("instance is back", "instance_id", e.InstanceID)
+			}
+			g.source.Changed()
+		},
+		Drained: func(string) { g.source.Changed() },
+	})
+	g.source, err = source.Open(source.Config{
+		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
+			UserAgent: "windlass-gateway/" + cfg.Version,
+			// A frame is a megabyte, unless one app alone is larger.
+			ReadMaxBytes: 32 << 20,
+		})...),
+		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
+	})
+	if err != nil {
+		// The agent has them all; not to start because of a copy would be the outage.
+		cfg.Log.ErrorContext(ctx, "the last known routes are lost; the agent's are waited for", "error", err)
+	}
+	g.proxy, err = proxy.New(proxy.Config{
+		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
+		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
+		Advertise: g.advertise,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := g.bind(ctx); err != nil {
+		return nil, err
+	}
+	g.health.Add("routes", func(context.Context) error {
+		if !g.source.Complete() {
+			return errors.New("no table of routes yet: neither from the agent nor kept from before")
+		}
+		return nil
+	})
+	g.health.Add("serving", func(context.Context) error {
+		if g.leaving.Load() {
+			return errors.New("the gateway is stopping: what it has is finished")
+		}
+		return nil
+	})
+	return g, nil
+}
+
+func (g *Gateway) bind(ctx context.Context) error {
+	g.listeners = append(g.listeners, g.cfg.Listeners...)
+	for _, address := range g.cfg.Listen {
+		l, err := bind(ctx, "HTTP", address)
+		if err != nil {
+			return err
+		}
+		g.listeners, g.bound = append(g.listeners, l), append(g.bound, l)
+	}
+	if g.cfg.TLSListen == "" {
+		return nil
+	}
+	files := &certificate{cert: g.cfg.TLSCert, key: g.cfg.TLSKey, log: g.cfg.Log}
+	if _, err := files.get(nil); err != nil {
+		return err
+	}
+	l, err := bind(ctx, "HTTPS", g.cfg.TLSListen)
+	if err != nil {
+		return err
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: files.get, NextProtos: []string{"h2", "http/1.1"}}
+	g.bound = append(g.bound, l)
+	g.listeners = append(g.listeners, tls.NewListener(l, config))
+	if g.cfg.HTTP3 {
+		g.http3 = newHTTP3(g.proxy, l.Addr().String(), config, g.cfg)
+	}
+	return nil
+}
+
+// agentClient reads Config.Agent.
+func agentClient(agent string) (*http.Client, string, error) {
+	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	path, unix := strings.CutPrefix(agent, "unix:")
+	switch {
+	case unix && path != "":
+		transport := &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", path)
+			},
+			Protocols: new(http.Protocols),
+			HTTP2:     &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 4 * time.Second},
+		}
+		transport.Protocols.SetUnencryptedHTTP2(true)
+		client.Transport = transport
+		return client, "http://agent", nil
+	case strings.HasPrefix(agent, "http://"), strings.HasPrefix(agent, "https://"):
+		return client, agent, nil
+	default:
+		return nil, "", fmt.Errorf("agent %q: use unix:PATH of the agent's gateway.sock, or a URL like http://agent:7070", agent)
+	}
+}
+
+// Addresses that it listens on, Config.Listeners first.
+func (g *Gateway) Addresses() []net.Addr {
+	var out []net.Addr
+	for _, l := range g.listeners {
+		out = append(out, l.Addr())
+	}
+	return out
+}
+
+// advertise HTTP/3 to who came by TLS, while it is served.
+func (g *Gateway) advertise(h http.Header) {
+	if g.http3 != nil && !g.leaving.Load() {
+		g.http3.advertise(h)
+	}
+}
+
+// Health tells whether requests should be sent here.
+func (g *Gateway) Health() *service.Health { return &g.health }
+
+// Connected tells whether the agent's stream is open and gave its table.
+func (g *Gateway) Connected() bool { return g.source.Connected() }
+
+// Run serves until ctx ends, and then until requests have ended or DrainTimeout passed.
+// What informs the agent, and beside, run on until then.
+func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	parts := append([]service.Component{
+		{Name: "watch", Run: g.source.Watch},
+		{Name: "report", Run: g.source.Report},
+		{Name: "save", Run: g.source.Save},
+		{Name: "sweep", Run: g.proxy.Sweep},
+	}, beside...)
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(inner, g.cfg.Log, 5*time.Second, parts...) }()
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	served := make(chan error, 1)
+	go func() { served <- g.serve(serving) }()
+	var err error
+	select {
+	case err = <-served:
+		stop()
+		err = errors.Join(err, <-ended)
+	case err = <-ended: // one of the parts failed
+		end(err)
+		err = errors.Join(err, <-served)
+	}
+	g.proxy.Close()
+	g.agent.CloseIdleConnections()
+	return err
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}

@@ -1,0 +1,360 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
+)
+
+// patience bounds every wait of a test; none is expected to take a hundredth of it.
+const patience = 30 * time.Second
+
+// agent serves routes as a region's agent does, by the contract's comments.
+type agent struct {
+	socket string
+	mu     sync.Mutex
+	// changed is closed with every change, and made anew.
+	changed chan struct{}
+	table   string
+	change  int64
+	apps    map[string]*gatewayv1.AppRoutes
+	sent    map[string]int64 // what the running streams were sent, by gateway and app
+	watches map[string]int   // number of the running stream, by gateway
+	served  map[string]int64 // change, by gateway and app
+	health  map[string]*gatewayv1.InstanceHealth
+	leaving map[string]bool
+	reports int
+}
+
+// startAgent listens on a socket; stop ends it and all that it knew of gateways.
+func startAgent(t *testing.T, socket, table string) (_ *agent, stop func()) {
+	a := &agent{
+		socket: socket, table: table, changed: make(chan struct{}), apps: map[string]*gatewayv1.AppRoutes{},
+		sent: map[string]int64{}, watches: map[string]int{}, served: map[string]int64{},
+		health: map[string]*gatewayv1.InstanceHealth{}, leaving: map[string]bool{},
+	}
+	_ = os.Remove(socket)
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(gatewayv1connect.NewRouteServiceHandler(a))
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: mux, Protocols: protocols}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	stop = sync.OnceFunc(func() {
+		_ = server.Close()
+		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
+	a.mu.Lock()
+	a.watches[req.GatewayId]++
+	number := a.watches[req.GatewayId]
+	for key := range a.sent {
+		if strings.HasPrefix(key, req.GatewayId+" ") {
+			delete(a.sent, key)
+		}
+	}
+	held := map[string]bool{}
+	for _, h := range req.Have {
+		held[h.AppId] = true
+		if req.TableId == a.table {
+			a.sent[req.GatewayId+" "+h.AppId] = h.Change
+		}
+	}
+	a.mu.Unlock()
+	beat := &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(time.Second)}}}
+	if err := stream.Send(beat); err != nil {
+		return err
+	}
+	if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Begin{Begin: &gatewayv1.Begin{TableId: a.table}}}); err != nil {
+		return err
+	}
+	ended := false
+	for {
+		a.mu.Lock()
+		changed := a.changed
+		var apps []*gatewayv1.AppRoutes
+		for id := range held {
+			if a.apps[id] == nil {
+				a.change++
+				a.apps[id] = &gatewayv1.AppRoutes{AppId: id, Change: a.change}
+			}
+		}
+		held = nil
+		for _, id := range slices.Sorted(maps.Keys(a.apps)) {
+			if key := req.GatewayId + " " + id; a.sent[key] != a.apps[id].Change {
+				a.sent[key] = a.apps[id].Change
+				apps = append(apps, a.apps[id])
+			}
+		}
+		stale := a.watches[req.GatewayId] != number
+		a.mu.Unlock()
+		if stale {
+			return connect.NewError(connect.CodeAborted, fmt.Errorf("watched again"))
+		}
+		if len(apps) > 0 {
+			if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Apps{Apps: &gatewayv1.Apps{Apps: apps}}}); err != nil {
+				return err
+			}
+		}
+		if !ended {
+			ended = true
+			if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_End{End: &gatewayv1.End{}}}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-time.After(time.Second):
+			if err := stream.Send(beat); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (a *agent) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.watches[req.GatewayId] == 0 || req.TableId != a.table {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("no watch of %s", req.GatewayId))
+	}
+	for _, s := range req.Served {
+		a.served[s.AppId] = s.InstancesChange
+	}
+	a.health = map[string]*gatewayv1.InstanceHealth{}
+	for _, h := range req.Instances {
+		a.health[h.InstanceId] = h
+	}
+	a.leaving[req.GatewayId] = req.Leaving
+	a.reports++
+	a.signal()
+	return &gatewayv1.ReportResponse{}, nil
+}
+
+func (a *agent) signal() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// put has the gateways serve the app, and waits until one told that it does.
+func (a *agent) put(t *testing.T, app *gatewayv1.AppRoutes) {
+	t.Helper()
+	change := a.set(app)
+	a.until(t, func() bool { return a.served[app.AppId] == change })
+}
+
+func (a *agent) set(apps ...*gatewayv1.AppRoutes) (change int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, app := range apps {
+		a.change++
+		app.Change = a.change
+		a.apps[app.AppId] = app
+	}
+	a.signal()
+	return a.change
+}
+
+// until waits for what holds under the lock, woken by every report.
+func (a *agent) until(t *testing.T, holds func() bool) {
+	t.Helper()
+	end := time.After(patience)
+	for {
+		a.mu.Lock()
+		ok, changed := holds(), a.changed
+		a.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-end:
+			t.Fatal("the gateway did not tell in time")
+		}
+	}
+}
+
+// region is an agent and a gateway.
+type region struct {
+	*agent
+
+	url string
+	dir string
+	// stopAgent ends the agent and its connections.
+	stopAgent func()
+	client    *http.Client
+	*running
+}
+
+// running is one gateway.
+type running struct {
+	gateway  *gateway.Gateway
+	registry *prometheus.Registry
+	// stop tells it to stop, and returns at once; ended tells how it did.
+	stop  func()
+	ended chan error
+}
+
+// wait for a gateway that was told to stop.
+func (r *running) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-r.ended:
+		require.NoError(t, err)
+		r.ended <- nil
+	case <-time.After(patience):
+		t.Fatal("the gateway does not stop")
+	}
+}
+
+func startGateway(t *testing.T, dir, address string, change func(*gateway.Config)) *running {
+	t.Helper()
+	r := &running{registry: prometheus.NewRegistry(), ended: make(chan error, 1)}
+	cfg := gateway.Config{
+		Agent: "unix:" + filepath.Join(dir, "gateway.sock"), Listen: []string{address},
+		StateFile: filepath.Join(dir, "routes"), DrainTimeout: patience, Version: "test",
+		Log: slog.New(slog.DiscardHandler), Registerer: r.registry, Random: rand.Uint64, Rand: rand.Float64,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	r.gateway, err = gateway.New(t.Context(), cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	go func() { r.ended <- r.gateway.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		r.wait(t)
+	})
+	return r
+}
+
+func start(t *testing.T, change func(*gateway.Config)) *region {
+	t.Helper()
+	// t.TempDir is too long for a socket.
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // as it says
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	a, stopAgent := startAgent(t, filepath.Join(dir, "gateway.sock"), "table-1")
+	g := startGateway(t, dir, "127.0.0.1:0", change)
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &region{
+		agent: a, stopAgent: stopAgent, dir: dir, running: g, url: "http://" + g.gateway.Addresses()[0].String(),
+		client: &http.Client{Transport: transport, Timeout: patience},
+	}
+}
+
+// request for the host of the app.
+func (r *region) request(t *testing.T, method, path, body string) *http.Request {
+	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Host = "echo.local"
+	return req
+}
+
+func (r *region) do(t *testing.T, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	res, err := r.client.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res, string(body)
+}
+
+// instance answers with its name and what it got.
+func instance(t *testing.T, handler http.HandlerFunc) string {
+	s := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.Listener.Addr().String()
+}
+
+func named(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, name)
+	}
+}
+
+// raw is an instance that is no HTTP server: it reads a request's header, then does what
+// it likes.
+func raw(t *testing.T, then func(net.Conn)) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buffer := make([]byte, 4096)
+				if _, err := c.Read(buffer); err == nil {
+					then(c)
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// echo has one deployment with these instances, all ready.
+func echo(addresses ...string) *gatewayv1.AppRoutes {
+	app := &gatewayv1.AppRoutes{
+		AppId: "app_1", AppName: "echo", Epoch: 1, Generation: 1, Hosts: []string{"echo.local"},
+		Targets: []*gatewayv1.Target{target("dep_1", 1, 100, addresses...)},
+		Policy:  &gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing_BALANCING_ROUND_ROBIN},
+	}
+	return app
+}
+
+func target(id string, version, weight int32, addresses ...string) *gatewayv1.Target {
+	t := &gatewayv1.Target{DeploymentId: id, Version: version, Weight: weight, WorkloadKey: id}
+	for i, address := range addresses {
+		t.Instances = append(t.Instances, &gatewayv1.Instance{
+			InstanceId: fmt.Sprintf("%s-%d", id, i), Address: address, State: gatewayv1.Instance_STATE_READY,
+		})
+	}
+	return t
+}

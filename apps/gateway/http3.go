@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// http3Server serves HTTP/3. Packets of one connection have to reach one process, which
+// the kernel cannot promise for a UDP port that two share: a process that takes over has
+// the port once the one before has let go of it, and clients come by TCP until then.
+type http3Server struct {
+	address string
+	server  *http3.Server
+	log     *slog.Logger
+}
+
+// portRetry is how soon a port is asked for again that the process before still has.
+const portRetry = time.Second
+
+func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Config) *http3Server {
+	return &http3Server{address: address, log: cfg.Log, server: &http3.Server{
+		Handler: handler, TLSConfig: http3.ConfigureTLSConfig(config),
+		MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
+		QUICConfig: &quic.Config{
+			HandshakeIdleTimeout: headerTimeout,
+			MaxIncomingStreams:   1000, // as on HTTP/2
+			KeepAlivePeriod:      15 * time.Second,
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	}}
+}
+
+func (s *http3Server) advertise(h http.Header) {
+	_ = s.server.SetQUICHeaders(h) // its error is that it does not listen now
+}
+
+// start serves until the returned function is called, which ends when requests have, or
+// when its context does; requests end with cut.
+func (s *http3Server) start(ctx, cut context.Context) func(context.Context) {
+	s.server.ConnContext = func(conn context.Context, _ *quic.Conn) context.Context {
+		conn, end := context.WithCancel(conn)
+		context.AfterFunc(cut, end)
+		return conn
+	}
+	ended := make(chan struct{})
+	stopping, stop := context.WithCancel(context.WithoutCancel(ctx)) // it drains after ctx ended
+	go func() {
+		defer close(ended)
+		for stopping.Err() == nil {
+			conn, err := (&net.ListenConfig{}).ListenPacket(stopping, "udp", s.address)
+			if err == nil {
+				err = s.server.Serve(conn)
+				if errors.Is(err, http.ErrServerClosed) {
+					<-stopping.Done() // what is under way needs the port
+				}
+				_ = conn.Close()
+			}
+			if stopping.Err() != nil {
+				return
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				s.log.Error("HTTP/3 is not served for now", "address", s.address, "error", err)
+			}
+			_ = backoff.Sleep(stopping, portRetry) // the loop sees that it ended
+		}
+	}()
+	return func(ctx context.Context) {
+		if err := s.server.Shutdown(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Debug("HTTP/3 connections were cut", "error", err)
+		}
+		stop()
+		<-ended
+	}
+}

@@ -1,0 +1,25 @@
+package balance
+
+import "sync/atomic"
+
+// LeastRequests takes the instance with the fewest requests under way; among equals,
+// in turn.
+var LeastRequests = register("least_requests", func() Strategy { return &leastRequests{} })
+
+type leastRequests struct{ turn atomic.Uint64 }
+
+func (s *leastRequests) Pick(candidates []*Endpoint, _ Request) int {
+	n := len(candidates)
+	start := int(s.turn.Add(1) % uint64(n))
+	best, least := start, candidates[start].InFlight()
+	for k := 1; k < n && least > 0; k++ {
+		i := start + k
+		if i >= n {
+			i -= n
+		}
+		if load := candidates[i].InFlight(); load < least {
+			best, least = i, load
+		}
+	}
+	return best
+}

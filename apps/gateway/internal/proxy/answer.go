@@ -1,0 +1,168 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// answer is the way back to the client: it counts, and has a client that takes nothing
+// cut off.
+type answer struct {
+	http.ResponseWriter
+
+	x       *exchange
+	control *http.ResponseController
+	slow    time.Duration
+	// streams: it is HTTP/2's.
+	streams bool
+	// until is when the connection's deadline is.
+	until time.Time
+}
+
+// Unwrap lets an http.ResponseController find the writer below.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answer) WriteHeader(status int) {
+	if a.x.status == 0 || a.x.status < 200 {
+		a.x.status = status
+	}
+	a.extend()
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.extend()
+	n, err := a.ResponseWriter.Write(p)
+	a.x.sent += int64(n)
+	a.rest()
+	return n, err
+}
+
+// Flush is found by type in places that do not ask a ResponseController.
+func (a *answer) Flush() { _ = a.FlushError() }
+
+// FlushError is what a ResponseController calls.
+func (a *answer) FlushError() error {
+	a.extend()
+	defer a.rest()
+	return a.control.Flush()
+}
+
+// extend the deadline. On HTTP/1 at most once in a quarter of it: tokens come by the
+// thousand, and one that passes while nothing is written does nothing.
+func (a *answer) extend() {
+	if now := time.Now(); a.streams || a.until.Sub(now) < a.slow*3/4 {
+		a.until = now.Add(a.slow)
+		_ = a.control.SetWriteDeadline(a.until) // a writer that has none is a test's
+	}
+}
+
+// rest: on HTTP/2 a deadline that passes ends the stream, also between two writes.
+func (a *answer) rest() {
+	if a.streams {
+		_ = a.control.SetWriteDeadline(time.Time{})
+	}
+}
+
+// requestBody is what the client sends. It is read by one at a time; whether it failed
+// is asked from elsewhere.
+type requestBody struct {
+	body    io.ReadCloser
+	control *http.ResponseController
+	slow    time.Duration
+	streams bool
+	// touched: a part was read, so that it cannot be sent again.
+	touched atomic.Bool
+	mu      sync.Mutex
+	err     error
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.touched.Store(true)
+	b.extend()
+	n, err := b.body.Read(p)
+	// One that passes while nobody reads ends an HTTP/2 stream; and after the end of the
+	// body the server looks for the next request, or for the client's going away. After
+	// an error it stays: the server tries to read the rest, and is not to wait for it.
+	if (err == nil && b.streams) || errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	}
+	return n, err
+}
+
+// extend the time within which the client has to send something.
+func (b *requestBody) extend() {
+	_ = b.control.SetReadDeadline(time.Now().Add(b.slow)) // a writer that has none is a test's
+}
+
+func (b *requestBody) Close() error { return b.body.Close() }
+
+// failed returns why it did not arrive whole.
+func (b *requestBody) failed() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// finish counts and logs a request that has ended, however.
+func (p *Proxy) finish(r *http.Request, x *exchange) {
+	took := time.Since(x.start)
+	p.metrics.ended(x, took)
+	every := max(p.cfg.AccessEvery, 1)
+	if x.failure != nil && x.failure.status >= 500 && x.cause != nil {
+		p.cfg.Log.WarnContext(r.Context(), "request failed", "request_id", x.id, "host", x.host,
+			"instance_id", x.instance, "code", x.failure.code, "error", x.cause)
+	}
+	if p.cfg.Access == nil || (p.counted.Add(1)%every != 0 && x.failure == nil) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 20)
+	attrs = append(attrs,
+		slog.String("request_id", x.id), slog.String("remote", r.RemoteAddr),
+		slog.String("method", r.Method), slog.String("host", x.host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
+		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", millis(took)),
+	)
+	if x.route != nil {
+		attrs = append(attrs, slog.String("app", x.spec.AppName), slog.Int64("generation", x.spec.Generation))
+	}
+	if x.instance != "" {
+		attrs = append(attrs, slog.String("deployment_id", x.deployment), slog.Int("version", int(x.version)),
+			slog.String("instance_id", x.instance), slog.Int("attempts", x.attempts))
+	}
+	if !x.firstByte.IsZero() {
+		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))
+	}
+	if trace := r.Header.Get("Traceparent"); trace != "" {
+		attrs = append(attrs, slog.String("traceparent", trace))
+	}
+	if x.failure != nil {
+		attrs = append(attrs, slog.String("code", x.failure.code))
+	}
+	p.cfg.Access.LogAttrs(r.Context(), slog.LevelInfo, "request", attrs...)
+}
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// buffers are what bodies are copied through: 32 KiB, as io.Copy has them.
+type buffers struct{ pool sync.Pool }
+
+func newBuffers() *buffers {
+	return &buffers{pool: sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}}
+}
+
+func (b *buffers) Get() []byte { return *b.pool.Get().(*[]byte) }
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

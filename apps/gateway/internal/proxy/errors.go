@@ -1,0 +1,133 @@
+package proxy
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ErrorHeader carries the code of an error that is the gateway's own, so that a program
+// can tell it from one of the instance's.
+const ErrorHeader = "Windlass-Error"
+
+// failure is an error that the gateway answers itself.
+type failure struct {
+	// code is in ErrorHeader and in the log.
+	code   string
+	status int
+	// connect is the code that the API would have.
+	connect string
+	reason  windlassv1.ErrorReason
+	message string
+	fix     string
+	// retry is whether and when to call again; 0: no Retry-After.
+	retry time.Duration
+}
+
+// What the gateway answers itself. Codes are for programs and never change their meaning.
+var (
+	failBadHost = &failure{
+		code: "bad_host", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the request names no host", fix: "Send a Host header with the app's hostname.",
+	}
+	failNoRoute = &failure{
+		code: "no_route", status: http.StatusNotFound, connect: "not_found", reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND,
+		message: "no app has this hostname in this region", fix: "Use a host that `windlass route list` tells.",
+	}
+	failNoTable = &failure{
+		code: "no_table", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the gateway has no routes yet: it waits for the region's agent", fix: "Call again in a moment.", retry: 5 * time.Second,
+	}
+	failBody = &failure{
+		code: "body_too_large", status: http.StatusRequestEntityTooLarge, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+		message: "the request's body is larger than the route allows", fix: "Send a smaller body, or raise the route's limit.",
+	}
+	failBadBody = &failure{
+		code: "bad_body", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the request's body did not arrive whole or is not well formed", fix: "Send the body as its headers announce it.",
+	}
+	failSlowBody = &failure{
+		code: "body_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the request's body did not arrive in time", fix: "Send the body faster.",
+	}
+	failNoInstance = &failure{
+		code: "no_instance", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "no instance of the app is ready in this region", fix: "Call again in a moment.", retry: 5 * time.Second,
+	}
+	failBusy = &failure{
+		code: "busy", status: http.StatusTooManyRequests, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		message: "all instances of the app have as many requests as they take, and so has the queue", fix: "Call again in a moment.", retry: time.Second,
+	}
+	failWaited = &failure{
+		code: "queue_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the request waited in the queue for as long as the route allows", fix: "Call again in a moment.", retry: time.Second,
+	}
+	failConnect = &failure{
+		code: "instance_unreachable", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the connection to the instance failed", fix: "Call again in a moment.",
+	}
+	failBroken = &failure{
+		code: "bad_answer", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the instance broke off or answered something that is not HTTP", fix: "Look at the instance's log.",
+	}
+	failTimeout = &failure{
+		code: "instance_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the instance did not answer in time", fix: "Raise the route's timeout, or look at the instance's log.",
+	}
+	// The client is gone: nobody reads it. As others do, the log has it as 499.
+	failGone = &failure{
+		code: "client_gone", status: statusClientGone, connect: "canceled",
+		message: "the client went away",
+	}
+)
+
+const statusClientGone = 499
+
+// Error makes a failure an error, so that it finds its way through a transport.
+func (f *failure) Error() string { return f.message }
+
+// write answers as the API does: Connect's JSON, with the detail that programs read.
+func (f *failure) write(w http.ResponseWriter) {
+	detail := &windlassv1.ErrorDetail{Reason: f.reason, Fix: f.fix}
+	type debug struct {
+		Reason string `json:"reason"`
+		Fix    string `json:"fix,omitempty"`
+	}
+	type wireDetail struct {
+		Type  string `json:"type"`
+		Value string `json:"value"`
+		Debug debug  `json:"debug"`
+	}
+	body := struct {
+		Code    string       `json:"code"`
+		Message string       `json:"message"`
+		Details []wireDetail `json:"details,omitempty"`
+	}{Code: f.connect, Message: f.message}
+	if packed, err := proto.Marshal(detail); err == nil {
+		body.Details = []wireDetail{{
+			Type:  string(detail.ProtoReflect().Descriptor().FullName()),
+			Value: base64.RawStdEncoding.EncodeToString(packed),
+			Debug: debug{Reason: f.reason.String(), Fix: f.fix},
+		}}
+	}
+	encoded, err := json.Marshal(body)
+	if err != nil { // strings always encode
+		encoded = []byte(`{"code":"internal"}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(encoded)))
+	h.Set("Cache-Control", "no-store")
+	h.Set(ErrorHeader, f.code)
+	if f.retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(f.retry/time.Second)))
+	}
+	w.WriteHeader(f.status)
+	_, _ = w.Write(encoded) // a client that is gone needs no answer
+}

@@ -1,0 +1,162 @@
+package proxy
+
+import (
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+)
+
+// metrics of the requests, by app and deployment. The label windlass_deployment is the one
+// that an analysis of a rollout selects by.
+type metrics struct {
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	firstByte *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+	retries   *prometheus.CounterVec
+	seen      sync.Map // series -> bool
+}
+
+// buckets from what a cached answer takes to what a long generation does.
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+func newMetrics(r prometheus.Registerer, t *table.Table) (*metrics, error) {
+	version := []string{"app", "windlass_deployment", "version"}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by what the client got; code 499: the client went away first.",
+		}, append([]string{"code"}, version...)),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "windlass_gateway_request_seconds", Help: "From a request's header to the last byte of its answer.", Buckets: buckets,
+		}, version),
+		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "windlass_gateway_first_byte_seconds", Help: "From a request's header to the header of the instance's answer, the queue included.", Buckets: buckets,
+		}, version),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by its code.",
+		}, []string{"app", "reason"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_retries_total", Help: "Attempts after a request's first.",
+		}, []string{"app"}),
+	}
+	var err error
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.failures, m.retries, routesCollector{t}} {
+		err = errors.Join(err, r.Register(c))
+	}
+	return m, err
+}
+
+func (m *metrics) retried(x *exchange) { m.retries.WithLabelValues(x.spec.AppName).Inc() }
+
+func (m *metrics) ended(x *exchange, took time.Duration) {
+	status := x.status
+	if status == 0 {
+		status = statusClientGone
+	}
+	version := ""
+	if x.deployment != "" {
+		version = strconv.Itoa(int(x.version))
+	}
+	// A host that is nobody's is in no label: whoever sends them would choose how many
+	// series there are.
+	if x.route != nil {
+		m.requests.WithLabelValues(strconv.Itoa(status), x.spec.AppName, x.deployment, version).Inc()
+		if x.deployment != "" {
+			if k := (series{x.spec.AppName, x.deployment}); !m.has(k) {
+				m.seen.Store(k, false)
+			}
+			m.duration.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(took.Seconds())
+			if !x.firstByte.IsZero() {
+				m.firstByte.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(x.firstByte.Sub(x.start).Seconds())
+			}
+		}
+	}
+	if x.failure != nil {
+		m.failures.WithLabelValues(x.spec.AppName, x.failure.code).Inc()
+	}
+}
+
+func (m *metrics) has(k series) bool {
+	_, ok := m.seen.Load(k)
+	return ok
+}
+
+// sweep drops the series of deployments that were not routed at the last sweep either:
+// scrapes in between have had what there was to tell, and requests have ended.
+func (m *metrics) sweep(t *table.Table) {
+	routed, apps := map[string]bool{}, map[string]bool{}
+	for _, spec := range t.Specs() {
+		apps[spec.AppName] = true
+		for _, target := range spec.Targets {
+			routed[target.DeploymentID] = true
+		}
+	}
+	m.seen.Range(func(key, value any) bool {
+		k := key.(series)
+		missed := value.(bool)
+		switch {
+		case routed[k.deployment]:
+			m.seen.Store(k, false)
+		case !missed:
+			m.seen.Store(k, true)
+		default:
+			m.seen.Delete(k)
+			labels := prometheus.Labels{"windlass_deployment": k.deployment}
+			m.requests.DeletePartialMatch(labels)
+			m.duration.DeletePartialMatch(labels)
+			m.firstByte.DeletePartialMatch(labels)
+			if !apps[k.app] {
+				app := prometheus.Labels{"app": k.app}
+				m.requests.DeletePartialMatch(app)
+				m.failures.DeletePartialMatch(app)
+				m.retries.DeletePartialMatch(app)
+			}
+		}
+		return true
+	})
+}
+
+// series that there are; their value is whether the last sweep missed their deployment.
+type series struct{ app, deployment string }
+
+// routesCollector reads what is now when it is asked.
+type routesCollector struct{ table *table.Table }
+
+var (
+	inFlightDesc = prometheus.NewDesc("windlass_gateway_in_flight", "Requests under way at instances.", []string{"app"}, nil)
+	queueDesc    = prometheus.NewDesc("windlass_gateway_queue", "Requests that wait for an instance.", []string{"app"}, nil)
+	routesDesc   = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes here.", nil, nil)
+)
+
+func (c routesCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- inFlightDesc
+	ch <- queueDesc
+	ch <- routesDesc
+}
+
+func (c routesCollector) Collect(ch chan<- prometheus.Metric) {
+	type sum struct{ inFlight, waiting float64 }
+	// Apps of two environments may share a name.
+	sums := map[string]sum{}
+	routes := c.table.Routes()
+	for _, r := range routes {
+		spec, ok := r.Spec()
+		if !ok {
+			continue
+		}
+		s := sums[spec.AppName]
+		s.inFlight += float64(r.InFlight())
+		s.waiting += float64(r.Waiting())
+		sums[spec.AppName] = s
+	}
+	for app, s := range sums {
+		ch <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, s.inFlight, app)
+		ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, s.waiting, app)
+	}
+	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(len(routes)))
+}

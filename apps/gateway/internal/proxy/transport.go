@@ -1,0 +1,332 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+const (
+	// replayable is the largest body that is kept to be sent again: a long prompt. What
+	// is larger is streamed, and repeated only if none of it was read.
+	replayable = 64 << 10
+	// idleConnection is below the 5 s after which common model servers (uvicorn's) close
+	// a connection that nobody uses: a request that crosses the close is lost.
+	idleConnection = 4 * time.Second
+	// idlePerInstance keeps a busy instance's connections; what is too many ends itself
+	// after idleConnection.
+	idlePerInstance = 512
+)
+
+// transport places a request at an instance, and at another where that is safe.
+type transport struct {
+	metrics *metrics
+	// plain speaks HTTP/1.1; h2c is for gRPC, which has nothing else.
+	plain, h2c *http.Transport
+}
+
+func newTransport(m *metrics) *transport {
+	base := func() *http.Transport {
+		return &http.Transport{
+			DialContext:         dial,
+			DisableCompression:  true, // what the client did not ask for is not ours to add
+			MaxIdleConnsPerHost: idlePerInstance,
+			IdleConnTimeout:     idleConnection,
+			// An instance that answers 100 late or never gets the body anyhow.
+			ExpectContinueTimeout:  time.Second,
+			MaxResponseHeaderBytes: 256 << 10,
+			Protocols:              new(http.Protocols),
+		}
+	}
+	t := &transport{metrics: m, plain: base(), h2c: base()}
+	t.plain.Protocols.SetHTTP1(true)
+	t.h2c.Protocols.SetUnencryptedHTTP2(true)
+	t.h2c.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
+	return t
+}
+
+func (t *transport) close() {
+	t.plain.CloseIdleConnections()
+	t.h2c.CloseIdleConnections()
+}
+
+// connection counts what was written, so that it is known when nothing was.
+type connection struct {
+	net.Conn
+
+	written atomic.Int64
+}
+
+func (c *connection) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// CloseWrite is what the end of one direction of an upgraded connection becomes.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// dialError: no connection was had.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// connectKey finds the time that a dial may take.
+type connectKey struct{}
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	limit := upstream.DefaultPolicy().Connect
+	if d, ok := ctx.Value(connectKey{}).(time.Duration); ok {
+		limit = d
+	}
+	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	return &connection{Conn: conn}, nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	x := exchangeOf(req.Context())
+	body, err := keep(req, x)
+	if err != nil {
+		return nil, err
+	}
+	want := &upstream.Want{Host: x.host, Affinity: affinity(req, x.policy), Until: x.start.Add(x.policy.QueueWait)}
+	repeatable := idempotent(req)
+	var last error
+	for repeated := 0; ; {
+		lease, err := x.route.Acquire(req.Context(), want)
+		if err != nil {
+			if last != nil {
+				err = errors.Join(err, last)
+			}
+			return nil, err
+		}
+		if x.attempts++; x.attempts > 1 {
+			t.metrics.retried(x)
+		}
+		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
+		res, sent, err := t.attempt(req, x, lease, body)
+		again := body != nil || x.in == nil || !x.in.touched.Load()
+		switch {
+		case err == nil && (res.StatusCode != http.StatusServiceUnavailable || !repeatable || !again || repeated >= x.policy.Retries):
+			return res, nil
+		case err == nil:
+			_ = res.Body.Close()
+			repeated++
+		case req.Context().Err() != nil || !again:
+			return nil, err
+		case !sent: // nobody has it
+		case repeatable && repeated < x.policy.Retries && !errors.Is(err, failTimeout):
+			repeated++
+		default:
+			return nil, err
+		}
+		last = err
+		want.Tried(lease)
+	}
+}
+
+// keep reads a body that is small enough to be sent again; nil: there is none, or it is
+// streamed.
+func keep(req *http.Request, x *exchange) ([]byte, error) {
+	if x.in == nil || req.Body == nil || req.ContentLength <= 0 || req.ContentLength > replayable {
+		return nil, nil
+	}
+	// The client was told to go on by our reading; the instance need not be asked.
+	req.Header.Del("Expect")
+	body := make([]byte, req.ContentLength)
+	if _, err := io.ReadFull(req.Body, body); err != nil {
+		return nil, fmt.Errorf("read the request's body: %w", err)
+	}
+	// The end is read, too, so that the server knows that the connection is at the next
+	// request.
+	if _, err := req.Body.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the request's body: %w", err)
+	}
+	return body, nil
+}
+
+// attempt sends the request to the lease's instance. The lease ends with the answer's
+// body, or before attempt returns an error; sent tells whether the instance may have got
+// any of it.
+func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Lease, body []byte) (_ *http.Response, sent bool, err error) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
+	late := time.AfterFunc(x.policy.Response, func() { cancel(failTimeout) })
+	var conn atomic.Pointer[connection]
+	var before atomic.Int64
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if c, ok := info.Conn.(*connection); ok {
+			before.Store(c.written.Load())
+			conn.Store(c)
+		}
+	}})
+	out := req.WithContext(ctx)
+	u := *req.URL
+	u.Host = lease.Address()
+	out.URL = &u
+	if body != nil {
+		out.Body = io.NopCloser(bytes.NewReader(body))
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
+	through := t.plain
+	if req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
+		through = t.h2c
+	}
+	res, err := through.RoundTrip(out)
+	late.Stop()
+	if err != nil {
+		cause := context.Cause(ctx)
+		cancel(nil)
+		outcome, told, err := judge(req, x, err, cause)
+		if told {
+			lease.Told(outcome)
+		}
+		lease.End()
+		c := conn.Load()
+		return nil, outcome != health.Refusal && c != nil && c.written.Load() > before.Load(), err
+	}
+	x.firstByte = time.Now()
+	outcome := health.Success
+	if res.StatusCode >= 500 {
+		outcome = health.Failure
+	}
+	lease.Told(outcome)
+	b := &responseBody{ReadCloser: res.Body, x: x, req: req, lease: lease, cancel: cancel, limit: x.policy.Idle}
+	b.ctx = ctx
+	b.idle = time.AfterFunc(x.policy.Idle, func() { cancel(failTimeout) })
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		// Who says nothing on a websocket is not broken: such a connection has no bound.
+		b.idle.Stop()
+		if rw, ok := res.Body.(io.ReadWriteCloser); ok {
+			res.Body = &upgraded{ReadWriteCloser: rw, body: b}
+			return res, true, nil
+		}
+	}
+	res.Body = b
+	return res, true, nil
+}
+
+// judge tells what an attempt that failed says about the instance, if anything, and
+// gives the error its place among failures.
+func judge(req *http.Request, x *exchange, err, cause error) (_ health.Outcome, told bool, _ error) {
+	var noConn *dialError
+	switch {
+	case req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTimeout):
+		return health.Success, false, err // the client went away
+	case x.in.failed() != nil:
+		return health.Success, false, err // so did its body
+	case errors.Is(cause, failTimeout):
+		return health.Timeout, true, fmt.Errorf("%w: %w", failTimeout, err)
+	case errors.As(err, &noConn):
+		return health.Refusal, true, fmt.Errorf("%w: %w", failConnect, err)
+	default:
+		return health.Failure, true, fmt.Errorf("%w: %w", failBroken, err)
+	}
+}
+
+// idempotent requests may be sent twice.
+func idempotent(req *http.Request) bool {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return req.Header.Get("Upgrade") == ""
+	}
+	return req.Header.Get("Idempotency-Key") != ""
+}
+
+func affinity(req *http.Request, p upstream.Policy) string {
+	switch {
+	case p.AffinityHeader != "":
+		return req.Header.Get(p.AffinityHeader)
+	case p.AffinityCookie != "":
+		if c, err := req.Cookie(p.AffinityCookie); err == nil {
+			return c.Value
+		}
+	}
+	return ""
+}
+
+// responseBody ends the lease with the last byte of the answer.
+type responseBody struct {
+	io.ReadCloser
+
+	ctx    context.Context //nolint:containedctx // it is the attempt's, and ends with the body
+	x      *exchange
+	req    *http.Request
+	lease  *upstream.Lease
+	cancel context.CancelCauseFunc
+	idle   *time.Timer
+	limit  time.Duration
+}
+
+func (b *responseBody) Read(p []byte) (int, error) {
+	b.idle.Reset(b.limit)
+	n, err := b.ReadCloser.Read(p)
+	// What the client takes its time with is not the instance's.
+	b.idle.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.broke(err)
+	}
+	return n, err
+}
+
+// broke: the answer has begun, so that all that is left is to break off, too.
+func (b *responseBody) broke(err error) {
+	outcome, told, err := judge(b.req, b.x, err, context.Cause(b.ctx))
+	if !told {
+		return
+	}
+	b.lease.Told(outcome)
+	b.x.failure, b.x.cause = failBroken, err
+	if outcome == health.Timeout {
+		b.x.failure = failTimeout
+	}
+}
+
+func (b *responseBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.idle.Stop()
+	b.cancel(nil)
+	b.lease.End()
+	return err
+}
+
+// upgraded is a connection in both directions.
+type upgraded struct {
+	io.ReadWriteCloser
+
+	body *responseBody
+}
+
+func (u *upgraded) CloseWrite() error {
+	if half, ok := u.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (u *upgraded) Close() error {
+	err := u.ReadWriteCloser.Close()
+	u.body.cancel(nil)
+	u.body.lease.End()
+	return err
+}

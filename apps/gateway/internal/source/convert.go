@@ -1,0 +1,144 @@
+package source
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// removal tells whether the app has no routes any more.
+func removal(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
+
+// specOf reads an app's routes. An error names what cannot be served.
+func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
+	spec := upstream.Spec{
+		AppID: a.AppId, AppName: a.AppName, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change,
+		Hosts: a.Hosts,
+	}
+	if spec.AppID == "" {
+		return spec, fmt.Errorf("routes without app_id")
+	}
+	fail := func(format string, args ...any) (upstream.Spec, error) {
+		return spec, fmt.Errorf("routes of %s: %s", spec.AppID, fmt.Sprintf(format, args...))
+	}
+	for _, host := range a.Hosts {
+		if host == "" || table.Host(host) != host {
+			return fail("host %q is not lower case, without port and trailing dot", host)
+		}
+	}
+	targets := map[string]bool{}
+	for _, t := range a.Targets {
+		if targets[t.DeploymentId] {
+			return fail("deployment %s is a target twice", t.DeploymentId)
+		}
+		targets[t.DeploymentId] = true
+		if t.Weight < 0 {
+			return fail("weight %d of %s is negative", t.Weight, t.DeploymentId)
+		}
+		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight}
+		for _, i := range t.Instances {
+			host, port, err := net.SplitHostPort(i.Address)
+			if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
+				return fail("address %q of instance %s is not host:port", i.Address, i.InstanceId)
+			}
+			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address}
+			switch i.State {
+			case gatewayv1.Instance_STATE_READY:
+				instance.State = upstream.Ready
+			case gatewayv1.Instance_STATE_DRAINING:
+				instance.State = upstream.Draining
+			case gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_UNSPECIFIED:
+				instance.State = upstream.NotReady
+			default: // a state of a later agent: it is not READY
+				instance.State = upstream.NotReady
+			}
+			target.Instances = append(target.Instances, instance)
+		}
+		spec.Targets = append(spec.Targets, target)
+	}
+	for _, p := range a.Previews {
+		if p.Host == "" || table.Host(p.Host) != p.Host {
+			return fail("preview %q is not lower case, without port and trailing dot", p.Host)
+		}
+		if !targets[p.DeploymentId] {
+			return fail("preview %s is of %s, which is no target", p.Host, p.DeploymentId)
+		}
+		spec.Previews = append(spec.Previews, upstream.Preview{Host: p.Host, DeploymentID: p.DeploymentId})
+	}
+	var err error
+	if spec.Policy, err = policyOf(a.Policy); err != nil {
+		return fail("%v", err)
+	}
+	return spec, nil
+}
+
+// policyOf fills in what is absent.
+func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
+	out := upstream.DefaultPolicy()
+	if p == nil {
+		return out, nil
+	}
+	switch p.Balancing {
+	case gatewayv1.Balancing_BALANCING_UNSPECIFIED: // the default
+	case gatewayv1.Balancing_BALANCING_ROUND_ROBIN:
+		out.Strategy = balance.RoundRobin
+	case gatewayv1.Balancing_BALANCING_LEAST_REQUESTS:
+		out.Strategy = balance.LeastRequests
+	case gatewayv1.Balancing_BALANCING_POWER_OF_TWO:
+		out.Strategy = balance.PowerOfTwo
+	case gatewayv1.Balancing_BALANCING_AFFINITY:
+		out.Strategy = balance.Affinity
+	default: // a strategy of a later release: the app is served, by the default
+	}
+	switch a := p.Affinity.(type) {
+	case *gatewayv1.RoutePolicy_AffinityHeader:
+		out.AffinityHeader = a.AffinityHeader
+	case *gatewayv1.RoutePolicy_AffinityCookie:
+		out.AffinityCookie = a.AffinityCookie
+	}
+	for _, d := range []struct {
+		name string
+		from *durationpb.Duration
+		to   *time.Duration
+		zero bool
+	}{
+		{"response_timeout", p.ResponseTimeout, &out.Response, false},
+		{"idle_timeout", p.IdleTimeout, &out.Idle, false},
+		{"request_timeout", p.RequestTimeout, &out.Total, true},
+		{"queue_wait", p.QueueWait, &out.QueueWait, true},
+	} {
+		if d.from == nil {
+			continue
+		}
+		value := d.from.AsDuration()
+		if err := d.from.CheckValid(); err != nil || value < 0 {
+			return out, fmt.Errorf("policy.%s %v is not a positive time", d.name, strings.TrimSpace(d.from.String()))
+		}
+		// 0 of those that always have a bound means the default.
+		if value > 0 || d.zero {
+			*d.to = value
+		}
+	}
+	if p.QueueSize != nil {
+		out.QueueSize = int(max(*p.QueueSize, 0))
+	}
+	if p.Retries != nil {
+		out.Retries = int(max(*p.Retries, 0))
+	}
+	if p.MaxInFlight != nil {
+		out.MaxInFlight = int64(max(*p.MaxInFlight, 0))
+	}
+	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
+		out.MaxBody = *p.MaxBodyBytes
+	}
+	return out, nil
+}

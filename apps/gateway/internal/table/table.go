@@ -1,0 +1,196 @@
+// Package table finds the route of a host. It holds thousands of routes; a change of one
+// touches that one, and is seen whole: a request finds the route as it was or as it is,
+// with all its hosts and all that they lead to.
+//
+// That holds because hosts only lead to routes that may have them, and a route itself
+// knows which are its own: new hosts are entered before the route is swapped, old ones
+// are taken out after. While two apps have one host, which is a moment in which it goes from
+// one to the other, the one that was put last has it.
+package table
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+// Table of routes. It is safe for concurrent use.
+type Table struct {
+	cfg   upstream.Config
+	hosts sync.Map // string -> *claims
+	mu    sync.Mutex
+	apps  map[string]*upstream.Route
+	// removed had requests under way.
+	removed []*upstream.Route
+}
+
+// claims of a host, the last one that was put first. They are immutable.
+type claims []claim
+
+type claim struct {
+	app   string
+	route *upstream.Route
+}
+
+// New returns an empty table, whose routes get cfg.
+func New(cfg upstream.Config) *Table {
+	return &Table{cfg: cfg, apps: map[string]*upstream.Route{}}
+}
+
+// Host is a request's host as the table has it: without port and trailing dot, lower
+// case. Empty when it is none.
+func Host(host string) string {
+	if strings.HasPrefix(host, "[") || strings.Count(host, ":") > 1 {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			return h
+		}
+		return strings.Trim(host, "[]")
+	}
+	if i := strings.IndexByte(host, ':'); i >= 0 {
+		host = host[:i]
+	}
+	host = strings.TrimSuffix(host, ".")
+	for i := range len(host) {
+		if c := host[i]; 'A' <= c && c <= 'Z' {
+			return strings.ToLower(host)
+		}
+	}
+	return host
+}
+
+// Lookup returns the route of a host that Host returned, or nil.
+func (t *Table) Lookup(host string) *upstream.Route {
+	found, ok := t.hosts.Load(host)
+	if !ok {
+		return nil
+	}
+	for _, c := range *found.(*claims) {
+		if c.route.Serves(host) {
+			return c.route
+		}
+	}
+	return nil
+}
+
+// Put makes the routes of an app what spec says. After an error they are as they were.
+func (t *Table) Put(spec upstream.Spec) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	route, known := t.apps[spec.AppID]
+	var before upstream.Spec
+	if known {
+		before, _ = route.Spec()
+	} else {
+		route = upstream.New(t.cfg)
+	}
+	hosts, had := spec.AllHosts(), before.AllHosts()
+	for _, host := range hosts {
+		t.enter(host, spec.AppID, route)
+	}
+	if err := route.Update(spec); err != nil {
+		t.leave(hosts, had, spec.AppID)
+		return err
+	}
+	t.apps[spec.AppID] = route
+	t.leave(had, hosts, spec.AppID)
+	return nil
+}
+
+// Remove the routes of an app. What is under way goes on.
+func (t *Table) Remove(app string) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	route, known := t.apps[app]
+	if !known {
+		return false
+	}
+	before, _ := route.Spec()
+	route.Remove()
+	delete(t.apps, app)
+	t.removed = append(t.removed, route)
+	t.leave(before.AllHosts(), nil, app)
+	return true
+}
+
+// Specs of all routes, sorted by app.
+func (t *Table) Specs() []upstream.Spec {
+	routes := t.Routes()
+	out := make([]upstream.Spec, 0, len(routes))
+	for _, r := range routes {
+		if spec, ok := r.Spec(); ok {
+			out = append(out, spec)
+		}
+	}
+	slices.SortFunc(out, func(a, b upstream.Spec) int { return strings.Compare(a.AppID, b.AppID) })
+	return out
+}
+
+// Health of the instances of all routes that there is something to tell of, those of
+// removed routes included.
+func (t *Table) Health() []upstream.Health {
+	var out []upstream.Health
+	for _, r := range t.Routes() {
+		out = append(out, r.Health()...)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removed = slices.DeleteFunc(t.removed, func(r *upstream.Route) bool {
+		left := r.Health()
+		out = append(out, left...)
+		return len(left) == 0
+	})
+	return out
+}
+
+// Routes of all apps, in no order.
+func (t *Table) Routes() []*upstream.Route {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*upstream.Route, 0, len(t.apps))
+	for _, r := range t.apps {
+		out = append(out, r)
+	}
+	return out
+}
+
+// Len is how many apps have routes.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.apps)
+}
+
+func (t *Table) enter(host, app string, route *upstream.Route) {
+	next := claims{{app: app, route: route}}
+	if found, ok := t.hosts.Load(host); ok {
+		held := *found.(*claims)
+		if held[0].app == app {
+			return
+		}
+		for _, c := range held {
+			if c.app != app {
+				next = append(next, c)
+			}
+		}
+	}
+	t.hosts.Store(host, &next)
+}
+
+// leave takes the app out of the hosts that are not among kept.
+func (t *Table) leave(hosts, kept []string, app string) {
+	for _, host := range hosts {
+		found, ok := t.hosts.Load(host)
+		if !ok || slices.Contains(kept, host) {
+			continue
+		}
+		next := slices.DeleteFunc(slices.Clone(*found.(*claims)), func(c claim) bool { return c.app == app })
+		if len(next) == 0 {
+			t.hosts.Delete(host)
+			continue
+		}
+		t.hosts.Store(host, &next)
+	}
+}

@@ -1,0 +1,225 @@
+package upstream
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+)
+
+// Lease is one request at one instance.
+type Lease struct {
+	DeploymentID string
+	Version      int32
+	instance     *instance
+	health       health.Policy
+	trial        bool
+	told         atomic.Bool
+	ended        atomic.Bool
+}
+
+// InstanceID and Address of the instance.
+func (l *Lease) InstanceID() string { return l.instance.ID }
+
+// Address is "host:port".
+func (l *Lease) Address() string { return l.instance.Address }
+
+// Told says how the request went, as far as it tells about the instance: once the first
+// byte of the answer is there, or it is clear that none comes.
+func (l *Lease) Told(outcome health.Outcome) {
+	l.told.Store(true)
+	l.instance.told(outcome, l.health)
+}
+
+// End of the request, with its last byte. Calls after the first do nothing. A trial that
+// ends untold (its client went away) leaves the instance to another.
+func (l *Lease) End() {
+	if !l.ended.CompareAndSwap(false, true) {
+		return
+	}
+	if left := l.instance.End(); left == 0 && l.instance.leaving.Load() {
+		l.instance.route.cfg.Drained(l.instance.ID)
+	}
+	if l.trial && !l.told.Load() {
+		l.instance.cancelTrial()
+	}
+	l.instance.route.queue.wakeFirst()
+}
+
+// refusal says why there is no instance.
+type refusal struct {
+	reason Reason
+	// again is when that may change by itself; zero: only by an event.
+	again time.Time
+}
+
+// Want is what a request is to be placed by.
+type Want struct {
+	// Host that was asked for: a preview's leads to its deployment alone.
+	Host string
+	// Affinity is the key, or empty.
+	Affinity string
+	// Until is when it waits no longer.
+	Until time.Time
+	tried []*instance
+}
+
+// Tried has the choices that follow avoid the lease's instance, while there are others.
+func (w *Want) Tried(l *Lease) { w.tried = append(w.tried, l.instance) }
+
+// few is how many targets and instances are looked at without allocating.
+const few = 16
+
+// choose returns a lease, or why there is none.
+func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
+	for {
+		t, candidates, why := r.candidates(v, w, at)
+		if t == nil {
+			return nil, why
+		}
+		i := 0
+		req := balance.Request{Affinity: w.Affinity, Random: r.cfg.Random()}
+		if len(candidates.instances) > 1 {
+			i = t.strategy.Pick(candidates.endpoints, req)
+		}
+		chosen := candidates.instances[i]
+		trial := false
+		if !candidates.anyhow {
+			var ok bool
+			if trial, ok = chosen.try(at); !ok {
+				continue // another request was first to try it: it is out now
+			}
+		}
+		n := chosen.Begin()
+		// Counted first, looked at after: who swapped the view and then finds nothing under
+		// way at an instance that left it can rely on that.
+		now := r.now.Load()
+		if now != v || (v.policy.MaxInFlight > 0 && n > v.policy.MaxInFlight) {
+			chosen.End()
+			if trial {
+				chosen.cancelTrial()
+			}
+			if now == nil {
+				return nil, refusal{reason: Removed}
+			}
+			v = now
+			continue
+		}
+		return &Lease{DeploymentID: t.DeploymentID, Version: t.Version, instance: chosen, health: v.policy.Health, trial: trial}, refusal{}
+	}
+}
+
+// set of instances that can take a request.
+type set struct {
+	instances []*instance
+	endpoints []*balance.Endpoint
+	// anyhow: whatever traffic found about them.
+	anyhow bool
+}
+
+// candidates chooses the deployment and returns it with those of its instances that can
+// take the request; nil if no deployment has one.
+func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
+	why := refusal{reason: NoInstance}
+	preview := v.hosts[w.Host]
+	weightOf := func(t *target) int64 {
+		switch preview {
+		case "":
+			return int64(t.Weight)
+		case t.DeploymentID:
+			return 1
+		default:
+			return 0
+		}
+	}
+	for _, lapsed := range []bool{false, true} {
+		var weightArray [few]int64
+		weights := weightArray[:0]
+		for i := range v.targets {
+			t := &v.targets[i]
+			weight := weightOf(t)
+			if weight > 0 && t.usable(v, w, now, lapsed, nil, &why) == 0 {
+				weight = 0
+			}
+			weights = append(weights, weight)
+		}
+		// Where the one that has the turn has none left by now, another has.
+		for range v.targets {
+			i := r.turns.Next(weights)
+			if i < 0 {
+				break
+			}
+			var s set
+			if t := &v.targets[i]; t.usable(v, w, now, lapsed, &s, &why) > 0 {
+				return t, s, refusal{}
+			}
+			weights[i] = 0
+		}
+		for i := range v.targets {
+			if t := &v.targets[i]; len(t.ready) > 0 && weightOf(t) > 0 {
+				return nil, set{}, why
+			}
+		}
+	}
+	return nil, set{}, why
+}
+
+// usable counts the instances that can take the request and puts them into s, if that
+// is not nil.
+func (t *target) usable(v *view, w *Want, now time.Time, lapsed bool, s *set, why *refusal) int {
+	from, endpoints := t.ready, t.endpoints
+	if lapsed {
+		from, endpoints = t.lapsed, nil
+	}
+	out, full, tried := 0, 0, 0
+	anyhow := false
+	if !lapsed {
+		ejected := 0
+		for _, i := range from {
+			if verdict, _ := i.verdict(now); verdict == health.Out {
+				ejected++
+			}
+		}
+		anyhow = ejected > 0 && (len(from)-ejected)*100 < len(from)*v.policy.Panic
+	}
+	takes := func(i *instance) bool {
+		verdict, until := i.verdict(now)
+		switch {
+		case slices.Contains(w.tried, i):
+			tried++
+		case !anyhow && verdict == health.Out:
+			out++
+			if why.again.IsZero() || until.Before(why.again) {
+				why.again = until
+			}
+		case v.policy.MaxInFlight > 0 && i.InFlight() >= v.policy.MaxInFlight:
+			full++
+			why.reason = AtLimit
+		default:
+			return true
+		}
+		return false
+	}
+	n := 0
+	for _, i := range from {
+		if takes(i) {
+			n++
+		}
+	}
+	if s == nil || n == 0 {
+		return n
+	}
+	s.anyhow = anyhow
+	if n == len(from) && endpoints != nil {
+		s.instances, s.endpoints = from, endpoints
+		return n
+	}
+	for _, i := range from {
+		if takes(i) {
+			s.instances, s.endpoints = append(s.instances, i), append(s.endpoints, i.Endpoint)
+		}
+	}
+	return len(s.instances)
+}

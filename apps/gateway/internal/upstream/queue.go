@@ -1,0 +1,183 @@
+package upstream
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Reason that a request got no instance.
+type Reason int
+
+const (
+	// NoInstance: none is ready.
+	NoInstance Reason = iota
+	// AtLimit: all that are ready have as many requests as they take.
+	AtLimit
+	// Removed: the route is gone.
+	Removed
+)
+
+// Refused is the error of Acquire when the request got no instance.
+type Refused struct {
+	Reason Reason
+	// Full: there was no place left in the queue. Else it waited for as long as the
+	// route's policy has it.
+	Full bool
+}
+
+func (e *Refused) Error() string {
+	switch e.Reason {
+	case AtLimit:
+		return "all instances have as many requests as they take"
+	case Removed:
+		return "the route was removed"
+	case NoInstance:
+		return "no instance is ready"
+	}
+	return "no instance"
+}
+
+// queue of requests that wait. Only the first looks for an instance; whatever may have
+// made one free wakes it, and when it leaves the next is first.
+type queue struct {
+	size atomic.Int64
+	mu   sync.Mutex
+	line list.List // of *waiter
+}
+
+type waiter struct{ wake chan struct{} }
+
+func (q *queue) len() int { return int(q.size.Load()) }
+
+// wakeFirst is called for every request that ends: without anybody waiting it costs one
+// load.
+func (q *queue) wakeFirst() {
+	if q.size.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wakeFront()
+}
+
+func (q *queue) wakeFront() {
+	if first := q.line.Front(); first != nil {
+		first.Value.(*waiter).signal()
+	}
+}
+
+func (q *queue) wakeAll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for e := q.line.Front(); e != nil; e = e.Next() {
+		e.Value.(*waiter).signal()
+	}
+}
+
+func (w *waiter) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it has one already
+	}
+}
+
+// join returns nil when there is no place.
+func (q *queue) join(size int) (*waiter, func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.line.Len() >= size {
+		return nil, nil
+	}
+	w := &waiter{wake: make(chan struct{}, 1)}
+	e := q.line.PushBack(w)
+	q.size.Add(1)
+	// What became free before size told of us has woken nobody.
+	w.signal()
+	return w, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.line.Remove(e)
+		q.size.Add(-1)
+		q.wakeFront()
+	}
+}
+
+func (q *queue) first(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	front := q.line.Front()
+	return front != nil && front.Value.(*waiter) == w
+}
+
+// again is how soon instances are tried once more that this request reached in vain: a
+// process that starts again listens within that.
+const again = 100 * time.Millisecond
+
+// Acquire returns a lease on an instance, which the caller ends. It waits in the queue if
+// it must, at most until w.Until; the error is *Refused or the context's.
+func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
+	v := r.now.Load()
+	if v == nil {
+		return nil, &Refused{Reason: Removed}
+	}
+	if r.queue.len() == 0 {
+		if l, _ := r.choose(v, w, r.cfg.Now()); l != nil {
+			return l, nil
+		}
+	}
+	return r.wait(ctx, w)
+}
+
+func (r *Route) wait(ctx context.Context, w *Want) (*Lease, error) {
+	policy := r.Policy()
+	me, leave := r.queue.join(policy.QueueSize)
+	if me == nil {
+		return nil, &Refused{Reason: r.whyNot(w), Full: true}
+	}
+	defer leave()
+	end := time.NewTimer(w.Until.Sub(r.cfg.Now()))
+	defer end.Stop()
+	soon := time.NewTimer(time.Hour)
+	defer soon.Stop()
+	for {
+		v := r.now.Load()
+		if v == nil {
+			return nil, &Refused{Reason: Removed}
+		}
+		soon.Stop()
+		if r.queue.first(me) {
+			now := r.cfg.Now()
+			l, why := r.choose(v, w, now)
+			if l != nil {
+				return l, nil
+			}
+			if len(w.tried) > 0 {
+				w.tried = nil
+				soon.Reset(again)
+			} else if !why.again.IsZero() {
+				soon.Reset(max(why.again.Sub(now), time.Millisecond))
+			}
+		}
+		select {
+		case <-me.wake:
+		case <-soon.C:
+		case <-end.C:
+			return nil, &Refused{Reason: r.whyNot(w)}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// whyNot tells why there is no instance; what became free just now comes too late.
+func (r *Route) whyNot(w *Want) Reason {
+	v := r.now.Load()
+	if v == nil {
+		return Removed
+	}
+	_, _, why := r.candidates(v, w, r.cfg.Now())
+	return why.reason
+}

@@ -1,0 +1,109 @@
+package upstream
+
+import (
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+)
+
+// State of an instance, as the region's agent has it.
+type State int
+
+const (
+	// NotReady: it starts, or fails its check.
+	NotReady State = iota
+	// Ready: it gets requests.
+	Ready
+	// Draining: it keeps those that it has, and gets no more.
+	Draining
+)
+
+// Spec is the routes of one app, whole.
+type Spec struct {
+	AppID, AppName string
+	// Epoch and Generation of the routes; Change counts what else changed of them in
+	// the region: instances, and how they are.
+	Epoch, Generation, Change int64
+	// Hosts are lower case, without port and trailing dot.
+	Hosts []string
+	// Previews are hosts of one deployment alone.
+	Previews []Preview
+	Targets  []TargetSpec
+	Policy   Policy
+}
+
+// Preview is a host that leads to one of the targets, whatever its weight.
+type Preview struct{ Host, DeploymentID string }
+
+// AllHosts are hosts and previews.
+func (s Spec) AllHosts() []string {
+	out := make([]string, 0, len(s.Hosts)+len(s.Previews))
+	out = append(out, s.Hosts...)
+	for _, p := range s.Previews {
+		out = append(out, p.Host)
+	}
+	return out
+}
+
+// TargetSpec is a weighted deployment.
+type TargetSpec struct {
+	DeploymentID string
+	Version      int32
+	// Weight relative to the other targets; 0: none of the traffic.
+	Weight    int32
+	Instances []InstanceSpec
+}
+
+// InstanceSpec is one instance.
+type InstanceSpec struct {
+	ID string
+	// Address is "host:port".
+	Address string
+	State   State
+}
+
+// Policy of a route.
+type Policy struct {
+	// Strategy is a name that package balance knows.
+	Strategy string
+	// AffinityHeader or AffinityCookie holds the key of strategy affinity.
+	AffinityHeader, AffinityCookie string
+	// Connect bounds having a connection, Response the time from the request to the
+	// first byte of the answer, Idle the time between bytes of it, Total all of it.
+	// 0: no bound, of Total; of the others there is always one.
+	Connect, Response, Idle, Total time.Duration
+	// QueueSize is how many requests wait when no instance can take one, and QueueWait
+	// for how long. 0: none does.
+	QueueSize int
+	QueueWait time.Duration
+	// MaxInFlight is how many requests an instance has at a time; 0: any number.
+	MaxInFlight int64
+	// Retries on another instance, of what may be repeated. Attempts that reached no
+	// instance do not count.
+	Retries int
+	// MaxBody of a request in bytes.
+	MaxBody int64
+	// Panic: when fewer than so many percent of the ready instances are left by
+	// ejection, ejection is ignored.
+	Panic int
+	// Health is the policy of ejection.
+	Health health.Policy
+}
+
+// DefaultPolicy is what a route gets that says nothing.
+func DefaultPolicy() Policy {
+	return Policy{
+		Strategy: balance.PowerOfTwo,
+		Connect:  2 * time.Second,
+		// The first token of a long prompt behind others takes minutes; between tokens
+		// a minute is a hang.
+		Response: 5 * time.Minute, Idle: time.Minute,
+		QueueSize: 256, QueueWait: 10 * time.Second,
+		Retries: 2,
+		// Images and audio travel in prompts.
+		MaxBody: 64 << 20,
+		Panic:   50,
+		Health:  health.Default(),
+	}
+}

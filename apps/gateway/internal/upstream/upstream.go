@@ -1,0 +1,404 @@
+// Package upstream is what a route leads to, as it is now: deployments by weight, their
+// instances and how they are, what is under way at each, and who waits for one.
+//
+//	Route   outlives changes of what it leads to: turns, health, in-flight, the queue
+//	view    one version of that, immutable; a change swaps it, at once for all
+//	Lease   one request at one instance; until its end it counts as in flight
+//
+// A request gets an instance in three steps. The deployment is chosen by weight among
+// those that have an instance which can take it; the instance by the route's strategy;
+// and where there is none the request waits, first come, first served. Instances that
+// drain or are not ready get nothing; those that traffic found broken get nothing until
+// a trial shows otherwise, unless that would leave too few of those that are ready, in
+// which case all of them get traffic. When none is ready, those that were are tried: they
+// may be better than their check says, and nothing is worse than none.
+package upstream
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+)
+
+// Ejection is told when traffic puts an instance out, or takes it back in.
+type Ejection struct {
+	InstanceID string
+	Ejected    bool
+	// Reason is "ConnectError", "ServerErrors" or "Timeout"; empty when it is back.
+	Reason string
+	// Until is when it is tried again.
+	Until time.Time
+}
+
+// Config of a Route.
+type Config struct {
+	// Now is the clock.
+	Now func() time.Time
+	// Random draws a number; safe for concurrent use.
+	Random func() uint64
+	// Ejected is told of every ejection and return, Drained of the end of the last request
+	// of an instance that is on its way out; they must not block.
+	Ejected func(Ejection)
+	Drained func(instanceID string)
+}
+
+// Route of one app. It is safe for concurrent use.
+type Route struct {
+	cfg   Config
+	turns balance.Turns
+	now   atomic.Pointer[view]
+	// last is what a route that was removed led to: requests may be under way.
+	last  atomic.Pointer[view]
+	queue queue
+}
+
+// instance outlives the views that it is in.
+type instance struct {
+	*balance.Endpoint
+	route *Route
+	// touched: passive is not the zero value. It spares a success the lock.
+	touched atomic.Bool
+	// leaving: it drains or is no longer listed; who waits for that is told at its last
+	// request's end.
+	leaving atomic.Bool
+	mu      sync.Mutex
+	passive health.State
+	reason  string
+}
+
+// view is immutable.
+type view struct {
+	Spec
+
+	// hosts: the deployment that one leads to; empty: by weight.
+	hosts   map[string]string
+	targets []target
+	policy  Policy
+	// gone had requests under way when they were no longer listed.
+	gone []*instance
+}
+
+type target struct {
+	TargetSpec
+
+	strategy balance.Strategy
+	ready    []*instance
+	// endpoints of ready, in that order: what a strategy sees when all can take it.
+	endpoints []*balance.Endpoint
+	// lapsed are not ready, and were.
+	lapsed []*instance
+	all    map[string]member
+}
+
+type member struct {
+	*instance
+
+	state    State
+	wasReady bool
+}
+
+// New returns a route that leads nowhere.
+func New(cfg Config) *Route {
+	r := &Route{cfg: cfg}
+	r.turns.Begin(cfg.Random())
+	return r
+}
+
+// Spec is what the route serves; ok is false when it was removed.
+func (r *Route) Spec() (_ Spec, ok bool) {
+	v := r.now.Load()
+	if v == nil {
+		return Spec{}, false
+	}
+	return v.Spec, true
+}
+
+// Serves tells whether the host is one of the route's.
+func (r *Route) Serves(host string) bool {
+	v := r.now.Load()
+	if v == nil {
+		return false
+	}
+	_, ok := v.hosts[host]
+	return ok
+}
+
+// Policy of the route; the default when it was removed.
+func (r *Route) Policy() Policy {
+	if v := r.now.Load(); v != nil {
+		return v.policy
+	}
+	return DefaultPolicy()
+}
+
+// Remove has the route lead nowhere: who waits is told. What is under way goes on.
+func (r *Route) Remove() {
+	before := r.now.Load()
+	if before != nil {
+		for _, i := range before.leftBy(&view{}) {
+			i.leaving.Store(true)
+		}
+	}
+	r.last.Store(before)
+	r.now.Store(nil)
+	r.queue.wakeAll()
+}
+
+// Update has the route lead to what spec says, from the next choice on. One caller at a
+// time.
+func (r *Route) Update(spec Spec) error {
+	before := r.now.Load()
+	after := &view{Spec: spec, policy: spec.Policy, hosts: make(map[string]string, len(spec.Hosts)+len(spec.Previews))}
+	for _, p := range spec.Previews {
+		after.hosts[p.Host] = p.DeploymentID
+	}
+	for _, h := range spec.Hosts {
+		after.hosts[h] = ""
+	}
+	known := map[string]member{}
+	strategies := map[string]balance.Strategy{}
+	if before != nil {
+		for i := range before.targets {
+			t := &before.targets[i]
+			maps.Copy(known, t.all)
+			if before.policy.Strategy == spec.Policy.Strategy {
+				strategies[t.DeploymentID] = t.strategy
+			}
+		}
+	}
+	for _, ts := range spec.Targets {
+		t := target{TargetSpec: ts, strategy: strategies[ts.DeploymentID], all: make(map[string]member, len(ts.Instances))}
+		if t.strategy == nil {
+			var err error
+			if t.strategy, err = balance.New(spec.Policy.Strategy); err != nil {
+				return fmt.Errorf("routes of %s: %w", spec.AppID, err)
+			}
+		}
+		for _, is := range ts.Instances {
+			m := known[is.ID]
+			if m.instance == nil || m.Address != is.Address {
+				m = member{instance: &instance{Endpoint: balance.NewEndpoint(is.ID, is.Address), route: r}}
+			}
+			if m.state != Ready && is.State == Ready {
+				m.instance.reset()
+			}
+			m.state = is.State
+			m.leaving.Store(is.State == Draining)
+			m.wasReady = m.wasReady || is.State == Ready
+			known[is.ID] = m
+			t.all[is.ID] = m
+			switch {
+			case m.state == Ready:
+				t.ready = append(t.ready, m.instance)
+				t.endpoints = append(t.endpoints, m.Endpoint)
+			case m.state == NotReady && m.wasReady:
+				t.lapsed = append(t.lapsed, m.instance)
+			}
+		}
+		after.targets = append(after.targets, t)
+	}
+	after.gone = before.leftBy(after)
+	for _, i := range after.gone {
+		i.leaving.Store(true)
+	}
+	r.now.Store(after)
+	r.queue.wakeAll()
+	return nil
+}
+
+// leftBy are the instances that next does not list and that have requests under way, or
+// may be given one by who still looks at v: those go on.
+func (v *view) leftBy(next *view) []*instance {
+	if v == nil {
+		return nil
+	}
+	listed := map[*instance]bool{}
+	for i := range next.targets {
+		for _, m := range next.targets[i].all {
+			listed[m.instance] = true
+		}
+	}
+	var gone []*instance
+	for _, i := range v.gone {
+		if i.InFlight() > 0 && !listed[i] {
+			gone = append(gone, i)
+		}
+	}
+	for i := range v.targets {
+		for _, m := range v.targets[i].all {
+			if !listed[m.instance] {
+				listed[m.instance] = true
+				gone = append(gone, m.instance)
+			}
+		}
+	}
+	return gone
+}
+
+// InFlight is how many requests are under way at the instances that the route has now.
+func (r *Route) InFlight() int64 {
+	v := r.now.Load()
+	if v == nil {
+		return 0
+	}
+	var n int64
+	for i := range v.targets {
+		for _, m := range v.targets[i].all {
+			n += m.InFlight()
+		}
+	}
+	return n
+}
+
+// Waiting is how many requests are in the queue.
+func (r *Route) Waiting() int { return r.queue.len() }
+
+// Health is what others want to know of an instance.
+type Health struct {
+	InstanceID string
+	// Ejected by what traffic found, and why: as in Ejection.
+	Ejected bool
+	Reason  string
+	// InFlight is told of those that drain or are no longer listed.
+	InFlight int64
+}
+
+// Health of the instances that are ejected, or that are on their way out and have
+// requests under way; sorted by id.
+func (r *Route) Health() []Health {
+	v := r.now.Load()
+	if v == nil {
+		v = r.last.Load()
+	}
+	if v == nil {
+		return nil
+	}
+	removed := r.now.Load() == nil
+	if !removed && len(v.gone) == 0 && !v.talked() {
+		return nil
+	}
+	// An id comes twice when its address changed: the old process may have requests.
+	sums := map[string]Health{}
+	seen := map[*instance]bool{}
+	add := func(i *instance, leaving bool) {
+		if seen[i] {
+			return
+		}
+		seen[i] = true
+		h := sums[i.ID]
+		h.InstanceID = i.ID
+		i.mu.Lock()
+		if !leaving && !i.passive.Until().IsZero() {
+			h.Ejected, h.Reason = true, i.reason
+		}
+		i.mu.Unlock()
+		if leaving {
+			h.InFlight += i.InFlight()
+		}
+		if h.Ejected || h.InFlight > 0 {
+			sums[i.ID] = h
+		}
+	}
+	for i := range v.targets {
+		for _, m := range v.targets[i].all {
+			add(m.instance, removed || m.state == Draining)
+		}
+	}
+	for _, i := range v.gone {
+		add(i, true)
+	}
+	return slices.SortedFunc(maps.Values(sums), func(a, b Health) int { return strings.Compare(a.InstanceID, b.InstanceID) })
+}
+
+// talked tells whether there may be anything to tell of an instance that is listed: of
+// tens of thousands there mostly is not.
+func (v *view) talked() bool {
+	for i := range v.targets {
+		for _, m := range v.targets[i].all {
+			if m.state == Draining || m.touched.Load() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
+	if !i.touched.Load() {
+		return health.In, time.Time{}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.passive.Verdict(now), i.passive.Until()
+}
+
+// reset forgets what traffic found: the check of the agent has seen it recover.
+func (i *instance) reset() {
+	i.mu.Lock()
+	was := !i.passive.Until().IsZero()
+	i.passive = health.State{}
+	i.touched.Store(false)
+	i.mu.Unlock()
+	if was {
+		i.route.cfg.Ejected(Ejection{InstanceID: i.ID})
+	}
+}
+
+// try begins the trial of an instance that is to be tried. It tells whether this request
+// is the trial, and whether it may go there.
+func (i *instance) try(now time.Time) (trial, ok bool) {
+	if !i.touched.Load() {
+		return false, true
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch i.passive.Verdict(now) {
+	case health.In:
+		return false, true
+	case health.Trial:
+		i.passive = i.passive.Try(now)
+		return true, true
+	case health.Out:
+		return false, false
+	}
+	return false, false
+}
+
+func (i *instance) cancelTrial() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.passive = i.passive.Cancelled()
+}
+
+func (i *instance) told(outcome health.Outcome, p health.Policy) {
+	if outcome == health.Success && !i.touched.Load() {
+		return
+	}
+	i.mu.Lock()
+	was := !i.passive.Until().IsZero()
+	next, ejected := i.passive.After(outcome, i.route.cfg.Now(), p)
+	i.passive = next
+	i.touched.Store(next != health.State{})
+	back := was && next.Until().IsZero()
+	switch {
+	case ejected:
+		i.reason = outcome.String()
+	case back:
+		i.reason = ""
+	}
+	i.mu.Unlock()
+	switch {
+	case ejected:
+		i.route.cfg.Ejected(Ejection{InstanceID: i.ID, Ejected: true, Reason: outcome.String(), Until: next.Until()})
+	case back:
+		i.route.cfg.Ejected(Ejection{InstanceID: i.ID})
+		i.route.queue.wakeFirst()
+	}
+}

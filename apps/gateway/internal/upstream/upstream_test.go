@@ -1,0 +1,345 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+)
+
+type told struct{ ejected, drained atomic.Int64 }
+
+func newRoute(t require.TestingT, spec Spec) (*Route, *told) {
+	seen := &told{}
+	r := New(Config{
+		Now: time.Now, Random: rand.Uint64,
+		Ejected: func(Ejection) { seen.ejected.Add(1) }, Drained: func(string) { seen.drained.Add(1) },
+	})
+	require.NoError(t, r.Update(spec))
+	return r, seen
+}
+
+// app has two targets, "old" and "new", with the states of their instances.
+func app(weightOld, weightNew int32, before, after []State, change func(*Policy)) Spec {
+	policy := DefaultPolicy()
+	policy.Strategy = balance.RoundRobin
+	policy.QueueWait = 5 * time.Second
+	if change != nil {
+		change(&policy)
+	}
+	instances := func(name string, states []State) []InstanceSpec {
+		var out []InstanceSpec
+		for i, s := range states {
+			out = append(out, InstanceSpec{ID: fmt.Sprintf("%s-%d", name, i), Address: fmt.Sprintf("%s:%d", name, 1000+i), State: s})
+		}
+		return out
+	}
+	return Spec{
+		AppID: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Policy: policy,
+		Previews: []Preview{{Host: "new.echo.local", DeploymentID: "new"}},
+		Targets: []TargetSpec{
+			{DeploymentID: "old", Version: 1, Weight: weightOld, Instances: instances("old", before)},
+			{DeploymentID: "new", Version: 2, Weight: weightNew, Instances: instances("new", after)},
+		},
+	}
+}
+
+func want() *Want { return &Want{Host: "echo.local", Until: time.Now().Add(5 * time.Second)} }
+
+func take(t require.TestingT, r *Route, n int) (by map[string]int) {
+	by = map[string]int{}
+	for range n {
+		l, err := r.Acquire(context.Background(), want())
+		require.NoError(t, err)
+		by[l.InstanceID()]++
+		l.Told(health.Success)
+		l.End()
+	}
+	return by
+}
+
+func TestWeightsHoldBetweenDeploymentsAndInstancesShareThem(t *testing.T) {
+	r, _ := newRoute(t, app(90, 10, []State{Ready, Ready, Ready}, []State{Ready}, nil))
+	by := take(t, r, 10_000)
+	require.InDelta(t, 1000, by["new-0"], 100)
+	for i := range 3 {
+		require.InDelta(t, 3000, by[fmt.Sprintf("old-%d", i)], 100)
+	}
+}
+
+func TestADeploymentWithoutReadyInstancesLeavesItsShareToTheOthers(t *testing.T) {
+	r, _ := newRoute(t, app(50, 50, []State{Ready}, []State{NotReady, Draining}, nil))
+	require.Equal(t, map[string]int{"old-0": 100}, take(t, r, 100))
+}
+
+func TestAPreviewLeadsToItsDeploymentAloneWhateverItsWeight(t *testing.T) {
+	r, _ := newRoute(t, app(100, 0, []State{Ready}, []State{Ready}, nil))
+	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
+	l, err := r.Acquire(t.Context(), &Want{Host: "new.echo.local", Until: time.Now()})
+	require.NoError(t, err)
+	require.Equal(t, "new-0", l.InstanceID())
+	require.Equal(t, int32(2), l.Version)
+}
+
+func TestADrainingInstanceKeepsWhatItHasAndGetsNothing(t *testing.T) {
+	r, seen := newRoute(t, app(1, 0, []State{Ready}, nil, nil))
+	held, err := r.Acquire(t.Context(), want())
+	require.NoError(t, err)
+	spec := app(1, 0, []State{Draining, Ready}, nil, nil)
+	require.NoError(t, r.Update(spec))
+	require.Equal(t, map[string]int{"old-1": 50}, take(t, r, 50))
+	require.Equal(t, []Health{{InstanceID: "old-0", InFlight: 1}}, r.Health())
+
+	// It is no longer listed, and its request is still told of.
+	spec.Targets[0].Instances = spec.Targets[0].Instances[1:]
+	require.NoError(t, r.Update(spec))
+	require.NoError(t, r.Update(spec))
+	require.Equal(t, []Health{{InstanceID: "old-0", InFlight: 1}}, r.Health())
+	require.Zero(t, seen.drained.Load())
+	held.End()
+	held.End()
+	require.Empty(t, r.Health())
+	require.Equal(t, int64(1), seen.drained.Load())
+}
+
+func TestARemovedRouteTellsOfWhatIsUnderWay(t *testing.T) {
+	r, seen := newRoute(t, app(1, 0, []State{Ready}, nil, nil))
+	held, err := r.Acquire(t.Context(), want())
+	require.NoError(t, err)
+	r.Remove()
+	_, err = r.Acquire(t.Context(), want())
+	var refused *Refused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, Removed, refused.Reason)
+	require.Equal(t, []Health{{InstanceID: "old-0", InFlight: 1}}, r.Health())
+	held.End()
+	require.Empty(t, r.Health())
+	require.Equal(t, int64(1), seen.drained.Load())
+}
+
+func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, seen := newRoute(t, app(1, 0, []State{Ready, Ready, Ready}, nil, nil))
+		for broken := 0; broken < 2; {
+			l, err := r.Acquire(t.Context(), want())
+			require.NoError(t, err)
+			if l.InstanceID() == "old-0" {
+				l.Told(health.Refusal)
+				broken++
+			}
+			l.End()
+		}
+		require.Equal(t, int64(1), seen.ejected.Load())
+		require.Equal(t, []Health{{InstanceID: "old-0", Ejected: true, Reason: "ConnectError"}}, r.Health())
+		require.NotContains(t, take(t, r, 100), "old-0")
+
+		time.Sleep(time.Second)
+		var trial *Lease
+		for range 20 {
+			l, err := r.Acquire(t.Context(), want())
+			require.NoError(t, err)
+			if l.InstanceID() == "old-0" {
+				require.Nil(t, trial, "one at a time")
+				trial = l
+				continue
+			}
+			l.Told(health.Success)
+			l.End()
+		}
+		require.NotNil(t, trial)
+		trial.End() // its client went away: the next may try
+		by := take(t, r, 99)
+		require.Equal(t, 33, by["old-0"], "%v", by)
+		require.Empty(t, r.Health())
+	})
+}
+
+func TestWhenTooFewAreLeftEjectionIsIgnored(t *testing.T) {
+	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready}, nil, nil))
+	eject := func(id string) {
+		for _, m := range r.now.Load().targets[0].all {
+			if m.ID == id {
+				m.told(health.Refusal, health.Default())
+				m.told(health.Refusal, health.Default())
+			}
+		}
+	}
+	eject("old-0")
+	eject("old-1")
+	require.Len(t, take(t, r, 100), 2, "half of them are enough")
+	eject("old-2")
+	require.Len(t, take(t, r, 100), 4, "a quarter is not: all rather than few")
+}
+
+func TestWhenNoneIsReadyThoseThatWereAreTriedAndThoseThatNeverWereAreNot(t *testing.T) {
+	r, _ := newRoute(t, app(1, 0, []State{Ready, NotReady, Ready}, nil, nil))
+	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Ready}, nil, nil)))
+	require.Equal(t, map[string]int{"old-2": 10}, take(t, r, 10))
+	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Draining}, nil, nil)))
+	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
+}
+
+func TestRequestsWaitInOrderForAnInstanceAndNoLongerThanTheyMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := func(p *Policy) { p.MaxInFlight, p.QueueSize = 1, 3 }
+		r, _ := newRoute(t, app(1, 0, []State{Ready}, nil, limit))
+		first, err := r.Acquire(t.Context(), want())
+		require.NoError(t, err)
+		order := make(chan int, 3)
+		leases := make(chan *Lease, 3)
+		for i := range 3 {
+			go func() {
+				l, err := r.Acquire(t.Context(), want())
+				if err == nil {
+					order <- i
+					leases <- l
+				}
+			}()
+			synctest.Wait()
+		}
+		require.Equal(t, 3, r.Waiting())
+		_, err = r.Acquire(t.Context(), want())
+		var refused *Refused
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, Refused{Reason: AtLimit, Full: true}, *refused)
+
+		first.End()
+		for i := range 2 {
+			require.Equal(t, i, <-order)
+			l := <-leases
+			synctest.Wait()
+			require.Empty(t, order, "one at a time")
+			if i == 0 {
+				l.End()
+			}
+		}
+		// The last one waits for a lease that does not end.
+		begin := time.Now()
+		_, err = r.Acquire(t.Context(), want())
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, Refused{Reason: AtLimit}, *refused)
+		require.Equal(t, 5*time.Second, time.Since(begin))
+		synctest.Wait() // the one that came before it waited as long
+		require.Zero(t, r.Waiting())
+	})
+}
+
+func TestWhoWaitsIsServedAsSoonAsAnInstanceIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRoute(t, app(1, 0, []State{NotReady}, nil, nil))
+		got := make(chan *Lease, 40)
+		for range 40 {
+			go func() {
+				if l, err := r.Acquire(t.Context(), want()); err == nil {
+					got <- l
+				}
+			}()
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := r.Acquire(gone, want())
+			failed <- err
+		}()
+		synctest.Wait()
+		require.Equal(t, 41, r.Waiting())
+		cancel()
+		require.ErrorIs(t, <-failed, context.Canceled)
+		begin := time.Now()
+		require.NoError(t, r.Update(app(1, 0, []State{Ready}, nil, nil)))
+		synctest.Wait()
+		require.Len(t, got, 40)
+		require.Zero(t, time.Since(begin))
+	})
+}
+
+func TestWithoutAQueueTheAnswerIsAtOnce(t *testing.T) {
+	r, _ := newRoute(t, app(1, 0, []State{NotReady}, nil, func(p *Policy) { p.QueueSize = 0 }))
+	_, err := r.Acquire(t.Context(), want())
+	var refused *Refused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, Refused{Reason: NoInstance, Full: true}, *refused)
+}
+
+// Whatever states instances go through, a request is never placed at one that drains or
+// is not listed, a limit is never passed, and what ended is counted out.
+func TestAnyHistoryKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		states := rapid.SliceOfN(rapid.SampledFrom([]State{NotReady, Ready, Ready, Draining}), 0, 4)
+		limit := rapid.Int64Range(0, 3).Draw(t, "limit")
+		policy := func(p *Policy) { p.MaxInFlight, p.QueueSize = limit, 0 }
+		spec := app(1, 1, states.Draw(t, "old"), states.Draw(t, "new"), policy)
+		r, _ := newRoute(t, spec)
+		var under []*Lease
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				spec = app(rapid.Int32Range(0, 5).Draw(t, "weight"), rapid.Int32Range(0, 5).Draw(t, "weight"), states.Draw(t, "old"), states.Draw(t, "new"), policy)
+				require.NoError(t, r.Update(spec))
+			case 1:
+				if len(under) > 0 {
+					l := under[0]
+					under = under[1:]
+					l.Told(rapid.SampledFrom([]health.Outcome{health.Success, health.Failure, health.Refusal}).Draw(t, "outcome"))
+					l.End()
+				}
+			default:
+				ready, all := map[string]State{}, 0
+				for _, target := range spec.Targets {
+					for _, i := range target.Instances {
+						if target.Weight > 0 {
+							ready[i.ID] = i.State
+							if i.State == Ready {
+								all++
+							}
+						}
+					}
+				}
+				l, err := r.Acquire(context.Background(), want())
+				if err != nil {
+					require.True(t, all == 0 || limit > 0, "%d are ready", all)
+					continue
+				}
+				state, listed := ready[l.InstanceID()]
+				require.True(t, listed)
+				require.NotEqual(t, Draining, state)
+				require.True(t, state == Ready || all == 0)
+				if limit > 0 {
+					require.LessOrEqual(t, l.instance.InFlight(), limit)
+				}
+				under = append(under, l)
+			}
+		}
+		for _, l := range under {
+			l.End()
+		}
+		require.Zero(t, r.InFlight())
+	})
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	for _, name := range balance.Names() {
+		r, _ := newRoute(b, app(90, 10, []State{Ready, Ready, Ready, Ready}, []State{Ready, Ready}, func(p *Policy) { p.Strategy = name }))
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			w := want()
+			for b.Loop() {
+				l, err := r.Acquire(context.Background(), w)
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Told(health.Success)
+				l.End()
+			}
+		})
+	}
+}

@@ -1,0 +1,163 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/pkg/telemetry"
+)
+
+// Version of the build, set by the linker.
+var Version = "dev"
+
+// flags of the program; each has an environment variable.
+type flags struct {
+	Agent          string        `help:"Where the region's agent serves routes: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
+	Listen         []string      `help:"host:port to serve HTTP/1.1 and HTTP/2 on." default:"127.0.0.1:8080" env:"WINDLASS_GATEWAY_LISTEN"`
+	TLSListen      string        `help:"host:port to serve HTTPS on; empty: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
+	TLSCert        string        `help:"PEM file of the certificate and its chain; read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
+	TLSKey         string        `help:"PEM file of the certificate's key." type:"path" env:"WINDLASS_GATEWAY_TLS_KEY"`
+	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen." env:"WINDLASS_GATEWAY_HTTP3"`
+	HSTS           time.Duration `name:"hsts" help:"How long browsers are to use HTTPS only for hosts that they asked by HTTPS; 0: they are told nothing." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
+	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
+	MaxHeaderBytes int           `help:"Most bytes of a request's header." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
+	SlowClient     time.Duration `help:"How long a client may neither take nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
+	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
+	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
+	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
+	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
+	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-* are believed." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
+	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
+	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
+	Version        kong.VersionFlag
+}
+
+// Main runs the gateway with the command line's arguments until ctx ends.
+func Main(ctx context.Context, args []string) error {
+	var f flags
+	parser, err := kong.New(&f, kong.Name("windlass-gateway"), kong.Vars{"version": Version},
+		kong.Description("Serves the routes of a region: requests for the hosts of its apps go to instances that are ready. "+
+			"What a route says nothing about: power-of-two balancing, 5m to the first byte of an answer, 1m between bytes, no bound of the whole, "+
+			"256 requests that wait up to 10s for an instance, 2 retries, bodies up to 64 MiB, any number of requests per instance."))
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return fmt.Errorf("%w (try --help)", err)
+	}
+	return run(ctx, f)
+}
+
+func run(ctx context.Context, f flags) (err error) {
+	log, err := telemetry.NewLogger(os.Stderr, f.LogFormat, f.LogLevel)
+	if err != nil {
+		return err
+	}
+	registry := telemetry.NewRegistry()
+	cfg := Config{
+		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
+		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
+		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	if cfg.Trusted, err = prefixes(f.TrustedProxies); err != nil {
+		return err
+	}
+	if f.DataDir != "" {
+		if err := os.MkdirAll(f.DataDir, 0o700); err != nil {
+			return fmt.Errorf("--data-dir: %w", err)
+		}
+		cfg.StateFile = filepath.Join(f.DataDir, "routes")
+	}
+	access, closeAccess, err := openAccessLog(f.AccessLog)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAccess()) }()
+	cfg.Access = access
+	g, err := New(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	var beside []service.Component
+	if f.MetricsListen != "" {
+		beside = append(beside, service.AdminServer(service.AdminConfig{
+			Listen: f.MetricsListen, Registry: registry, Health: g.Health(), Pprof: f.Pprof, Log: log,
+		}))
+	}
+	for _, address := range g.Addresses() {
+		log.InfoContext(ctx, "gateway listens", "address", address.String(), "version", Version)
+	}
+	return g.Run(ctx, beside...)
+}
+
+// check names the flag that cannot be.
+func (f flags) check() error {
+	switch {
+	case f.TLSListen != "" && (f.TLSCert == "" || f.TLSKey == ""):
+		return errors.New("--tls-listen needs --tls-cert and --tls-key")
+	case f.TLSListen == "" && (f.TLSCert != "" || f.TLSKey != ""):
+		return errors.New("--tls-cert and --tls-key need --tls-listen")
+	case f.TLSListen == "" && f.HTTP3:
+		return errors.New("--http3 needs --tls-listen")
+	case f.HSTS < 0:
+		return fmt.Errorf("--hsts=%v: use 0 or a positive time such as 8760h", f.HSTS)
+	case f.MaxHeaderBytes < 4096 || f.MaxHeaderBytes > 1<<20:
+		return fmt.Errorf("--max-header-bytes=%d: use 4096 to 1048576", f.MaxHeaderBytes)
+	case f.SlowClient < time.Second:
+		return fmt.Errorf("--slow-client=%v: use 1s or more", f.SlowClient)
+	case f.DrainDelay < 0:
+		return fmt.Errorf("--drain-delay=%v: use 0 or a positive time such as 10s", f.DrainDelay)
+	case f.DrainTimeout <= 0:
+		return fmt.Errorf("--drain-timeout=%v: use a positive time such as 5m", f.DrainTimeout)
+	default:
+		return nil
+	}
+}
+
+// prefixes reads --trusted-proxies.
+func prefixes(texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--trusted-proxies=%q: use networks such as 10.0.0.0/8: %w", text, err)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// openAccessLog reads --access-log.
+func openAccessLog(to string) (*slog.Logger, func() error, error) {
+	none := func() error { return nil }
+	var w io.Writer
+	switch to {
+	case "":
+		return nil, none, nil
+	case "-":
+		w = os.Stdout
+	default:
+		file, err := os.OpenFile(to, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, none, fmt.Errorf("--access-log: %w", err)
+		}
+		w, none = file, file.Close
+	}
+	return slog.New(slog.NewJSONHandler(w, nil)), none, nil
+}

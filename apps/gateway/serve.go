@@ -1,0 +1,202 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// headerTimeout is what a client has to send a request's header in, and idleClient how
+	// long a connection without a request is kept: above what load balancers have (60 s),
+	// so that they close first.
+	headerTimeout = 10 * time.Second
+	idleClient    = 75 * time.Second
+	// firstTable is how long a first table is waited for before requests are taken.
+	firstTable = 5 * time.Second
+	// backlog is what a socket's queue is emptied in when it gets no new connections.
+	backlog = 50 * time.Millisecond
+	// lameDuck is how long connections without a request stay open after the listeners
+	// are closed. Answers tell clients to come on another connection; one that sends just
+	// as its connection is closed cannot know whether it was heard.
+	lameDuck = 2 * time.Second
+	// drainStep is how late the end of the last request or connection is seen.
+	drainStep = 10 * time.Millisecond
+	// certificateCheck is how often the certificate's files are looked at.
+	certificateCheck = 10 * time.Second
+)
+
+// newServer returns a server for HTTP/1.1 and HTTP/2, the latter without TLS, too. It
+// bounds what a client may cost before its route is known.
+func newServer(handler http.Handler, maxHeader int, slow time.Duration, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           handler,
+		Protocols:         protocols,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleClient,
+		MaxHeaderBytes:    maxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000,
+			// A client that is gone without a word is found by ping.
+			SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second,
+			WriteByteTimeout: slow,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// bind listens on one of the addresses of Config; an error names the address.
+func bind(ctx context.Context, what, address string) (net.Listener, error) {
+	l, err := listen(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for %s on %q: %w", what, address, err)
+	}
+	return l, nil
+}
+
+// serve serves on the listeners until ctx ends, and then lets go in an order in which no
+// request is lost: not ready, so that nobody new is sent here; new connections to the
+// successor, if there is one; then no listener; then connections without a request; then
+// those whose request ended; at the deadline the rest.
+func (g *Gateway) serve(ctx context.Context) error {
+	server := newServer(g.proxy, g.cfg.MaxHeaderBytes, g.cfg.SlowClient, g.cfg.Log)
+	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
+	defer cutNow()
+	server.BaseContext = func(net.Listener) context.Context { return cut }
+	var open atomic.Int64
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+		case http.StateActive, http.StateIdle:
+		}
+	}
+	failed := make(chan error, len(g.listeners))
+	var serving sync.WaitGroup
+	// Connections wait in the sockets' queues meanwhile: with the agent there, for as long
+	// as a table takes.
+	select {
+	case <-g.source.Completed():
+	case <-time.After(firstTable):
+		g.cfg.Log.WarnContext(ctx, "no table of routes yet: requests are refused until there is one")
+	case <-ctx.Done():
+	}
+	for _, l := range g.listeners {
+		serving.Go(func() {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			}
+		})
+	}
+	stopHTTP3 := func(context.Context) {}
+	if g.http3 != nil {
+		stopHTTP3 = g.http3.start(ctx, cut)
+	}
+	select {
+	case err := <-failed:
+		cutNow()
+		stopHTTP3(cut)
+		return errors.Join(err, server.Close())
+	case <-ctx.Done():
+	}
+
+	g.proxy.Leave()
+	g.leaving.Store(true)
+	// Nobody waits for what comes now but us, and for a bounded time.
+	rest := context.WithoutCancel(ctx)
+	_ = backoff.Sleep(rest, g.cfg.DrainDelay)
+	for _, l := range g.bound {
+		if err := handOver(l); err != nil {
+			g.cfg.Log.DebugContext(ctx, "new connections are not steered to a successor", "error", err)
+		}
+	}
+	_ = backoff.Sleep(rest, backlog)
+	for _, l := range g.listeners {
+		_ = l.Close() // it is out of use either way
+	}
+	serving.Wait()
+	g.source.Leave()
+	deadline, cancel := context.WithTimeout(rest, g.cfg.DrainTimeout)
+	defer cancel()
+	var quic sync.WaitGroup
+	over, isOver := context.WithCancel(deadline)
+	defer quic.Wait()
+	defer isOver()
+	quic.Go(func() { stopHTTP3(over) })
+	for end := time.Now().Add(lameDuck); open.Load() > 0 && time.Now().Before(end); {
+		_ = backoff.Sleep(deadline, drainStep)
+	}
+	err := server.Shutdown(deadline)
+	// Upgraded connections are not the server's any more.
+	for err == nil && g.proxy.UnderWay() > 0 {
+		err = backoff.Sleep(deadline, drainStep)
+	}
+	if err == nil {
+		return nil
+	}
+	left := g.proxy.UnderWay()
+	cutNow()
+	err = server.Close()
+	g.cfg.Log.WarnContext(ctx, "requests were cut at the deadline", "requests", left, "after", g.cfg.DrainTimeout, "error", err)
+	return nil
+}
+
+// certificate is read from files, and again when they change, so that who renews it need
+// not tell us. A pair that cannot be read leaves the one before.
+type certificate struct {
+	cert, key string
+	log       *slog.Logger
+	mu        sync.Mutex
+	checked   time.Time
+	stamp     [2]time.Time
+	current   *tls.Certificate
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.current != nil && now.Sub(c.checked) < certificateCheck {
+		return c.current, nil
+	}
+	c.checked = now
+	stamp := [2]time.Time{modified(c.cert), modified(c.key)}
+	if c.current != nil && stamp == c.stamp {
+		return c.current, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		err = fmt.Errorf("certificate %s with key %s: %w", c.cert, c.key, err)
+		if c.current == nil {
+			return nil, err
+		}
+		c.log.Error("certificate cannot be read; the one before is used", "error", err)
+		return c.current, nil
+	}
+	c.current, c.stamp = &pair, stamp
+	return c.current, nil
+}
+
+func modified(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
