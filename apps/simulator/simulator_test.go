@@ -71,7 +71,8 @@ func TestBurstDeliversWhatTheAPIAndWhatAnotherWriterCommits(t *testing.T) {
 func TestSnapshotsAreWholeAtEverySize(t *testing.T) {
 	t.Parallel()
 	result := run(t, "snapshot", "--items=4,20", "--repeat=2")
-	positive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20")
+	positive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20", "cpu_us_per_item",
+		"floor_read_items_per_s", "floor_store_items_per_s", "floor_store_durable_items_per_s")
 	require.Len(t, result["rounds"], 2)
 }
 

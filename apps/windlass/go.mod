@@ -10,6 +10,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/windlass-run/windlass/apps/agent v0.0.0
 	github.com/windlass-run/windlass/apps/controlplane v0.0.0
+	github.com/windlass-run/windlass/apps/gateway v0.0.0
 	github.com/windlass-run/windlass/pkg v0.0.0
 	github.com/windlass-run/windlass/proto v0.0.0
 	go.opentelemetry.io/otel/sdk v1.47.0
@@ -77,6 +78,8 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/quic-go/qpack v0.6.0 // indirect
+	github.com/quic-go/quic-go v0.65.0 // indirect
 	github.com/restatedev/sdk-go v1.2.0 // indirect
 	github.com/sethvargo/go-retry v0.4.0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
@@ -131,3 +134,5 @@ replace github.com/windlass-run/windlass/pkg => ../../pkg
 replace github.com/windlass-run/windlass/apps/controlplane => ../../apps/controlplane
 
 replace github.com/windlass-run/windlass/apps/agent => ../../apps/agent
+
+replace github.com/windlass-run/windlass/apps/gateway => ../../apps/gateway

@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
 )
@@ -59,6 +60,7 @@ func programs() dev.Programs {
 	return dev.Programs{
 		ControlPlane: controlplane.Main,
 		Agent:        agent.Main,
+		Gateway:      gateway.Main,
 		Bootstrap: func(ctx context.Context, cfg dev.Bootstrap) (dev.Bootstrapped, error) {
 			made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 				MySQLDSN: cfg.MySQLDSN, Workspace: cfg.Workspace, Regions: cfg.Regions,

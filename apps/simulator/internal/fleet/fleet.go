@@ -265,9 +265,12 @@ func (m *Member) Stall(on bool) { m.wire.stall(on) }
 // Folder of what the agent keeps.
 func (m *Member) Folder() string { return m.dir }
 
+// Inbox is the file of what the agent was told.
+func (m *Member) Inbox() string { return filepath.Join(m.dir, "inbox.db") }
+
 // Lose deletes the inbox of an agent that does not run.
 func (m *Member) Lose() error {
-	if err := os.Remove(filepath.Join(m.dir, "inbox.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(m.Inbox()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("delete the inbox of region %s: %w", m.Region, err)
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 // what the feed and its streams can do.
 //
 // What limits it: the processor. A call with its ten changes takes 37 ms of two cores,
-// from the call to the last report: some 30 statements of the call, three to four steps of
+// from the call to the last report: some 30 statements of the call, two to four steps of
 // the workflow with 11 each, and what ten agents do; 50 a second are both cores. By SQL
 // 1,400 to 2,300 changes a second arrive, where MariaDB alone commits 6,100 (baselines):
 // the rest of the machine applies, reports and decides meanwhile.
@@ -54,11 +54,24 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 
+	before, err := w.Metrics(ctx)
+	if err != nil {
+		return err
+	}
 	flips := newScaler(w)
 	byAPI, parts, err := s.burst(ctx, w, seen, "the API", func(i int) error { return flips.flip(ctx, apps[i]) }, count)
 	if err != nil {
 		return err
 	}
+	after, err := w.Metrics(ctx)
+	if err != nil {
+		return err
+	}
+	all, byName := statements(before, after, count)
+	env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+		"calls": count, "statements": byName, "statements_per_call": all, "steps_per_call": (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(count),
+		"cpu_ms_per_call": 1000 * cpuSeconds(parts) / float64(count),
+	})
 	env.Result.Parts = parts
 	committed, arrived := span(byAPI)
 	late := latencies(byAPI)

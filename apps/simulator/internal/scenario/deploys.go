@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ import (
 // run: a deployment is two invocations at least.
 //
 // What limits it: the processor. A deployment takes 26 ms of it with 64 at once, MariaDB
-// 10, the control plane 6, Restate 5 and its agent and user 5, in some 60 statements and two
+// 10, the control plane 6, Restate 5 and its agent and user 5, in some 50 statements and two
 // steps; 70 a second are both cores. One at a time takes 75, mostly of programs that wake up. Half
 // of the bare invocations would leave 4 ms for all of it, of which the two invocations
 // take 3.
@@ -72,9 +73,17 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	for _, concurrency := range s.Concurrency {
 		w.Progressf("deploying %d apps, %d at a time", s.Apps, concurrency)
 		var times measure.Durations
+		before, err := w.Metrics(ctx)
+		if err != nil {
+			return err
+		}
 		took, parts, err := measured(ctx, w, func() error { return s.round(ctx, w, concurrency, &times) })
 		if err != nil {
 			return fmt.Errorf("at concurrency %d: %w", concurrency, err)
+		}
+		after, err := w.Metrics(ctx)
+		if err != nil {
+			return err
 		}
 		perSecond := float64(times.Len()) / took.Seconds()
 		best = max(best, perSecond)
@@ -84,6 +93,9 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 			"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
 			"cpu_ms_per_deploy": 1000 * cpuSeconds(parts) / float64(times.Len()),
 		}
+		all, byName := statements(before, after, times.Len())
+		round["statements_per_deploy"], round["statements"] = all, byName
+		round["steps_per_deploy"] = (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(times.Len())
 		for name := range parts {
 			round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(times.Len())
 		}
@@ -97,6 +109,27 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("invocation_cpu_ms", invocation, "ms of processor time of a bare one")
 	env.Result.Figure("ratio", best/(invocations/2), "of half of them")
 	return nil
+}
+
+const stepsMetric = "deployment_workflow_step_duration_seconds_count"
+
+// statements of the control plane between two looks at its metrics, for each of so many
+// pieces of work, in all and by the query's name. What begins and ends transactions is not
+// among them, and names below one in twenty pieces are left out.
+func statements(before, after measure.Metrics, n int) (all float64, byName map[string]float64) {
+	byName = map[string]float64{}
+	for key, value := range after {
+		labels, ok := strings.CutPrefix(key, "windlass_store_queries_total{query=\"")
+		if !ok {
+			continue
+		}
+		each := (value - before[key]) / float64(n)
+		all += each
+		if each >= 0.05 {
+			byName[strings.TrimSuffix(labels, "\"}")] = math.Round(100*each) / 100
+		}
+	}
+	return all, byName
 }
 
 func (s *Deploys) round(ctx context.Context, w *world.World, concurrency int, times *measure.Durations) error {

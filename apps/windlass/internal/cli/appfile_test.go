@@ -129,7 +129,7 @@ freeze: {reason: nobody is here, onStart: hold, from: "2026-12-24 18:00", until:
 	}, f.Rollout), f.Rollout)
 	f, err = parseAppFile([]byte(`
 app: a
-rollout: {autoRollback: {conditions: [crash, analysis]}}
+rollout: {autoRollback: {conditions: [crash, analysis, health], failedInstances: 2, unhealthy: 25%, unhealthyFor: 2m}}
 freeze: {reason: nobody is on call, weekly: ["Fri 16:00 - Mon 08:00", {start: "22:00", end: "06:00"}], timeZone: Europe/London}
 `))
 	require.NoError(t, err)
@@ -138,8 +138,11 @@ freeze: {reason: nobody is on call, weekly: ["Fri 16:00 - Mon 08:00", {start: "2
 		Weekly: []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "Mon 08:00"}, {Start: "22:00", End: "06:00"}},
 	}, f.Freeze), f.Freeze)
 	require.Equal(t, []windlassv1.AutoRollback_Condition{
-		windlassv1.AutoRollback_CONDITION_CRASH, windlassv1.AutoRollback_CONDITION_ANALYSIS,
+		windlassv1.AutoRollback_CONDITION_CRASH, windlassv1.AutoRollback_CONDITION_ANALYSIS, windlassv1.AutoRollback_CONDITION_HEALTH,
 	}, f.Rollout.AutoRollback.Conditions)
+	require.Equal(t, "2", f.Rollout.AutoRollback.FailedInstances)
+	require.Equal(t, "25%", f.Rollout.AutoRollback.Unhealthy)
+	require.Equal(t, 2*time.Minute, f.Rollout.AutoRollback.UnhealthyFor.AsDuration())
 }
 
 func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
@@ -157,7 +160,7 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 		"duration, nonsense":   {"app: a\nprogressDeadline: soon", "progressDeadline: \"soon\" is not a duration"},
 		"rollout, no mapping":  {"app: a\nrollout: rolling", "rollout: want a mapping, got rolling: start with `strategy: rolling`"},
 		"rollout, misspelt":    {"app: a\nrollout: {maxSurg: 1}", "rollout.maxSurg: no such field: did you mean maxSurge?"},
-		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blue-green"},
+		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blue-green or in-place"},
 		"rollout, wave":        {"app: a\nrollout: {waves: [{bakeTime: 10}]}", "rollout.waves[0].bakeTime: 10 has no unit"},
 		"no condition":         {"app: a\nrollout: {autoRollback: {conditions: [rain]}}", "rollout.autoRollback.conditions[0]: rain is no choice: use crash or image or unschedulable"},
 		"freeze, no mapping":   {"app: a\nfreeze: weekends", "freeze: want a mapping, got weekends"},
@@ -299,6 +302,16 @@ func TestTheDifferenceShowsWhatAClusterIsNoLongerTold(t *testing.T) {
 	}, lines)
 }
 
+func TestADiffTellsTheReplicasThatRegionsHave(t *testing.T) {
+	specs := []string{"~ args[0]: a -> b", "~ overrides[0].replicas: 2 -> 3", "~ replicas: 1 -> 2"}
+	require.Equal(t, []string{"~ args[0]: a -> b"}, withSizes(specs, &windlassv1.PlanDeployResponse{}), "it was scaled to that")
+	require.Equal(t, []string{`~ regions["eu"].replicas: 4 -> 3`, "~ replicas: 5 -> 1"}, withSizes(nil, &windlassv1.PlanDeployResponse{Changes: []*windlassv1.FieldChange{
+		{Path: "replicas", Kind: windlassv1.FieldChange_KIND_CHANGED, Old: "5", New: "1"},
+		{Path: `regions["eu"].replicas`, Kind: windlassv1.FieldChange_KIND_CHANGED, Old: "4", New: "3"},
+		{Path: `env["A"]`, Kind: windlassv1.FieldChange_KIND_ADDED, Hidden: true},
+	}}))
+}
+
 func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
 	readme, err := os.ReadFile("../../../../README.md")
 	require.NoError(t, err)
@@ -331,4 +344,13 @@ func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
 	lines, err := diffSpecs(live, &windlassv1.DeploymentSpec{Overrides: []*windlassv1.Override{{Regions: []string{"eu"}, Replicas: proto.Int32(3)}}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"- overrides[0].extraArgs[0]: x", "~ overrides[0].replicas: 2 -> 3"}, lines)
+}
+
+func TestTheVersionOfASecretIsNoDifference(t *testing.T) {
+	ref := func(version int32) *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token", Version: version}}}
+	}
+	lines, err := diffSpecs(ref(3), ref(0))
+	require.NoError(t, err)
+	require.Empty(t, lines)
 }

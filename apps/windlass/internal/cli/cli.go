@@ -64,6 +64,7 @@ type clients struct {
 	workspaces   windlassv1connect.WorkspaceServiceClient
 	access       windlassv1connect.AccessServiceClient
 	freezes      windlassv1connect.FreezeServiceClient
+	routes       windlassv1connect.RouteServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
@@ -78,6 +79,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		workspaces:   windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
 		access:       windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
 		freezes:      windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
+		routes:       windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
 	}
 }
 
@@ -128,8 +130,8 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 			root.AddCommand(c)
 		}
 	}
-	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.pinCommand(), a.unpinCommand())
-	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.logsCommand(), a.auditCommand())
+	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
 	explainArgs(root)
 	return root

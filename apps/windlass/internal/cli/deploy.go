@@ -53,7 +53,7 @@ under way when --patience ended.`,
 
 func (a *app) deploy(ctx context.Context, f *appFile, override string, wait, dryRun bool, patience time.Duration) error {
 	path := a.pathOf(f)
-	if err := a.showChanges(ctx, path, f.Spec); err != nil || dryRun {
+	if err := a.showChanges(ctx, path, f); err != nil || dryRun {
 		return err
 	}
 	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, OverrideFreeze: override})
@@ -99,7 +99,7 @@ func (a *app) pathOf(f *appFile) string {
 }
 
 // showChanges prints the difference between the live version and the file.
-func (a *app) showChanges(ctx context.Context, path string, spec *windlassv1.DeploymentSpec) error {
+func (a *app) showChanges(ctx context.Context, path string, f *appFile) error {
 	got, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 	if connect.CodeOf(err) == connect.CodeNotFound {
 		a.infof("%s: new app", path)
@@ -116,10 +116,15 @@ func (a *app) showChanges(ctx context.Context, path string, spec *windlassv1.Dep
 	if err != nil {
 		return err
 	}
-	changes, err := diffSpecs(live.Deployment.Spec, spec)
+	changes, err := diffSpecs(live.Deployment.Spec, f.Spec)
 	if err != nil {
 		return err
 	}
+	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
+	if err != nil {
+		return err
+	}
+	changes = withSizes(changes, plan)
 	if len(changes) == 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
+
+var secretVersion = regexp.MustCompile(`^(overrides\[\d+\]\.)?secrets\[\d+\]\.version$`)
 
 // diffSpecs tells what of the file differs from what is live, a line a field.
 // What the file does not mention takes its default, or what the live version
@@ -38,13 +41,33 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 		if _, ok := after[key]; ok {
 			continue
 		}
-		if goes(key, was) {
+		// No file says which version of a secret it is.
+		if goes(key, was) && !secretVersion.MatchString(key) {
 			lines = append(lines, fmt.Sprintf("- %s: %s", key, was))
 		}
 	}
 	sort.Slice(lines, func(i, j int) bool { return lines[i][2:] < lines[j][2:] })
 	return lines, nil
 }
+
+// withSizes are the changes with the replicas that regions have and would have, as a plan
+// tells them, in place of what the two specs say: scaling changes no spec.
+func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
+	changes = slices.DeleteFunc(changes, func(line string) bool {
+		path, _, _ := strings.Cut(line[2:], ": ")
+		return isSize(path)
+	})
+	for _, c := range plan.GetChanges() {
+		if isSize(c.GetPath()) {
+			changes = append(changes, changeLine(c))
+		}
+	}
+	sort.Slice(changes, func(i, j int) bool { return changes[i][2:] < changes[j][2:] })
+	return changes
+}
+
+// isSize tells whether the field is a number of replicas, of all regions or of some.
+func isSize(path string) bool { return path == "replicas" || strings.HasSuffix(path, "].replicas") }
 
 // withoutDefault are parts of a spec that are not there when a file leaves them
 // out, but for the values that they take with anything else of the part.

@@ -154,11 +154,12 @@ func (a *app) secretCommand() *cobra.Command {
 		Use:   "secret",
 		Short: "Manage the secrets of the environment",
 		Long: `A secret belongs to an environment. An app names it in its file, and finds its
-newest version in a variable:
+value in a variable:
 
   secrets: [{envName: HF_TOKEN, secret: hf-token}]
 
-Setting it again replaces the instances that use it, one after the other.`,
+Setting it again makes a version of each app that uses it: a rollout like any other,
+by the app's own policy, which goes back to the value before if it fails.`,
 	}
 	var override string
 	set := &cobra.Command{
@@ -173,7 +174,11 @@ Setting it again replaces the instances that use it, one after the other.`,
 			if err != nil {
 				return err
 			}
-			a.infof("secret %s is at version %d; %d apps are taking it up", resp.Secret.Name, resp.Secret.Version, len(resp.AppIds))
+			text := ""
+			if n := len(resp.AppIds); n > 0 {
+				text = fmt.Sprintf("; %d apps are taking it up: see `windlass rollout status APP`", n)
+			}
+			a.infof("secret %s is at version %d%s", resp.Secret.Name, resp.Secret.Version, text)
 			return nil
 		}),
 	}

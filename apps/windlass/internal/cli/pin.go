@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) pinCommand() *cobra.Command {
-	var weight, why string
+	var weight, why, override string
 	var replicas int32
 	var regions []string
 	var wait bool
@@ -33,7 +33,7 @@ with other figures it changes the pin.`,
   windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
 		Args: cobra.ExactArgs(2),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.PinVersionRequest{Mutation: mutation(), App: a.appPath(args[0]), Regions: regions, Why: why}
+			req := &windlassv1.PinVersionRequest{Mutation: mutation(), App: a.appPath(args[0]), Regions: regions, Why: why, OverrideFreeze: override}
 			var err error
 			if req.Version, err = versionNumber(args[1]); err != nil {
 				return err
@@ -66,6 +66,7 @@ with other figures it changes the pin.`,
 	flags.StringSliceVar(&regions, "region", nil, "only in this region; may be repeated; default: where it is pinned, or what its spec says")
 	flags.StringVar(&why, "why", "", "why, for the history")
 	flags.BoolVar(&wait, "wait", true, "wait until it serves in every region, or has failed in one")
+	overrideFlag(c, &override)
 	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	must(c.MarkFlagRequired("weight"))
 	return c

@@ -202,20 +202,24 @@ func changesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	}
 	section(w, title)
 	for _, c := range p.Changes {
-		var sign, text string
-		switch c.Kind {
-		case windlassv1.FieldChange_KIND_ADDED:
-			sign, text = "+", c.New
-		case windlassv1.FieldChange_KIND_REMOVED:
-			sign, text = "-", c.Old
-		default:
-			sign, text = "~", c.Old+" -> "+c.New
-		}
-		if c.Hidden {
-			text = "(values are not shown)"
-		}
-		fmt.Fprintf(w, "  %s %s: %s\n", sign, c.Path, firstLine(text)) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintf(w, "  %s\n", changeLine(c)) //nolint:errcheck // the writer's Flush tells
 	}
+}
+
+func changeLine(c *windlassv1.FieldChange) string {
+	var sign, text string
+	switch c.Kind {
+	case windlassv1.FieldChange_KIND_ADDED:
+		sign, text = "+", c.New
+	case windlassv1.FieldChange_KIND_REMOVED:
+		sign, text = "-", c.Old
+	default:
+		sign, text = "~", c.Old+" -> "+c.New
+	}
+	if c.Hidden {
+		text = "(values are not shown)"
+	}
+	return fmt.Sprintf("%s %s: %s", sign, c.Path, firstLine(text))
 }
 
 func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
@@ -287,7 +291,11 @@ func stepText(s *windlassv1.PlanStep) string {
 	if len(parts) == 0 {
 		return "nothing runs"
 	}
-	return strings.Join(parts, ", ")
+	text := strings.Join(parts, ", ")
+	if s.InPlace {
+		text += ", in place"
+	}
+	return text
 }
 
 func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {

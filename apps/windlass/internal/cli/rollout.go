@@ -301,6 +301,8 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	switch p.GetStrategy() { //nolint:exhaustive // others have no such knobs
 	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
 		parts = append(parts, "max surge "+cmp.Or(p.MaxSurge, "25%"), "max unavailable "+cmp.Or(p.MaxUnavailable, "0"))
+	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
+		parts = append(parts, "max unavailable "+cmp.Or(p.MaxUnavailable, "1"))
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
 		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion+approvalText(p.Approval),
 			"retain "+short(p.Retain.AsDuration()))
@@ -332,6 +334,16 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 		}
 		parts = append(parts, "auto rollback on "+strings.Join(names, " and ")+" alone")
 	}
+	if text := auto.GetFailedInstances(); text != "" {
+		parts = append(parts, "a region fails by "+text+" failed instances")
+	}
+	if text := auto.GetUnhealthy(); text != "" {
+		lasts := time.Minute
+		if auto.GetUnhealthyFor() != nil {
+			lasts = auto.GetUnhealthyFor().AsDuration()
+		}
+		parts = append(parts, fmt.Sprintf("or by %s of what was ready that is not for %s", text, short(lasts)))
+	}
 	d := p.GetDeadlines()
 	for _, limit := range []struct {
 		name string
@@ -344,10 +356,14 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 	return parts
 }
 
-// counts are replicas that are ready, of those that the region was told to run.
+// counts are replicas that are ready, of those that the region was told to run, and those
+// that serve in their places until they are replaced.
 func counts(v *windlassv1.VersionProgress) string {
 	if v.GetReplicas() == 0 && v.GetReady() == 0 {
 		return "-"
+	}
+	if v.Outdated > 0 {
+		return fmt.Sprintf("%d/%d (%d old)", v.Ready, v.Replicas, v.Outdated)
 	}
 	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
 }
@@ -360,7 +376,20 @@ func versionCounts(v *windlassv1.VersionProgress) string {
 	return version(v.Version) + " " + counts(v)
 }
 
+// regionState is where the region is, with what may yet fail it.
 func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
+	text := regionPlace(wave, g)
+	if g.UnhealthySince != 0 {
+		text += fmt.Sprintf(", %d of %d that were ready are not, %s left", g.WereReady-min(g.WereReady, g.GetNew().GetReady()), g.WereReady,
+			short(max(0, time.Until(time.UnixMilli(g.UnhealthyUntil)))))
+	}
+	if g.FailedInstances > 0 && g.FailedInstances < g.FailedLimit {
+		text += fmt.Sprintf(", %d failed, limit %d", g.FailedInstances, g.FailedLimit)
+	}
+	return text
+}
+
+func regionPlace(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
 	text := word(g.State, "STATE_")
 	if g.WaitsForCapacitySince != 0 {
 		return "waits for room for " + ago(g.WaitsForCapacitySince)

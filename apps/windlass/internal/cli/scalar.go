@@ -52,6 +52,8 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 // amounts are texts that may be a number or a percentage.
 var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_surge":       true,
+	"windlass.v1.AutoRollback.failed_instances": true,
+	"windlass.v1.AutoRollback.unhealthy":        true,
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
 	// A pause without its unit is told what is missing by the API.
 	"windlass.v1.CanaryStep.pause": true,

@@ -49,7 +49,10 @@ func Command(cfg Config) *cobra.Command {
 		Use:   "dev",
 		Short: "Run all of Windlass on this machine",
 		Long: `Run all of Windlass on this machine: MariaDB, Restate, the control plane, and an
-agent for each region, as processes of their own.
+agent and a gateway for each region, as processes of their own.
+
+Apps are reached through the gateways, at hosts below localhost, which the command
+"windlass route list" shows: curl http://echo-0123456789ab.localhost:7709/
 
 With --runtime kubernetes every region is a Kubernetes of its own: kubelab, a real
 control plane whose nodes are simulated and whose pods answer. The first time it
@@ -210,7 +213,13 @@ func (r *run) nextSteps() string {
 	fmt.Fprintf(&b, "Windlass is ready.\n\n")
 	fmt.Fprintf(&b, "  API         %s\n", localURL(r.ports[portAPI]))
 	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", localURL(r.ports[portRestateAdmin]))
-	fmt.Fprintf(&b, "  Regions     %s\n", strings.Join(r.regions, ", "))
+	for i, region := range r.regions {
+		title := "Regions"
+		if i > 0 {
+			title = ""
+		}
+		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, localURL(r.ports[portGateway(region)]))
+	}
 	fmt.Fprintf(&b, "  Data, logs  %s\n", shortPath(r.layout.root))
 	if hints := clusterHints(r.state.snapshot().Processes); len(hints) > 0 {
 		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
@@ -226,6 +235,7 @@ func (r *run) nextSteps() string {
 		fmt.Fprintf(&b, "  %s deploy -f app.yaml\n", name)
 	}
 	fmt.Fprintf(&b, "  %s list apps\n", name)
+	fmt.Fprintf(&b, "  %s route list          # hosts of apps; http://HOST:%d leads there\n", name, r.ports[portGateway(r.regions[0])])
 	fmt.Fprintf(&b, "  %s dev status\n", name)
 	if r.opts.reportFD != 0 {
 		fmt.Fprintf(&b, "\n`%s dev stop` stops everything; the next start brings the same apps back.", name)

@@ -7,7 +7,8 @@
 //	├── restate-server
 //	├── kubelab                            one for each region, if they are clusters
 //	├── windlass dev __controlplane
-//	└── windlass dev __agent                one for each region
+//	├── windlass dev __agent                one for each region
+//	└── windlass dev __gateway              one for each region
 //	    └── shims, instances                in sessions of their own
 //
 // What a user may rely on, and why it holds:
@@ -37,11 +38,12 @@ import (
 )
 
 // Programs are what dev runs beside MariaDB and Restate. The hidden commands call
-// the first two in processes of their own.
+// the first three in processes of their own.
 type Programs struct {
-	// ControlPlane and Agent run with a command line's arguments until ctx ends.
+	// ControlPlane, Agent and Gateway run with a command line's arguments until ctx ends.
 	ControlPlane func(ctx context.Context, args []string) error
 	Agent        func(ctx context.Context, args []string) error
+	Gateway      func(ctx context.Context, args []string) error
 	// Bootstrap migrates the database and makes what is missing; it may be run
 	// again.
 	Bootstrap func(ctx context.Context, cfg Bootstrap) (Bootstrapped, error)

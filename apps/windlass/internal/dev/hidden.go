@@ -15,6 +15,7 @@ import (
 const (
 	commandControlPlane = "__controlplane"
 	commandAgent        = "__agent"
+	commandGateway      = "__gateway"
 )
 
 func hiddenCommands(cfg Config) []*cobra.Command {
@@ -42,5 +43,6 @@ func hiddenCommands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{
 		command(commandControlPlane, cfg.Programs.ControlPlane),
 		command(commandAgent, cfg.Programs.Agent),
+		command(commandGateway, cfg.Programs.Gateway),
 	}
 }

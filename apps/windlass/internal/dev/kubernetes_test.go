@@ -73,7 +73,7 @@ func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
 	m := setupClusters(t)
 	first := m.up("--runtime", "kubernetes", "--regions", "here,there", "--nodes", "3", "--gpus", "4:NVIDIA-L4")
 	s := m.healthy()
-	require.Len(t, s.Processes, 7)
+	require.Len(t, s.Processes, 9)
 	require.Len(t, s.Networks, 2)
 	require.NotEqual(t, s.Networks["here"], s.Networks["there"])
 	const group = "name=gpu,nodes=3,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-L4"
@@ -106,7 +106,7 @@ func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
 	// A killed dev leaves its clusters, and the next one, which is told nothing,
 	// brings back the same.
 	first.signal(syscall.SIGKILL)
-	require.Len(t, m.status().Left, 7)
+	require.Len(t, m.status().Left, 9)
 	second := m.up()
 	again := m.healthy()
 	requireGone(t, clusters["there"])
@@ -118,7 +118,7 @@ func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
 
 	// Hosts again; the clusters wait.
 	third := m.up("--runtime", "process")
-	require.Len(t, m.healthy().Processes, 5)
+	require.Len(t, m.healthy().Processes, 7)
 	require.DirExists(t, filepath.Join(m.dir, "kubelab", "here"))
 	third.signal(syscall.SIGTERM)
 }

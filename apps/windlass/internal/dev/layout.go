@@ -21,11 +21,21 @@ func (l layout) restate() string      { return filepath.Join(l.root, "restate") 
 func (l layout) controlplane() string { return filepath.Join(l.root, "controlplane") }
 func (l layout) agents() string       { return filepath.Join(l.root, "agents") }
 
+func (l layout) gateways() string { return filepath.Join(l.root, "gateways") }
+
+func (l layout) gateway(region string) string { return filepath.Join(l.gateways(), region) }
+
 func (l layout) kubelabs() string { return filepath.Join(l.root, "kubelab") }
 
 func (l layout) kubelab(region string) string { return filepath.Join(l.kubelabs(), region) }
 
 func (l layout) agent(region string) string { return filepath.Join(l.agents(), region) }
+
+// agentSocket is where the region's agent tells gateways what to serve. A gateway is no
+// good to a region whose folder is too deep for a socket.
+func (l layout) agentSocket(region string) string {
+	return filepath.Join(dataDir(l.agent(region)), "gateway.sock")
+}
 
 // Of the folder of a program that is this binary.
 func recordFile(dir string) string { return filepath.Join(dir, "process.json") }
@@ -35,6 +45,9 @@ func dataDir(dir string) string    { return filepath.Join(dir, "data") }
 // everyRegion is every region that ever had an agent here, not only those of the
 // next run.
 func (l layout) everyRegion() ([]string, error) { return folders(l.agents()) }
+
+// everyGateway is every region that ever had a gateway here.
+func (l layout) everyGateway() ([]string, error) { return folders(l.gateways()) }
 
 // everyCluster is every region that ever was a cluster here.
 func (l layout) everyCluster() ([]string, error) { return folders(l.kubelabs()) }
@@ -59,7 +72,7 @@ func folders(dir string) ([]string, error) {
 // reset removes what was made, but not the lock, which the caller holds.
 func (l layout) reset() error {
 	for _, path := range []string{
-		l.agents(), l.kubelabs(), l.controlplane(), l.restate(), l.mariadb(),
+		l.gateways(), l.agents(), l.kubelabs(), l.controlplane(), l.restate(), l.mariadb(),
 		l.credentials(), l.state(), l.log(), l.log() + ".1",
 	} {
 		if err := os.RemoveAll(path); err != nil {

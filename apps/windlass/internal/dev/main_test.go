@@ -47,7 +47,7 @@ func windlass() int {
 	root.AddCommand(dev.Command(dev.Config{
 		Getenv: os.Getenv,
 		Programs: dev.Programs{
-			ControlPlane: smallControlPlane, Agent: smallAgent,
+			ControlPlane: smallControlPlane, Agent: smallAgent, Gateway: smallGateway,
 			Bootstrap: smallBootstrap, StopInstances: stopSmallInstance,
 		},
 	}))
@@ -76,7 +76,7 @@ func smallControlPlane(ctx context.Context, args []string) error {
 	listen := f.String("listen", "", "")
 	dsn := f.String("mysql-dsn", "", "")
 	metrics := f.String("metrics-listen", "", "")
-	for _, other := range []string{"restate-ingress", "restate-admin", "restate-listen", "restate-advertise", "key-file", "prometheus-url", "webhook-allow", "log-format"} {
+	for _, other := range []string{"restate-ingress", "restate-admin", "restate-listen", "restate-advertise", "key-file", "prometheus-url", "webhook-allow", "domain", "log-format"} {
 		f.String(other, "", "")
 	}
 	if err := f.Parse(args[1:]); err != nil {
@@ -121,6 +121,24 @@ func smallAgent(ctx context.Context, args []string) error {
 	if err := startSmallInstance(self, *dir); err != nil {
 		return err
 	}
+	return serveReady(ctx, *metrics, func(context.Context) error { return nil })
+}
+
+func smallGateway(ctx context.Context, args []string) error {
+	var f flag.FlagSet
+	listen := f.String("listen", "", "")
+	metrics := f.String("metrics-listen", "", "")
+	for _, other := range []string{"agent", "data-dir", "drain-timeout", "log-format"} {
+		f.String(other, "", "")
+	}
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(l, http.NotFoundHandler()) }()
 	return serveReady(ctx, *metrics, func(context.Context) error { return nil })
 }
 

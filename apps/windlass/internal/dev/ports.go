@@ -22,6 +22,11 @@ const (
 
 func portAgent(region string) string { return "metrics/" + region }
 
+// portGateway is where apps of the region are reached.
+func portGateway(region string) string { return "gateway/" + region }
+
+func portGatewayMetrics(region string) string { return "gateway-metrics/" + region }
+
 // firstPort begins a stretch that no well-known service uses; the API has it.
 const firstPort = 7700
 
@@ -34,6 +39,9 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 	}
 	for _, r := range regions {
 		names = append(names, portAgent(r))
+	}
+	for _, r := range regions {
+		names = append(names, portGateway(r), portGatewayMetrics(r))
 	}
 	// Of all of this user's, whatever their data folders.
 	pool := localstack.Ports{Claims: claimsFolder()}

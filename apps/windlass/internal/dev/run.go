@@ -181,8 +181,22 @@ func (r *run) start(ctx, keeping context.Context) error {
 		}
 		agents[i] = r.agent(region, args)
 	}
-	return r.bringUp(ctx, keeping, agents...)
+	if err := r.bringUp(ctx, keeping, agents...); err != nil {
+		return err
+	}
+	gateways := make([]child, 0, len(r.regions))
+	for _, region := range r.regions {
+		if socket := r.layout.agentSocket(region); len(socket) > maxSocketPath {
+			r.warn(fmt.Sprintf("no gateways, so that apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", socket))
+			break
+		}
+		gateways = append(gateways, r.gateway(region))
+	}
+	return r.bringUp(ctx, keeping, gateways...)
 }
+
+// maxSocketPath is what the kernel takes.
+const maxSocketPath = 107
 
 // bringUp starts children at the same time and waits for all of them.
 func (r *run) bringUp(ctx, keeping context.Context, children ...child) error {
@@ -264,9 +278,11 @@ func (r *run) down(hurry context.Context) error {
 	ctx, cancel := context.WithTimeout(hurry, stopDeadline)
 	defer cancel()
 	r.state.update(func(s *State) { s.Phase = phaseStopping })
-	var agents, rest, stores []*keeper
+	var gateways, agents, rest, stores []*keeper
 	for _, k := range r.keepers {
 		switch {
+		case strings.HasPrefix(k.name, "gateway/"):
+			gateways = append(gateways, k)
 		case strings.HasPrefix(k.name, "agent/"):
 			agents = append(agents, k)
 		case k.name == "controlplane":
@@ -275,7 +291,8 @@ func (r *run) down(hurry context.Context) error {
 			stores = append(stores, k)
 		}
 	}
-	err := stopAll(ctx, agents)
+	// Nothing takes requests any more for what is about to stop.
+	err := errors.Join(stopAll(ctx, gateways), stopAll(ctx, agents))
 	err = errors.Join(err, r.sweeper().instances(ctx))
 	// Control plane before its stores, so that it does not fill its log with
 	// their absence.

@@ -76,6 +76,7 @@ func (r *run) controlPlane(dsn string) child {
 			"--key-file=" + filepath.Join(dir, "keyset.json"),
 			"--prometheus-url=" + r.opts.prometheus,
 			"--webhook-allow=127.0.0.0/8,::1/128", // whoever deploys here is here
+			"--domain=" + hostsBelow,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		},
@@ -95,6 +96,31 @@ func (r *run) agent(region string, runtimeArgs []string) child {
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		}, runtimeArgs...),
+	})
+}
+
+// hostsBelow is the domain of apps' hosts: names below it lead to this machine, without
+// anybody's help.
+const hostsBelow = "localhost"
+
+// gatewayDrain is what requests get when all of it stops: less than programGrace.
+const gatewayDrain = 10 * time.Second
+
+// gateway of a region, whose agent is told of by its socket.
+func (r *run) gateway(region string) child {
+	dir := r.layout.gateway(region)
+	port, metrics := r.ports[portGateway(region)], r.ports[portGatewayMetrics(region)]
+	return r.program(program{
+		name: "gateway/" + region, title: "gateway " + region, command: commandGateway, dir: dir,
+		urls: []string{localURL(port)}, metrics: metrics,
+		args: []string{
+			"--agent=unix:" + r.layout.agentSocket(region),
+			"--listen=" + address(port),
+			"--data-dir=" + dataDir(dir),
+			"--drain-timeout=" + gatewayDrain.String(),
+			"--metrics-listen=" + address(metrics),
+			"--log-format=text",
+		},
 	})
 }
 

@@ -112,11 +112,15 @@ func readStatus(ctx context.Context, l layout) (Status, error) {
 func (s Status) probe(ctx context.Context, l layout, p ProcessState) error {
 	record, ask := "", func() error { return nil }
 	region, isAgent := strings.CutPrefix(p.Name, "agent/")
+	gateway, isGateway := strings.CutPrefix(p.Name, "gateway/")
 	cluster, isCluster := strings.CutPrefix(p.Name, "kubelab/")
 	switch {
 	case isCluster:
 		record = kubelab.RecordFile(l.kubelab(cluster))
 		ask = func() error { return clusterReady(ctx, p.Kubeconfig) }
+	case isGateway:
+		record = recordFile(l.gateway(gateway))
+		ask = func() error { return readyz(ctx, localURL(s.Ports[portGatewayMetrics(gateway)])) }
 	case isAgent:
 		record = recordFile(l.agent(region))
 		ask = func() error { return readyz(ctx, localURL(s.Ports[portAgent(region)])) }

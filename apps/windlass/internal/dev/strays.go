@@ -41,6 +41,13 @@ func (s sweeper) processes(ctx context.Context) error {
 			stopped = append(stopped, fmt.Sprintf("%s (pid %d)", title, pid))
 		}
 	}
+	gateways, gatewaysErr := s.layout.everyGateway()
+	err = errors.Join(err, gatewaysErr)
+	for _, region := range gateways {
+		stray("gateway "+region, func() (int, error) {
+			return proc.StopStray(ctx, recordFile(s.layout.gateway(region)), programGrace)
+		})
+	}
 	for _, region := range regions {
 		stray("agent "+region, func() (int, error) {
 			return proc.StopStray(ctx, recordFile(s.layout.agent(region)), programGrace)
@@ -82,6 +89,14 @@ func (l layout) left() ([]string, error) {
 	for _, region := range regions {
 		files["agent "+region] = recordFile(l.agent(region))
 		order = append(order, "agent "+region)
+	}
+	gateways, err := l.everyGateway()
+	if err != nil {
+		return nil, err
+	}
+	for _, region := range gateways {
+		files["gateway "+region] = recordFile(l.gateway(region))
+		order = append(order, "gateway "+region)
 	}
 	clusters, err := l.everyCluster()
 	if err != nil {

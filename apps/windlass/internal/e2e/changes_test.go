@@ -59,12 +59,12 @@ func testVariablesAndSecrets(t *testing.T, s *stack) {
 	for _, p := range before {
 		require.False(t, p.alive(), "an instance still has the old value: %s", p)
 	}
-	s.eventually(t, "ready with the new value, and the version unchanged", func(ctx context.Context) error {
+	s.eventually(t, "the version with the new value is live", func(ctx context.Context) error {
 		resp, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: name})
 		if err != nil {
 			return err
 		}
-		if resp.App.Status != windlassv1.AppStatus_APP_STATUS_READY || resp.App.LiveVersion != 2 {
+		if resp.App.Status != windlassv1.AppStatus_APP_STATUS_READY || resp.App.LiveVersion != 3 {
 			return fmt.Errorf("%v", resp.App)
 		}
 		return nil

@@ -230,6 +230,9 @@ func testCLIOutput(t *testing.T, c cli) {
 	require.NotEmpty(t, c.ok("logs", rows[0]["id"].(string)))
 
 	require.Contains(t, c.ok("scale", "echo", "--replicas", "1"), "2 of 2 replicas")
+	diff := c.run("", "deploy", "-f", example(t, "echo.yaml"), "--diff")
+	require.Zero(t, diff.code, diff.stderr)
+	require.Contains(t, diff.stderr, "~ replicas: 1 -> 2", "against what it was scaled to")
 	require.Zero(t, c.run("", "env", "set", "echo", "COLOUR=red").code)
 	require.Contains(t, c.ok("env", "list", "echo"), "COLOUR=red")
 	set := c.run("s3cret-value", "secret", "set", "cli-token")

@@ -32,6 +32,7 @@ type client struct {
 	access       windlassv1connect.AccessServiceClient
 	workspaces   windlassv1connect.WorkspaceServiceClient
 	freezes      windlassv1connect.FreezeServiceClient
+	routes       windlassv1connect.RouteServiceClient
 	agent        agentv1connect.AgentServiceClient
 }
 
@@ -51,6 +52,7 @@ func newClient(url, key string) *client {
 		access:       windlassv1connect.NewAccessServiceClient(h, url, options...),
 		workspaces:   windlassv1connect.NewWorkspaceServiceClient(h, url, options...),
 		freezes:      windlassv1connect.NewFreezeServiceClient(h, url, options...),
+		routes:       windlassv1connect.NewRouteServiceClient(h, url, options...),
 		agent:        agentv1connect.NewAgentServiceClient(h, url, options...),
 	}
 }
@@ -176,7 +178,7 @@ func (s *stack) eventually(t *testing.T, what string, condition func(context.Con
 		}
 		var f fatal
 		if errors.As(err, &f) || ctx.Err() != nil {
-			require.Fail(t, "never came: "+what, "%v\n%s", last, s.picture())
+			require.Fail(t, "never came: "+what, "%v\n%s\nnever came: %s: %v", last, s.picture(), what, last)
 		}
 		select {
 		case <-ctx.Done():

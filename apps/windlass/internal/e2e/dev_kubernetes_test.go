@@ -36,7 +36,7 @@ func TestDevOnKubernetes(t *testing.T) {
 	}
 	s, code := d.status()
 	require.Zero(t, code, "%+v", s)
-	require.Len(t, s.Processes, 7)
+	require.Len(t, s.Processes, 9)
 
 	require.Contains(t, d.ok("deploy", "-f", example(t, "echo-kubernetes.yaml")), "echo v1 is ready: 4 of 4")
 	first := d.pods("echo", 4)

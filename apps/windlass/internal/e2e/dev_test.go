@@ -164,7 +164,7 @@ func TestDev(t *testing.T) {
 	require.Zero(t, code, "%+v", s)
 	require.True(t, s.Healthy)
 	require.Equal(t, []string{us, eu}, s.Regions)
-	require.Len(t, s.Processes, 5)
+	require.Len(t, s.Processes, 7)
 	require.NotEqual(t, 7700, s.Ports["api"], "a port that is taken was used")
 	for _, p := range s.Processes {
 		require.Equal(t, "ok", p.Health, "%+v", p)

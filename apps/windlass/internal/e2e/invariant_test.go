@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,7 +142,7 @@ func (s *stack) waitAgree(t *testing.T) {
 	s.eventually(t, "API and processes agree", s.agree)
 }
 
-// picture is everything that explains a failure.
+// picture is everything that explains a failure: what is over is left out.
 func (s *stack) picture() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -156,8 +157,15 @@ func (s *stack) picture() string {
 			if d.AppId != a.Id {
 				continue
 			}
+			over := func(r *windlassv1.RegionTopology) bool {
+				return r.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED && r.Instances == 0
+			}
+			regions := slices.DeleteFunc(slices.Clone(d.Regions), over)
+			if len(regions) == 0 && d.Id != a.LiveDeploymentId && d.Version != a.LatestVersion {
+				continue
+			}
 			fmt.Fprintf(&b, "  v%d %s %s %s: %s\n", d.Version, d.Id, d.Status, d.Reason, d.Message)
-			for _, r := range d.Regions {
+			for _, r := range regions {
 				fmt.Fprintf(&b, "    %s %s replicas %d generation %d applied %d: %d instances, %d ready, %d running, %d failed; %s %s unreachable %v\n",
 					r.Region, r.Status, r.Replicas, r.Generation, r.AppliedGeneration, r.Instances, r.Ready, r.Running, r.Failed, r.Reason, r.Message, r.RegionUnreachable)
 			}

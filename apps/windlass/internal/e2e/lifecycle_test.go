@@ -39,6 +39,8 @@ func TestProduct(t *testing.T) {
 		"a version whose port clashes fails and leaves the old one alone":         testPortClash,
 		"a version that no region can run fails and leaves the old one alone":     testUnrunnable,
 		"a first version that fails leaves nothing":                               testFirstFails,
+		"a version whose replicas fall ill is taken back":                         testHealthLost,
+		"a version is taken back once as many crash as its policy says":           testAllCrash,
 		"a version that is late fails at its deadline":                            testDeadline,
 		"a version rolls out in waves, replica by replica":                        testStagedRollout,
 		"a version that crashes in the second wave is taken back everywhere":      testStagedRollback,

@@ -30,7 +30,7 @@ type workspace struct {
 var (
 	work     = sync.OnceValue(makeWorkspace)
 	programs = sync.OnceValues(func() (string, error) {
-		return build("apps/agent/cmd/agent", "apps/controlplane/cmd/controlplane", "apps/modelserver/cmd/modelserver")
+		return build("apps/agent/cmd/agent", "apps/controlplane/cmd/controlplane", "apps/gateway/cmd/gateway", "apps/modelserver/cmd/modelserver")
 	})
 	cliProgram = sync.OnceValues(func() (string, error) { return build("apps/windlass/cmd/windlass") })
 )

@@ -36,6 +36,8 @@ const (
 
 func partAgent(region string) string { return "agent-" + region }
 
+func partGateway(region string) string { return "gateway-" + region }
+
 // The two regions that a stack has unless it says otherwise.
 const us, eu = "us-east-1", "eu-west-1"
 
@@ -49,20 +51,23 @@ type stackConfig struct {
 	replicas int
 	// prometheus: one runs beside it, and the control plane asks it.
 	prometheus bool
+	// gateways: every region has one.
+	gateways bool
 }
 
 // stack is one installation.
 type stack struct {
-	t       *testing.T
-	cfg     stackConfig
-	dir     string
-	bin     string // the PATH of agents and instances
-	url     string
-	metrics map[string]string // part -> URL of /metrics, /healthz, /readyz
-	traces  string            // every span of every part, a line each
-	keys    credentials
-	owner   *client
-	parts   map[string]*part
+	t        *testing.T
+	cfg      stackConfig
+	dir      string
+	bin      string // the PATH of agents and instances
+	url      string
+	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
+	gateways map[string]string // region -> URL under which its gateway serves apps
+	traces   string            // every span of every part, a line each
+	keys     credentials
+	owner    *client
+	parts    map[string]*part
 	// patience of conditions; patience unless a test has more.
 	patience time.Duration
 	order    []string // of the start; stopped in reverse
@@ -133,7 +138,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	require.NoError(t, err)
 	s := &stack{
 		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"),
-		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, parts: map[string]*part{}, patience: patience,
+		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
 			Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true,
@@ -187,6 +192,12 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 		s.start(partAgent(region))
 	}
 	s.waitConnected(cfg.regions...)
+	if cfg.gateways {
+		for _, region := range cfg.regions {
+			s.addGateway(built, region)
+			s.start(partGateway(region))
+		}
+	}
 	return s
 }
 
@@ -279,10 +290,27 @@ func (s *stack) addAgent(built, region string) {
 	}, s.runtimeArgs(region)...))
 }
 
+func (s *stack) addGateway(built, region string) {
+	name, port := partGateway(region), freePort(s.t)
+	s.gateways[region] = "http://" + address(port)
+	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), []string{
+		"--log-format=json",
+		"--agent=unix:" + filepath.Join(s.agentDir(region), "data", "gateway.sock"),
+		"--listen=" + address(port),
+		"--data-dir=" + filepath.Join(s.dir, name, "data"),
+		"--drain-timeout=10s",
+	})
+	// It serves once its agent has told it what.
+	s.parts[name].up = s.metrics[name] + "/readyz"
+}
+
 func (s *stack) addProgram(name, path, dir string, metrics int, env, args []string) {
 	s.metrics[name] = "http://" + address(metrics)
 	log := filepath.Join(dir, name+".log")
-	args = append(args, "--metrics-listen="+address(metrics), "--trace-file="+s.traces)
+	args = append(args, "--metrics-listen="+address(metrics))
+	if filepath.Base(path) != "gateway" { // which passes traces on and has none
+		args = append(args, "--trace-file="+s.traces)
+	}
 	s.add(name, log, func(context.Context) (server, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err

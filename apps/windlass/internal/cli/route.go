@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) routeCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "route", Aliases: []string{"routes"}, Short: "Look under which hosts apps are reached",
+		Long: `An app has a stable host, which goes to its versions by their share of the traffic, and each
+version that runs has a preview host, which goes to that version alone, whatever its share.
+Domains of your own serve as the stable host does: see ` + "`windlass domain`" + `.`,
+	}
+	list := &cobra.Command{
+		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts, and where they lead", Args: cobra.MaximumNArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			all, err := a.routes(ctx, args)
+			if err != nil {
+				return err
+			}
+			return showList(a, all, func(w *tabwriter.Writer) { routeTable(w, all) })
+		}),
+	}
+	show := &cobra.Command{
+		Use: "show APP", Short: "Show the hosts of an app region by region", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			all, err := a.routes(ctx, args)
+			if err != nil {
+				return err
+			}
+			return showList(a, all, func(w *tabwriter.Writer) { routeRegions(w, all) })
+		}),
+	}
+	return group(c, list, show)
+}
+
+func (a *app) routes(ctx context.Context, args []string) ([]*windlassv1.Route, error) {
+	path := ""
+	if len(args) > 0 {
+		path = a.appPath(args[0])
+	}
+	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Route, *windlassv1.PageResponse, error) {
+		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path})
+		return resp.GetRoutes(), resp.GetPage(), err
+	})
+}
+
+func routeTable(w *tabwriter.Writer, all []*windlassv1.Route) {
+	row(w, "HOST", "KIND", "APP", "VERSIONS", "REGIONS", "STATE", "MESSAGE")
+	for _, r := range all {
+		row(w, r.Host, word(r.Kind, "KIND_"), r.App, dash(routeVersions(r)), dash(routeRegionNames(r)), word(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+	}
+}
+
+func routeRegions(w *tabwriter.Writer, all []*windlassv1.Route) {
+	row(w, "HOST", "REGION", "SHARES", "GENERATION", "SERVED", "STATE", "MESSAGE")
+	for _, r := range all {
+		if len(r.Regions) == 0 {
+			row(w, r.Host, "-", "-", "-", "-", word(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+		}
+		for _, in := range r.Regions {
+			generation, served := "-", "-"
+			if in.Generation > 0 {
+				generation, served = fmt.Sprint(in.Generation), fmt.Sprint(in.AcknowledgedGeneration)
+			}
+			row(w, r.Host, in.Region, dash(sharesText(in.Targets)), generation, served, word(in.State, "ROUTE_STATE_"), firstLine(in.Message))
+		}
+	}
+}
+
+func sharesText(shares []*windlassv1.RouteShare) string {
+	parts := make([]string, 0, len(shares))
+	for _, s := range shares {
+		parts = append(parts, fmt.Sprintf("%s %d%%", version(s.Version), s.Percent))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// routeVersions are the shares, if they are the same in all regions.
+func routeVersions(r *windlassv1.Route) string {
+	text := ""
+	for i, in := range r.Regions {
+		switch shares := sharesText(in.Targets); {
+		case i == 0:
+			text = shares
+		case shares != text:
+			return "differ, see `windlass route show`"
+		}
+	}
+	return text
+}
+
+func routeRegionNames(r *windlassv1.Route) string {
+	names := make([]string, 0, len(r.Regions))
+	for _, in := range r.Regions {
+		names = append(names, in.Region)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (a *app) domainCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "domain", Aliases: []string{"domains"}, Short: "Serve an app under domains of your own",
+		Long: `A domain serves an app once its owner has shown that it is to: add it, have the DNS answer with
+the TXT record that add prints, and verify it. Then point the domain itself (CNAME, or A and
+AAAA) to the gateways of the regions.`,
+		Example: `  windlass domain add chat.example.com --app chat
+  windlass domain verify chat.example.com --wait 10m`,
+	}
+	var listApp string
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List domains by name", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			all, err := a.domains(ctx, listApp)
+			if err != nil {
+				return err
+			}
+			return showList(a, all, func(w *tabwriter.Writer) { domainTable(w, all) })
+		}),
+	}
+	list.Flags().StringVar(&listApp, "app", "", "of this app alone")
+	var addApp string
+	add := &cobra.Command{
+		Use: "add DOMAIN --app APP", Short: "Add a domain, and print the record that verifies it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.routes.AddDomain(ctx, &windlassv1.AddDomainRequest{Mutation: mutation(), App: a.appPath(addApp), Domain: args[0]})
+			if err != nil {
+				return err
+			}
+			if d := resp.Domain; !d.Verified {
+				a.infof("domain %s serves once its DNS has this TXT record, and `windlass domain verify %s` has seen it:", d.Name, d.Name)
+			}
+			return a.show(resp.Domain, func(w *tabwriter.Writer) {
+				if resp.Domain.Verified {
+					domainTable(w, []*windlassv1.Domain{resp.Domain})
+					return
+				}
+				row(w, "NAME", "TYPE", "VALUE")
+				row(w, resp.Domain.TxtName, "TXT", resp.Domain.TxtValue)
+			})
+		}),
+	}
+	add.Flags().StringVar(&addApp, "app", "", "app that it is to serve")
+	must(add.MarkFlagRequired("app"))
+	return group(c, list, add, a.verifyDomainCommand(), a.removeDomainCommand())
+}
+
+func (a *app) verifyDomainCommand() *cobra.Command {
+	var ofApp string
+	var patience time.Duration
+	c := &cobra.Command{
+		Use: "verify DOMAIN", Short: "Look for a domain's record, and serve it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			path, err := a.domainApp(ctx, args[0], ofApp)
+			if err != nil {
+				return err
+			}
+			d, err := a.verifyDomain(ctx, path, args[0], patience)
+			if err != nil {
+				return err
+			}
+			a.infof("domain %s is verified", d.Name)
+			return a.show(d, func(w *tabwriter.Writer) { domainTable(w, []*windlassv1.Domain{d}) })
+		}),
+	}
+	c.Flags().StringVar(&ofApp, "app", "", "app that it is to serve; needed if several wait for it")
+	c.Flags().DurationVar(&patience, "wait", 0, "how long to look again while the record is not there")
+	return c
+}
+
+// lookAgain is the time between two looks for a record.
+const lookAgain = 5 * time.Second
+
+// verifyDomain asks until the record is there, or patience is over.
+func (a *app) verifyDomain(ctx context.Context, path, name string, patience time.Duration) (*windlassv1.Domain, error) {
+	until := time.Now().Add(patience)
+	for told := false; ; told = true {
+		resp, err := a.clients.routes.VerifyDomain(ctx, &windlassv1.VerifyDomainRequest{Mutation: mutation(), App: path, Domain: name})
+		switch {
+		case err == nil:
+			return resp.Domain, nil
+		case rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED || time.Until(until) < lookAgain:
+			return nil, err
+		case !told:
+			if text, ok := errors.AsType[*connect.Error](err); ok {
+				a.infof("%s; looking again every %s", text.Message(), lookAgain)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+func (a *app) removeDomainCommand() *cobra.Command {
+	var ofApp string
+	c := &cobra.Command{
+		Use: "remove DOMAIN", Aliases: []string{"rm"}, Short: "Take a domain out of every region, and forget it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			path, err := a.domainApp(ctx, args[0], ofApp)
+			if err != nil {
+				return err
+			}
+			resp, err := a.clients.routes.RemoveDomain(ctx, &windlassv1.RemoveDomainRequest{Mutation: mutation(), App: path, Domain: args[0]})
+			if err != nil {
+				return err
+			}
+			a.infof("domain %s is removed", args[0])
+			if a.output == "table" {
+				return nil
+			}
+			return a.show(resp, nil)
+		}),
+	}
+	c.Flags().StringVar(&ofApp, "app", "", "app that it is of; needed if several have or await it")
+	return c
+}
+
+func (a *app) domains(ctx context.Context, ofApp string) ([]*windlassv1.Domain, error) {
+	path := ""
+	if ofApp != "" {
+		path = a.appPath(ofApp)
+	}
+	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Domain, *windlassv1.PageResponse, error) {
+		resp, err := a.clients.routes.ListDomains(ctx, &windlassv1.ListDomainsRequest{Page: p, App: path})
+		return resp.GetDomains(), resp.GetPage(), err
+	})
+}
+
+// domainApp is the app that a domain is of, or the one that was named.
+func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error) {
+	if ofApp != "" {
+		return a.appPath(ofApp), nil
+	}
+	all, err := a.domains(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	var apps []string
+	id := ""
+	for _, d := range all {
+		if strings.EqualFold(d.Name, strings.TrimSuffix(name, ".")) {
+			apps, id = append(apps, d.App), d.AppId
+		}
+	}
+	switch len(apps) {
+	case 0:
+		return "", fmt.Errorf("no app has domain %q: `windlass domain list` tells which there are, `windlass domain add` adds one", clip(name))
+	case 1:
+		return id, nil
+	}
+	return "", fmt.Errorf("several apps wait for domain %s: say with --app which is meant, of %s", name, strings.Join(apps, ", "))
+}
+
+func domainTable(w *tabwriter.Writer, all []*windlassv1.Domain) {
+	row(w, "DOMAIN", "APP", "VERIFIED", "TXT RECORD", "VALUE", "ADDED BY")
+	for _, d := range all {
+		verified := "not yet"
+		if d.Verified {
+			verified = clock(d.VerifiedAt)
+		}
+		row(w, d.Name, d.App, verified, d.TxtName, d.TxtValue, dash(d.CreatedBy))
+	}
+}

@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// callers send streaming requests that may not be repeated to an app's host in every
+// region, each at its time, however long those before it take, within reason.
+type callers struct {
+	stop func()
+	mu   sync.Mutex
+	sent int
+	// failed are the first few that did not answer as they should.
+	failed []string
+}
+
+const (
+	// callEvery is the time between two requests to a region.
+	callEvery = 20 * time.Millisecond
+	// underWay is how many may be at once: a machine that is busy with a dozen of other
+	// systems is to answer late, and not to be buried.
+	underWay = 32
+)
+
+func (s *stack) callers(host string) *callers {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	c := &callers{}
+	var all sync.WaitGroup
+	for region, url := range s.gateways {
+		all.Go(func() {
+			tick := time.NewTicker(callEvery)
+			defer tick.Stop()
+			slots := make(chan struct{}, underWay)
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				slots <- struct{}{}
+				all.Go(func() {
+					defer func() { <-slots }()
+					err := complete(context.WithoutCancel(ctx), url, host)
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					if c.sent++; err != nil && len(c.failed) < 10 {
+						c.failed = append(c.failed, fmt.Sprintf("%s at %s: %v", region, time.Now().Format("15:04:05.000"), err))
+					}
+				})
+			}
+		})
+	}
+	c.stop = func() { cancel(); all.Wait() }
+	return c
+}
+
+func (c *callers) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent
+}
+
+// requireNoneFailed of those that were sent up to now.
+func (c *callers) requireNoneFailed(t *testing.T, meanwhile string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(t, c.failed, "%s, of %d", meanwhile, c.sent)
+}
+
+// complete asks for a completion as it is made, and wants all of it.
+func complete(ctx context.Context, gateway, host string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	body := `{"model": "echo", "stream": true, "messages": [{"role": "user", "content": "one two three four five"}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Host = host
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return fmt.Errorf("after %d bytes: %w", len(answer), err)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %.200s", resp.Status, answer)
+	case !strings.Contains(string(answer), "[DONE]"):
+		return fmt.Errorf("it ends with %.100s", answer[max(0, len(answer)-100):])
+	}
+	return nil
+}
+
+// host of the app of that kind, once it is served.
+func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, version int32) (host string) {
+	t.Helper()
+	s.eventually(t, "a route of "+app, func(ctx context.Context) error {
+		resp, err := s.owner.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{App: named(app)})
+		if err != nil {
+			return err
+		}
+		for _, r := range resp.Routes {
+			if r.Kind == kind && r.Version == version {
+				if host = r.Host; r.State != windlassv1.RouteState_ROUTE_STATE_RUNNING {
+					return fmt.Errorf("it is %v", r)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %v", resp.Routes)
+	})
+	return host
+}
+
+// TestGatewaysLoseNoRequest has versions, replicas, gateways and agents come and go under
+// a load that may not be repeated.
+func TestGatewaysLoseNoRequest(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, stackConfig{gateways: true})
+	replicas := int32(2)
+	two := func(d *windlassv1.DeploymentSpec) { d.Replicas = &replicas }
+	first := s.deployReady(t, "chat", spec(two))
+	host := s.host(t, "chat", windlassv1.Route_KIND_STABLE, 0)
+	preview := s.host(t, "chat", windlassv1.Route_KIND_PREVIEW, first.Version)
+	for _, url := range s.gateways {
+		require.NoError(t, complete(t.Context(), url, host))
+		require.NoError(t, complete(t.Context(), url, preview))
+		err := complete(t.Context(), url, "nobody.windlass.local")
+		require.ErrorContains(t, err, "404")
+	}
+	load := s.callers(host)
+	defer load.stop()
+
+	for _, change := range []struct {
+		name string
+		do   func()
+	}{
+		{"a rolling change", func() {
+			resp := s.deployBy(t, "chat", spec(two, variable("rolling")), euThenUs())
+			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"blue-green", func() {
+			p := euThenUs()
+			p.MaxSurge, p.Strategy, p.Retain = "", windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, seconds(1)
+			resp := s.deployBy(t, "chat", spec(two, variable("green")), p)
+			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"more replicas, and fewer", func() {
+			for _, n := range []int32{4, 1, 2} {
+				must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named("chat"), Replicas: n})
+				s.waitReplicas(t, "chat", 2*n)
+			}
+		}},
+		{"a version that goes back", func() {
+			app := must(t, s.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named("chat")}).App
+			bad := s.deployBy(t, "chat", spec(two, args("--fault-exit-code", "3", "--fault-crash-after", "200ms", "--load-time", "1m")), euThenUs())
+			s.eventually(t, "it has gone back", func(context.Context) error {
+				if r := s.rolloutOf(t, bad.RolloutId); r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED {
+					return fmt.Errorf("it is %s", r.Status)
+				}
+				return nil
+			})
+			s.waitLive(t, "chat", app.LiveVersion)
+		}},
+		{"agents that are killed", func() {
+			for _, region := range s.cfg.regions {
+				s.restart(partAgent(region))
+			}
+			s.waitConnected(s.cfg.regions...)
+			resp := s.deployBy(t, "chat", spec(two, variable("after agents")), euThenUs())
+			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"a control plane that is gone", func() {
+			s.kill9(partControlPlane)
+			before := load.count()
+			s.eventually(t, "requests go on", func(context.Context) error {
+				if load.count() < before+100 {
+					return errors.New("they do not")
+				}
+				return nil
+			})
+			s.start(partControlPlane)
+			s.waitConnected(s.cfg.regions...)
+		}},
+	} {
+		before := load.count()
+		change.do()
+		load.requireNoneFailed(t, change.name)
+		t.Logf("%s: %d requests", change.name, load.count()-before)
+	}
+
+	// A gateway that starts again serves what it knew, though nobody tells it anything.
+	load.stop()
+	load.requireNoneFailed(t, "to the end")
+	s.kill9(partControlPlane, partAgent(us), partGateway(us))
+	s.launch(partGateway(us))
+	s.eventually(t, "the gateway serves alone", func(ctx context.Context) error {
+		return complete(ctx, s.gateways[us], host)
+	})
+	s.start(partControlPlane)
+	s.start(partAgent(us))
+	s.waitConnected(s.cfg.regions...)
+}
+
+// waitReplicas waits until so many are wanted and ready, over all regions.
+func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
+	t.Helper()
+	s.eventually(t, fmt.Sprintf("%d replicas of %s", n, app), func(ctx context.Context) error {
+		resp, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(app)})
+		if err == nil && (resp.App.Replicas != n || resp.App.ReadyReplicas != n || len(s.runningOf(app)) != int(n)) {
+			err = fmt.Errorf("%d of %d are ready, %d run", resp.App.ReadyReplicas, resp.App.Replicas, len(s.runningOf(app)))
+		}
+		return err
+	})
+}

@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// testHealthLost has a version bake whose replicas fall ill once they have been ready. They
+// load for longer than that may last, so that one which is started again is no cure.
+func testHealthLost(t *testing.T, s *stack) {
+	const app = "falls-ill"
+	s.deployReady(t, app, spec(label("good")))
+	before := s.runningOf(app)
+	policy := euThenUs()
+	policy.Waves[0].BakeTime = seconds(3600)
+	policy.AutoRollback = &windlassv1.AutoRollback{Unhealthy: "100%", UnhealthyFor: seconds(1)}
+	resp := s.deployBy(t, app, spec(label("bad"), args("--load-time", "4s", "--fault-fail-health", "--fault-fail-health-after", "10s")), policy)
+	d := s.waitFailed(t, app, resp)
+	require.Equal(t, "Unhealthy", d.Reason, d.Message)
+	require.Contains(t, d.Message, "1 of 1 replicas that were ready are not any more, limit 1")
+	s.waitLive(t, app, 1)
+	s.requireNothingOf(t, resp.DeploymentId)
+	requireSame(t, before, s.runningOf(app), "the old version was touched")
+}
+
+// testAllCrash tolerates some instances that crash, and not all.
+func testAllCrash(t *testing.T, s *stack) {
+	const app = "all-crash"
+	s.deployReady(t, app, spec(label("good"), replicas(2)))
+	policy := euThenUs()
+	policy.MaxSurge, policy.AutoRollback = "100%", &windlassv1.AutoRollback{FailedInstances: "100%"}
+	bad := spec(label("bad"), replicas(2), args("--load-time", "1m", "--fault-crash-after", "300ms", "--fault-exit-code", "3"))
+	resp := s.deployBy(t, app, bad, policy)
+	d := s.waitFailed(t, app, resp)
+	require.Equal(t, "CrashLoop", d.Reason, d.Message)
+	require.Contains(t, d.Message, "2 of 2 instances failed, limit 2")
+	s.waitLive(t, app, 1)
+	s.requireNothingOf(t, resp.DeploymentId)
+}

@@ -1,0 +1,370 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// mover is an app that moves by one strategy, through everything that may befall it.
+type mover struct {
+	app, id string
+	policy  func() *windlassv1.RolloutPolicy
+	// most instances may exist in a region, those that are being stopped included, and
+	// least replicas are ready in all.
+	most, least int
+	live        int32
+	versions    int
+	// inPlace: versions go on with one workload, whose instances are of whichever.
+	inPlace bool
+}
+
+// wanted is how many replicas each of the two regions has.
+const wanted = 2
+
+func movers() []*mover {
+	waves := func(change func(*windlassv1.RolloutPolicy)) func() *windlassv1.RolloutPolicy {
+		return func() *windlassv1.RolloutPolicy {
+			p := euThenUs()
+			p.MaxSurge = ""
+			change(p)
+			return p
+		}
+	}
+	return []*mover{
+		{app: "rolling", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_ROLLING, "1"
+		})},
+		// One region after the other has nothing; and, when it goes back, all at once.
+		{app: "recreate", most: wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
+		})},
+		{app: "canary", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_CANARY, "1"
+			p.Steps = []*windlassv1.CanaryStep{{Weight: 10, Pause: "500ms"}, {Replicas: 1, Pause: "500ms"}}
+		})},
+		{app: "blue-green", most: 2 * wanted, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy, p.InitialWeight, p.Retain = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, 5, seconds(1)
+		})},
+		// One replica of each region at a time; and, when it goes back, of all at once.
+		{app: "in-place", most: wanted, least: 2 * (wanted - 1), inPlace: true, policy: waves(func(p *windlassv1.RolloutPolicy) {
+			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
+		})},
+	}
+}
+
+// fleet is a stack on which every strategy goes through the same, side by side: what
+// befalls one of them befalls all, at whatever step each is.
+type fleet struct {
+	*stack
+	movers []*mover
+	// spec of a version that is cheap to run.
+	spec func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec
+	// exist lists the app's instances by region and deployment, those that are being
+	// stopped included.
+	exist func(ctx context.Context, app string) (map[string]map[string]int, error)
+
+	mu     sync.Mutex
+	broken []error
+	looks  int
+}
+
+func newFleet(s *stack) *fleet {
+	f := &fleet{stack: s, movers: movers(), spec: spec, exist: s.processesByPlace}
+	if s.cfg.runtime == "kubernetes" {
+		f.spec, f.exist = podSpec, s.podsByPlace
+		for _, m := range f.movers {
+			if m.inPlace {
+				// Kubernetes makes a pod while the one before is being stopped, and goes on to
+				// the next as soon as it is ready: if no pod has to wait for what another has,
+				// each may have the one before it at its side.
+				m.most *= 2
+			}
+		}
+	}
+	return f
+}
+
+func (s *stack) processesByPlace(_ context.Context, app string) (map[string]map[string]int, error) {
+	out := map[string]map[string]int{}
+	for _, p := range s.runningOf(app) {
+		count(out, p.region(), p.deployment())
+	}
+	return out, nil
+}
+
+// podsByPlace has pods under the deployment that they were made for.
+func (s *stack) podsByPlace(ctx context.Context, app string) (map[string]map[string]int, error) {
+	out := map[string]map[string]int{}
+	for _, region := range s.cfg.regions {
+		pods, err := s.cluster(s.t, region).list(ctx, "api/v1/pods", "app.kubernetes.io/name="+app)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pods {
+			if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
+				count(out, region, p.Metadata.Labels["windlass.run/made-for"])
+			}
+		}
+	}
+	return out, nil
+}
+
+func count(places map[string]map[string]int, region, deployment string) {
+	if places[region] == nil {
+		places[region] = map[string]int{}
+	}
+	places[region][deployment]++
+}
+
+// watch looks, until it is stopped, at what exists, what is routed and what is said to be
+// ready, as often as it can.
+func (f *fleet) watch(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	for _, m := range f.movers {
+		done.Go(func() {
+			suspect := map[string]bool{}
+			for ctx.Err() == nil {
+				err := f.look(ctx, m, suspect)
+				f.mu.Lock()
+				if f.looks++; err != nil && ctx.Err() == nil && len(f.broken) < 10 {
+					f.broken = append(f.broken, fmt.Errorf("%s at %s: %w", m.app, time.Now().Format("15:04:05.000"), err))
+				}
+				f.mu.Unlock()
+				select {
+				case <-ctx.Done():
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() {
+		t.Helper()
+		cancel()
+		done.Wait()
+		f.requireUnbroken(t)
+	}
+}
+
+func (f *fleet) requireUnbroken(t *testing.T) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.NoError(t, errors.Join(f.broken...), "of %d looks", f.looks)
+	require.Positive(t, f.looks, "nobody looked")
+}
+
+// look once. What is routed and does not exist counts when two looks in a row find it:
+// the two are not read at the same moment.
+func (f *fleet) look(ctx context.Context, m *mover, suspect map[string]bool) error {
+	tables := map[string]map[string]int32{}
+	for _, region := range f.cfg.regions {
+		table, err := f.routed(region, m.id)
+		if err != nil {
+			return err
+		}
+		tables[region] = table
+	}
+	exist, err := f.exist(ctx, m.app)
+	if err != nil {
+		return err
+	}
+	found := map[string]bool{}
+	for region, table := range tables {
+		all, sum := 0, int32(0)
+		for _, n := range exist[region] {
+			all += n
+		}
+		for deployment, weight := range table {
+			sum += weight
+			if exist[region][deployment] == 0 && (!m.inPlace || all == 0) {
+				found[fmt.Sprintf("%s routes %d%% to %s, of which nothing runs", region, weight, deployment)] = true
+			}
+		}
+		switch {
+		case all > m.most:
+			return fmt.Errorf("%d instances exist in %s: %v", all, region, exist[region])
+		case sum != 100 && (sum != 0 || m.least > 0):
+			return fmt.Errorf("%s routes %v", region, table)
+		}
+	}
+	for what := range found {
+		if suspect[what] && m.least > 0 {
+			return errors.New(what)
+		}
+	}
+	clear(suspect)
+	maps.Copy(suspect, found)
+	got, err := f.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(m.app)})
+	if err == nil && int(got.App.ReadyReplicas) < m.least {
+		return fmt.Errorf("%d of at least %d replicas are ready", got.App.ReadyReplicas, m.least)
+	}
+	return nil // nobody says anything while the control plane is away
+}
+
+// routed is the app's table in a region, by deployment.
+func (s *stack) routed(region, appID string) (map[string]int32, error) {
+	data, err := os.ReadFile(filepath.Join(s.agentDir(region), "data", "routes.json"))
+	if err != nil {
+		return nil, err
+	}
+	var table map[string]struct {
+		Targets []struct {
+			Deployment string `json:"deployment_id"`
+			Weight     int32  `json:"weight"`
+		} `json:"targets"`
+	}
+	if err := json.Unmarshal(data, &table); err != nil {
+		return nil, err
+	}
+	got := map[string]int32{}
+	for _, target := range table[appID].Targets {
+		if target.Weight > 0 {
+			got[target.Deployment] = target.Weight
+		}
+	}
+	return got, nil
+}
+
+// deployed is a deployment of each mover, by app.
+type deployed map[string]*windlassv1.DeployResponse
+
+// move deploys a version of every app.
+func (f *fleet) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), change ...func(*windlassv1.DeploymentSpec)) deployed {
+	t.Helper()
+	out := deployed{}
+	for _, m := range f.movers {
+		m.versions++
+		p := m.policy()
+		if policy != nil {
+			policy(p)
+		}
+		out[m.app] = f.deployBy(t, m.app, f.spec(slices.Concat([]func(*windlassv1.DeploymentSpec){replicas(wanted), label(fmt.Sprint("v", m.versions))}, change)...), p)
+	}
+	return out
+}
+
+// arrive waits until what was deployed is live everywhere and nothing else is left.
+// Where a version waits because an earlier one went back, somebody promotes it.
+func (f *fleet) arrive(t *testing.T, to deployed) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" is where it was to be", func(ctx context.Context) error {
+			r, err := f.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: to[m.app].RolloutId})
+			if err != nil {
+				return err
+			}
+			switch status := r.Rollout.Status; {
+			case status > windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
+				return fatal{fmt.Errorf("%s: %s", status, r.Rollout.Message)}
+			case status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
+				return errors.Join(errors.New("it is under way"), f.promoteWaiting(ctx, m, r.Rollout))
+			}
+			return nil
+		})
+		m.live = f.waitLive(t, m.app, to[m.app].Version).LiveVersion
+		f.settle(t, m, to[m.app].DeploymentId)
+	}
+}
+
+// settle waits until one deployment runs alone, in its size, and has all the traffic.
+func (f *fleet) settle(t *testing.T, m *mover, deployment string) {
+	t.Helper()
+	f.eventually(t, m.app+" runs and routes one version alone", func(ctx context.Context) error {
+		exist, err := f.exist(ctx, m.app)
+		if err != nil {
+			return err
+		}
+		for _, region := range f.cfg.regions {
+			table, err := f.routed(region, m.id)
+			if err != nil {
+				return err
+			}
+			if !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(exist[region], map[string]int{deployment: wanted}) {
+				return fmt.Errorf("%s runs %v and routes %v, not %s", region, exist[region], table, deployment)
+			}
+		}
+		return nil
+	})
+}
+
+// goneBack waits until what was deployed has ended so, for one of the reasons, and what
+// was live before runs alone again.
+func (f *fleet) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" has gone back", func(context.Context) error {
+			r := f.rolloutOf(t, from[m.app].RolloutId)
+			switch {
+			case r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
+				return fmt.Errorf("it is at %v", r.GetProgress())
+			case r.Status != as || len(reasons) > 0 && !slices.Contains(reasons, r.Reason):
+				return fatal{fmt.Errorf("%s, %s: %s", r.Status, r.Reason, r.Message)}
+			}
+			return nil
+		})
+		f.waitLive(t, m.app, m.live)
+		f.settle(t, m, before[m.app])
+	}
+}
+
+// lives are the deployments that are live, by app.
+func (f *fleet) lives(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, m := range f.movers {
+		out[m.app] = must(t, f.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named(m.app)}).App.LiveDeploymentId
+	}
+	return out
+}
+
+// decisions counts what was decided about the apps.
+func (f *fleet) decisions(t *testing.T) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	for _, m := range f.movers {
+		n, err := f.count(t.Context(), "SELECT COUNT(*) FROM history WHERE app_id = ?", m.id)
+		require.NoError(t, err)
+		out[m.app] = n
+	}
+	return out
+}
+
+// beginsIn waits until an instance of every deployment exists in the region.
+func (f *fleet) beginsIn(t *testing.T, region string, of deployed) {
+	t.Helper()
+	for _, m := range f.movers {
+		f.eventually(t, m.app+" starts in "+region, func(ctx context.Context) error {
+			exist, err := f.exist(ctx, m.app)
+			if err == nil && exist[region][of[m.app].DeploymentId] == 0 {
+				err = fmt.Errorf("%v", exist)
+			}
+			return err
+		})
+	}
+}
+
+// promoteWaiting promotes what waits for that because an earlier version went back.
+func (f *fleet) promoteWaiting(ctx context.Context, m *mover, r *windlassv1.Rollout) error {
+	for _, w := range r.GetProgress().GetWaves() {
+		if slices.ContainsFunc(w.Regions, func(g *windlassv1.RegionProgress) bool { return g.WaitsForPromotion }) {
+			_, err := f.owner.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(m.app)})
+			return err
+		}
+	}
+	return nil
+}
