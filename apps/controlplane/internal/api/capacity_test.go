@@ -107,9 +107,12 @@ func TestARolloutDoesNotStartTowardsARegionWithoutThePool(t *testing.T) {
 		}})
 		require.NoError(t, err)
 		w.update(func(tx store.Tx) error {
-			return tx.NoteReports([]model.Region{{
-				ID: us, SessionID: "session-" + us, SessionSequence: guards.Add(1), LastReportAt: time.Now().UnixMilli(), Capacity: capacity,
-			}}, 60_000)
+			session, err := tx.GetRegion(us)
+			if err != nil {
+				return err
+			}
+			session.SessionSequence, session.LastReportAt, session.Capacity = guards.Add(1), time.Now().UnixMilli(), capacity
+			return tx.NoteReports([]model.Region{session}, 60_000)
 		})
 	}
 	has("other", 16)

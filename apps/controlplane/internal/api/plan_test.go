@@ -59,12 +59,12 @@ func (w *world) connected(free int32) {
 	require.NoError(w.t, err)
 	w.update(func(tx store.Tx) error {
 		for _, id := range w.regions {
-			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}}); err != nil {
+			session, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}})
+			if err != nil {
 				return err
 			}
-			if err := tx.NoteReports([]model.Region{{
-				ID: id, SessionID: "session-" + id, SessionSequence: guards.Add(1), LastReportAt: time.Now().UnixMilli(), Capacity: capacity,
-			}}, 60_000); err != nil {
+			session.SessionSequence, session.LastReportAt, session.Capacity = guards.Add(1), time.Now().UnixMilli(), capacity
+			if err := tx.NoteReports([]model.Region{session}, 60_000); err != nil {
 				return err
 			}
 		}
@@ -331,10 +331,15 @@ func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {
 	w.settle("chat")
 	eu := w.regions["eu-west-1"]
 	w.update(func(tx store.Tx) error {
-		if err := tx.NoteReports([]model.Region{{ID: eu, SessionID: "session-" + eu, SessionSequence: guards.Add(1)}}, -60_000); err != nil {
+		session, err := tx.GetRegion(eu)
+		if err != nil {
 			return err
 		}
-		_, err := tx.ExpireLeases(time.Now().UnixMilli(), 10)
+		session.SessionSequence = guards.Add(1)
+		if err := tx.NoteReports([]model.Region{session}, -60_000); err != nil {
+			return err
+		}
+		_, err = tx.ExpireLeases(time.Now().UnixMilli(), 10)
 		return err
 	})
 	fail := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_FAIL}}}

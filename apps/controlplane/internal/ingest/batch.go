@@ -131,7 +131,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 // within the session that they had.
 func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
-		spoke := slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.SessionID == r.SessionID })
+		spoke := slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.InSession(r) })
 		if !spoke || r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
 			continue
 		}

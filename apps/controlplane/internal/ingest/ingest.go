@@ -323,7 +323,7 @@ func check(region model.Region, p *pending) error {
 	switch {
 	case p.issuedAt < region.CredentialNotBefore:
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
-	case region.SessionID != p.req.SessionId || region.SessionEpoch != p.req.Epoch || region.SessionFence != p.req.Fence:
+	case !region.InSession(model.Region{SessionID: p.req.SessionId, SessionEpoch: p.req.Epoch, SessionFence: p.req.Fence}):
 		return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "fence", "the session is no longer the region's current one: watch again")
 	case region.SessionSequence < p.req.PreviousSequence:
 		return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "previous_sequence", "an earlier report of the session is lost: watch again")

@@ -282,6 +282,11 @@ type Region struct {
 	ResourceVersion     int64
 }
 
+// InSession tells whether what names its session as of does is of the region's current one.
+func (r Region) InSession(of Region) bool {
+	return r.SessionID == of.SessionID && r.SessionEpoch == of.SessionEpoch && r.SessionFence == of.SessionFence
+}
+
 // JoinToken lets one agent join once.
 type JoinToken struct {
 	ID, RegionID string

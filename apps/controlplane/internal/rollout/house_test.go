@@ -404,7 +404,9 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 			return err
 		}
 	}
-	if err := tx.NoteReports([]model.Region{{ID: a.region, SessionID: region.SessionID, LastReportAt: now}}, time.Hour.Milliseconds()); err != nil {
+	if err := tx.NoteReports([]model.Region{{
+		ID: a.region, SessionID: region.SessionID, SessionEpoch: region.SessionEpoch, SessionFence: region.SessionFence, LastReportAt: now,
+	}}, time.Hour.Milliseconds()); err != nil {
 		return err
 	}
 	ids := make([]string, 0, len(apps))

@@ -45,7 +45,7 @@ func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 		if err != nil {
 			return err
 		}
-		if !ok || r.SessionID != report.SessionID {
+		if !ok || !r.InSession(report) {
 			continue
 		}
 		r.LastReportAt = report.LastReportAt

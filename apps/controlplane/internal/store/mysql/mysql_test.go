@@ -237,7 +237,7 @@ func TestLeasesRunOnTheDatabasesClock(t *testing.T) {
 	// that is gone does not come back.
 	update(t, s, func(tx store.Tx) error {
 		return tx.NoteReports([]model.Region{
-			{ID: ids[1], SessionID: "session-2", ReceivedRevision: 7, LastReportAt: 8, Capacity: []byte{0xff, 0, 1}},
+			{ID: ids[1], SessionID: "session-2", SessionEpoch: short.SessionEpoch, SessionFence: short.SessionFence, ReceivedRevision: 7, LastReportAt: 8, Capacity: []byte{0xff, 0, 1}},
 			{ID: ids[0], SessionID: "session-0", ReceivedRevision: 9, LastReportAt: 9},
 			{ID: "reg_gone", SessionID: "session-3", ReceivedRevision: 9, LastReportAt: 9},
 		}, 600_000)

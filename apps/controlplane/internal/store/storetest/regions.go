@@ -258,29 +258,25 @@ func testSessions(t *testing.T, setup setup) {
 		for _, id := range ids {
 			start(w, id, "s1", hour)
 		}
-		note := func(region, session string, received int64, capacity []byte) {
+		said := func(of model.Region, sequence, received, at int64, capacity []byte) {
+			of.SessionSequence, of.ReceivedRevision, of.LastReportAt, of.Capacity = sequence, received, at, capacity
 			w.update(func(tx store.Tx) error {
-				return tx.NoteReports([]model.Region{
-					{ID: region, SessionID: session, ReceivedRevision: received, LastReportAt: now + received, Capacity: capacity},
-					{ID: "reg_x", SessionID: "s1"},
-				}, hour)
+				return tx.NoteReports([]model.Region{of, {ID: "reg_x", SessionID: "s1"}}, hour)
 			})
 		}
-		note(ids[0], "s1", 7, []byte{1, 0, 2})
+		note := func(of model.Region, received int64, capacity []byte) { said(of, 0, received, now+received, capacity) }
+		s1 := get(w, ids[0])
+		note(s1, 7, []byte{1, 0, 2})
 		got := get(w, ids[0])
 		require.EqualValues(t, 7, got.ReceivedRevision)
 		require.Equal(t, now+7, got.LastReportAt)
 		require.Equal(t, []byte{1, 0, 2}, got.Capacity)
-		note(ids[0], "s1", 8, nil)
+		note(s1, 8, nil)
 		require.Equal(t, []byte{1, 0, 2}, get(w, ids[0]).Capacity, "no capacity: unchanged")
 		require.EqualValues(t, 8, get(w, ids[0]).ReceivedRevision)
 
-		w.update(func(tx store.Tx) error {
-			return tx.NoteReports([]model.Region{{ID: ids[0], SessionID: "s1", SessionSequence: 5, ReceivedRevision: 9, LastReportAt: now + 9, Capacity: []byte{2}}}, hour)
-		})
-		w.update(func(tx store.Tx) error {
-			return tx.NoteReports([]model.Region{{ID: ids[0], SessionID: "s1", SessionSequence: 4, ReceivedRevision: 8, LastReportAt: now + 10, Capacity: []byte{1}}}, hour)
-		})
+		said(s1, 5, 9, now+9, []byte{2})
+		said(s1, 4, 8, now+10, []byte{1})
 		got = get(w, ids[0])
 		require.EqualValues(t, 5, got.SessionSequence)
 		require.EqualValues(t, 9, got.ReceivedRevision, "what a late report received is outdated")
@@ -289,8 +285,19 @@ func testSessions(t *testing.T, setup setup) {
 
 		start(w, ids[0], "s2", hour)
 		before := get(w, ids[0])
-		note(ids[0], "s1", 99, []byte("stale"))
+		note(s1, 99, []byte("stale"))
 		require.Equal(t, before, get(w, ids[0]), "a stale session's report changes nothing")
+		start(w, ids[0], "s1", hour)
+		before = get(w, ids[0])
+		said(s1, 99, 99, now, []byte("stale"))
+		require.Equal(t, before, get(w, ids[0]), "not even when its agent came back between: sequences begin anew")
+		for _, other := range []func(*model.Region){func(r *model.Region) { r.SessionID = "s2" }, func(r *model.Region) { r.SessionEpoch++ }} {
+			stale := before
+			other(&stale)
+			said(stale, 99, 99, now, nil)
+			require.Equal(t, before, get(w, ids[0]))
+		}
+		start(w, ids[0], "s2", hour)
 		require.Zero(t, get(w, ids[1]).LastReportAt)
 		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion("reg_x") })
 
@@ -315,9 +322,8 @@ func testSessions(t *testing.T, setup setup) {
 		require.Equal(t, windlassv1.RegionStatus_REGION_STATUS_PENDING, get(w, never).Status)
 		require.Empty(t, expire())
 
-		w.update(func(tx store.Tx) error {
-			return tx.NoteReports([]model.Region{{ID: late, SessionID: "s1", LastReportAt: now}}, hour)
-		})
+		session := get(w, late)
+		w.update(func(tx store.Tx) error { return tx.NoteReports([]model.Region{session}, hour) })
 		require.Equal(t, connected, get(w, late).Status)
 		require.Empty(t, expire())
 	})
@@ -338,7 +344,8 @@ func testSessions(t *testing.T, setup setup) {
 		w := setup(t)
 		region := w.region("eu")
 		start(w, region, "s1", -hour)
-		w.update(func(tx store.Tx) error { return tx.NoteReports([]model.Region{{ID: region, SessionID: "s1"}}, hour) })
+		session := get(w, region)
+		w.update(func(tx store.Tx) error { return tx.NoteReports([]model.Region{session}, hour) })
 		require.Empty(t, write(w, func(tx store.Tx) ([]string, error) { return tx.ExpireLeases(now, 10) }))
 	})
 }
