@@ -156,7 +156,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.session, err = session.New(session.Config{
 		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
-		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Instances: a.runtime,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Instances: a.runtime, Traffic: a.gateways.Traffic,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ type serveFlags struct {
 
 // metricsFlags are where the figures of rollouts' analysis come from.
 type metricsFlags struct {
-	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, and may read all of; empty: rollouts cannot be analysed. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
+	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, and may read all of; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
 }
 

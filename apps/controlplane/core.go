@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/traffic"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -52,7 +53,7 @@ type parts struct {
 	leaseTTL  time.Duration
 	// auditRetention; 0: fleet's default.
 	auditRetention time.Duration
-	// metrics of apps; nil: nobody reads any.
+	// metrics of apps; nil: what their gateways see.
 	metrics rollout.Measurer
 	// allowHooks are networks in which web-hooks may be, beside public addresses.
 	allowHooks []netip.Prefix
@@ -84,6 +85,7 @@ type core struct {
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
 	components  []service.Component
+	agents      agents
 }
 
 // The compiler's word that a store's transaction is all that its users declare.
@@ -120,8 +122,12 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics := p.metrics
+	if metrics == nil {
+		metrics = traffic.Source{Ask: c.ask, IsUnreachable: c.agents.IsUnreachable}
+	}
 	stepper, err := rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: p.metrics, Hooks: hooks,
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: metrics, Hooks: hooks,
 		Domain: p.domain, IsNotFound: isNotFound,
 		Log: p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
 	})
@@ -175,12 +181,12 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := agents{c.dispatch, c.dispatch.Ask}
+	c.agents = agents{c.dispatch, c.dispatch.Ask}
 	var users *api.API
 	var others *peers.Service
 	if p.peerID != "" {
 		others, err = peers.New(peers.Config{
-			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: asked,
+			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.agents,
 			Nudged: func(n peers.Nudge) {
 				c.nudged(n)
 				users.Notify(n.Apps)
@@ -190,13 +196,13 @@ func newCore(p parts) (*core, error) {
 		if err != nil {
 			return nil, err
 		}
-		asked.ask = others.Ask
+		c.agents.ask = others.Ask
 	}
 	users, err = api.New(api.Config{
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
-		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: hooks.Allows, Agents: asked, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: hooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 	})
 	if err != nil {
@@ -296,6 +302,11 @@ type agents struct {
 
 func (a agents) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	return a.ask(ctx, region, req)
+}
+
+// ask is there before those who can be asked are.
+func (c *core) ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
+	return c.agents.Ask(ctx, region, req)
 }
 
 func (a agents) IsUnreachable(err error) bool {

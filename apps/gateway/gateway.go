@@ -26,6 +26,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/source"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -130,13 +131,14 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		},
 		Drained: func(string) { g.source.Changed() },
 	})
+	counts := &traffic.Traffic{}
 	g.source, err = source.Open(source.Config{
 		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
 			UserAgent: "windlass-gateway/" + cfg.Version,
 			// A frame is a megabyte, unless one app alone is larger.
 			ReadMaxBytes: 32 << 20,
 		})...),
-		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
+		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, Traffic: counts, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
 		// The agent has them all; not to start because of a copy would be the outage.
@@ -145,7 +147,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Advertise: g.advertise,
+		Advertise: g.advertise, Traffic: counts,
 	})
 	if err != nil {
 		return nil, err

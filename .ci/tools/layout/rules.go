@@ -45,7 +45,10 @@ var pure = []string{
 	"apps/controlplane/internal/changefeed/...",
 	"apps/gateway/internal/balance/...",
 	"apps/gateway/internal/health/...",
+	"apps/gateway/internal/traffic/...",
+	"apps/agent/internal/traffic/...",
 	"pkg/digest/...",
+	"pkg/histogram/...",
 }
 
 // render is pure as well, but stands on Kubernetes' types, which import HTTP.

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/traffic"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -59,6 +60,8 @@ type Gateways struct {
 	mu   sync.Mutex
 	hub  *hub
 	kept []string // as the file has them
+	// seen is what gateways told of the requests that they sent.
+	seen *traffic.History
 	// since is when deployments began to leave.
 	since map[string]time.Time
 	// knows: what the table tells is all that there is. known is closed then. looked: the
@@ -79,7 +82,7 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	g := &Gateways{
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
-		since: map[string]time.Time{}, known: make(chan struct{}),
+		since: map[string]time.Time{}, known: make(chan struct{}), seen: traffic.New(),
 	}
 	g.hub = newHub(newTable(g.assignment), cfg.Expected, Grace)
 	data, err := cfg.Files.Read(cfg.Name)
@@ -138,6 +141,7 @@ func (g *Gateways) See(seen runtime.Observation) {
 			g.hub.touched(g.hub.stay(id))
 		}
 	}
+	g.seen.Forget(func(id string) bool { return g.assignment(id) != nil })
 	g.learn()
 }
 
@@ -265,6 +269,9 @@ func (g *Gateways) Run(ctx context.Context) error {
 		}
 		g.mu.Lock()
 		expired, next := g.hub.expire(time.Now())
+		for _, id := range expired {
+			g.seen.Left(id)
+		}
 		g.mu.Unlock()
 		for _, id := range expired {
 			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)

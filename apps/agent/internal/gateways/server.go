@@ -48,6 +48,9 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		g.mu.Lock()
 		left := one.leaving
 		g.hub.close(one, time.Now())
+		if left {
+			g.seen.Left(one.id)
+		}
 		g.mu.Unlock()
 		signal(g.wake)
 		g.progress()
@@ -108,6 +111,9 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest) (*gateway, error) {
 			fmt.Sprintf("%d gateways are here already; a gateway keeps its gateway_id for as long as its process lives", maxGateways))
 	}
 	defer signal(g.wake)
+	if req.TableId == "" {
+		g.seen.Joined(req.GatewayId) // no agent has heard of it
+	}
 	return g.hub.open(req.GatewayId, req.Have, req.TableId == g.cfg.TableID, time.Now()), nil
 }
 
@@ -169,7 +175,9 @@ func (g *Gateways) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gat
 	ok := req.TableId == g.cfg.TableID
 	if ok {
 		g.mu.Lock()
-		ok = g.hub.heed(req, time.Now())
+		if ok = g.hub.heed(req, time.Now()); ok {
+			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), time.Now())
+		}
 		g.mu.Unlock()
 	}
 	if !ok {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -156,6 +158,8 @@ func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
 		data, err = s.cfg.Instances.Logs(ctx, kind.Logs.InstanceId, int(kind.Logs.TailLines))
 	case *agentv1.Request_Restart:
 		err = s.cfg.Instances.Restart(ctx, kind.Restart.InstanceId)
+	case *agentv1.Request_Traffic:
+		data, err = proto.Marshal(s.cfg.Traffic(kind.Traffic))
 	default:
 		err = errors.New("this agent does not know that request: update the agent")
 	}

@@ -60,8 +60,10 @@ type Config struct {
 	// nil: whatever the client has.
 	Elsewhere func()
 	// Changed is told the keys that a frame changed.
-	Changed    func(keys ...inbox.Key)
-	Instances  Instances
+	Changed   func(keys ...inbox.Key)
+	Instances Instances
+	// Traffic tells what the region's gateways saw.
+	Traffic    func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
@@ -119,7 +121,7 @@ type Session struct {
 
 // New checks the config.
 func New(cfg Config) (*Session, error) {
-	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
+	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Traffic == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("session: every field of Config without a default is required")
 	}
 	if cfg.Reconnect == (backoff.Policy{}) {

@@ -168,12 +168,17 @@ func nan() float64 {
 	return zero / zero
 }
 
-func TestWhereNobodyMeasuresAnAnalysisIsRefused(t *testing.T) {
+func TestWithoutAPrometheusThereIsWhatGatewaysSee(t *testing.T) {
 	w := setup(t)
-	p := canary(&windlassv1.CanaryStep{Weight: 10})
+	p := canary(&windlassv1.CanaryStep{Weight: 10, Pause: "5m"})
 	p.Analysis = []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(0.1)}}
 	_, err := w.deployBy("chat", p)
-	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis")
+	require.NoError(t, err)
+	for _, c := range []*windlassv1.AnalysisCheck{{Template: queueLength, Max: new(3.0)}, {Name: "mine", Query: "up", Max: new(1.0)}} {
+		p.Analysis = append(p.Analysis[:1], c)
+		_, err = w.deployBy("chat", p)
+		refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[1]")
+	}
 }
 
 func TestAnAnalysisIsShownWithItsDefaultsAndWhereItIs(t *testing.T) {

@@ -69,7 +69,7 @@ type Config struct {
 	KeyCacheTTL time.Duration
 	// Limits of workspaces that have none of their own; 0: no limit.
 	Limits model.Limits
-	// ReadsMetrics: workflows can measure what a policy's analysis asks for.
+	// ReadsMetrics: workflows can measure what only a Prometheus has.
 	ReadsMetrics bool
 	// AllowsHookAt: workflows may call web-hooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool

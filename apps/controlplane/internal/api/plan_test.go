@@ -268,7 +268,7 @@ func TestAPlanTellsAllThatStandsAgainstADeploy(t *testing.T) {
 		"NOT_FOUND app":                        w.planned("lab/nowhere/chat", nil),
 		"VALIDATION rollout.waves[0].labels":   w.planned("chat", &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"tier": "x"}}, {}}}),
 		"VALIDATION rollout.waves":             w.planned("chat", &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"us-east-1"}}}}),
-		"VALIDATION rollout.analysis":          w.planned("chat", &windlassv1.RolloutPolicy{Analysis: []*windlassv1.AnalysisCheck{{Name: "a", Query: "up{{{selector}}}", Max: new(1.0)}}, Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}}}),
+		"VALIDATION rollout.analysis[0]":       w.planned("chat", &windlassv1.RolloutPolicy{Analysis: []*windlassv1.AnalysisCheck{{Name: "a", Query: "up{{{selector}}}", Max: new(1.0)}}, Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}}}),
 		"VALIDATION spec.health_check.port":    w.planned("chat", nil, func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }),
 		"VALIDATION spec.env[\"WINDLASS_ID\"]": w.planned("chat", nil, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"WINDLASS_ID": "x"} }),
 	} {

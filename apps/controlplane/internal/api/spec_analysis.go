@@ -30,11 +30,11 @@ func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
 func (a *API) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 	for i, c := range p.GetAnalysis() {
 		h := c.GetWebhook()
-		if h == nil && !a.cfg.ReadsMetrics {
+		if h == nil && !a.cfg.ReadsMetrics && !analysis.SeenByGateways(c.GetTemplate()) {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field,
-				Fix: "Leave analysis out, use web-hooks, or have the operator start the control plane with --prometheus-url.",
-			}, "this control plane reads no metrics: the rollout would be held for good")
+				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d]", field, i),
+				Fix: "Use error-rate, latency-p95 or time-to-first-token, which gateways see, or a web-hook; or have the operator start the control plane with --prometheus-url.",
+			}, "gateways do not have this figure and this control plane reads no Prometheus: the rollout would be held for good")
 		}
 		if h == nil || a.cfg.AllowsHookAt == nil {
 			continue

@@ -37,6 +37,8 @@ type Measure struct {
 	// Since when the new version serves so.
 	Since   int64
 	Queries analysis.Queries
+	// Traffic is what gateways can be asked for instead, nil for none.
+	Traffic *analysis.Traffic
 	// Hook is the web-hook to call instead, nil for none.
 	Hook *analysis.Hook
 }
@@ -143,6 +145,7 @@ func (p *planner) measure(
 	}
 	// What the API has checked expands; what did not would come back as no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
+	m.Traffic = analysis.AskGateways(c, fresh, old)
 	p.measures = append(p.measures, m)
 }
 

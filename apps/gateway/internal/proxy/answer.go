@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,9 @@ func (a *answer) WriteHeader(status int) {
 
 func (a *answer) Write(p []byte) (int, error) {
 	a.extend()
+	if a.x.sent == 0 && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
+		a.x.firstToken = time.Now()
+	}
 	n, err := a.ResponseWriter.Write(p)
 	a.x.sent += int64(n)
 	a.rest()
@@ -144,6 +148,9 @@ func (p *Proxy) finish(r *http.Request, x *exchange) {
 	}
 	if !x.firstByte.IsZero() {
 		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))
+	}
+	if !x.firstToken.IsZero() {
+		attrs = append(attrs, slog.Float64("first_token_ms", millis(x.firstToken.Sub(x.start))))
 	}
 	if trace := r.Header.Get("Traceparent"); trace != "" {
 		attrs = append(attrs, slog.String("traceparent", trace))

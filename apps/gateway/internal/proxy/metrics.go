@@ -9,25 +9,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 )
 
 // metrics of the requests, by app and deployment. The label windlass_deployment is the one
 // that an analysis of a rollout selects by.
 type metrics struct {
-	requests  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	firstByte *prometheus.HistogramVec
-	failures  *prometheus.CounterVec
-	retries   *prometheus.CounterVec
-	seen      sync.Map // series -> bool
+	requests   *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	firstByte  *prometheus.HistogramVec
+	firstToken *prometheus.HistogramVec
+	failures   *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	seen       sync.Map // series -> bool
+	traffic    *traffic.Traffic
 }
 
 // buckets from what a cached answer takes to what a long generation does.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
-func newMetrics(r prometheus.Registerer, t *table.Table) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic) (*metrics, error) {
 	version := []string{"app", "windlass_deployment", "version"}
 	m := &metrics{
+		traffic: counts,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by what the client got; code 499: the client went away first.",
 		}, append([]string{"code"}, version...)),
@@ -37,6 +41,9 @@ func newMetrics(r prometheus.Registerer, t *table.Table) (*metrics, error) {
 		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "windlass_gateway_first_byte_seconds", Help: "From a request's header to the header of the instance's answer, the queue included.", Buckets: buckets,
 		}, version),
+		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "windlass_gateway_first_token_seconds", Help: "From a request's header to the first byte of the body of an answer that streams (text/event-stream).", Buckets: buckets,
+		}, version),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by its code.",
 		}, []string{"app", "reason"}),
@@ -45,7 +52,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table) (*metrics, error) {
 		}, []string{"app"}),
 	}
 	var err error
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.failures, m.retries, routesCollector{t}} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.failures, m.retries, routesCollector{t}} {
 		err = errors.Join(err, r.Register(c))
 	}
 	return m, err
@@ -74,6 +81,12 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 			if !x.firstByte.IsZero() {
 				m.firstByte.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(x.firstByte.Sub(x.start).Seconds())
 			}
+			ended := traffic.Request{DeploymentID: x.deployment, Took: took, Failed: status >= 500 || x.failure != nil && x.failure.status >= 500}
+			if !x.firstToken.IsZero() {
+				ended.FirstToken = x.firstToken.Sub(x.start)
+				m.firstToken.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(ended.FirstToken.Seconds())
+			}
+			m.traffic.Ended(ended)
 		}
 	}
 	if x.failure != nil {
@@ -110,6 +123,8 @@ func (m *metrics) sweep(t *table.Table) {
 			m.requests.DeletePartialMatch(labels)
 			m.duration.DeletePartialMatch(labels)
 			m.firstByte.DeletePartialMatch(labels)
+			m.firstToken.DeletePartialMatch(labels)
+			m.traffic.Forget(k.deployment)
 			if !apps[k.app] {
 				app := prometheus.Labels{"app": k.app}
 				m.requests.DeletePartialMatch(app)

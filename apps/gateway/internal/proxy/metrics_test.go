@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
 func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry, routes)
+	m, err := newMetrics(registry, routes, &traffic.Traffic{})
 	require.NoError(t, err)
 	spec := upstream.Spec{
 		AppID: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Policy: upstream.DefaultPolicy(),

@@ -41,6 +41,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -66,6 +67,8 @@ type Config struct {
 	Advertise func(http.Header)
 	// SlowClient is how long a client may neither take nor send a byte.
 	SlowClient time.Duration
+	// Traffic counts, for those who judge rollouts.
+	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
 }
 
@@ -82,10 +85,10 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
-	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 {
-		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Registerer and SlowClient are required")
+	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 {
+		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Registerer and SlowClient are required")
 	}
-	m, err := newMetrics(cfg.Registerer, cfg.Table)
+	m, err := newMetrics(cfg.Registerer, cfg.Table, cfg.Traffic)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
@@ -151,6 +154,8 @@ type exchange struct {
 	instance   string
 	attempts   int
 	firstByte  time.Time
+	// firstToken is when a stream's body began.
+	firstToken time.Time
 	status     int
 	sent       int64
 	// failure is what the gateway answered itself, or why it broke off.

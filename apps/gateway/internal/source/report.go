@@ -76,6 +76,8 @@ type pending struct {
 	number int
 	all    bool
 	served map[string]*gatewayv1.Served
+	// requests of deployments that it tells of, and of those that were told of before.
+	requests map[string]uint64
 }
 
 // next returns what there is to tell; nil without a stream.
@@ -83,12 +85,14 @@ func (s *Source) next() *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
 	leaving := s.leaving
+	requests := s.requests
 	s.mu.Unlock()
 	if p.stream == "" {
 		return nil
 	}
 	tell := maps.Clone(p.served)
 	if p.all {
+		requests = nil
 		for _, spec := range s.cfg.Table.Specs() {
 			if tell[spec.AppID] == nil {
 				tell[spec.AppID] = &gatewayv1.Served{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, InstancesChange: spec.Change}
@@ -102,6 +106,7 @@ func (s *Source) next() *pending {
 	for _, app := range slices.Sorted(maps.Keys(tell)) {
 		p.Served = append(p.Served, tell[app])
 	}
+	p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
 	for _, h := range merge(s.cfg.Table.Health()) {
 		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
 			InstanceId: h.InstanceID, Ejected: h.Ejected, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
@@ -147,6 +152,7 @@ func (s *Source) told(p *pending) {
 		return // another has begun, and is to be told all
 	}
 	s.all = s.all && !p.all
+	s.requests = p.requests
 	for app, was := range p.served {
 		if s.served[app] == was {
 			delete(s.served, app)

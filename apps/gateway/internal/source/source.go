@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -52,6 +53,8 @@ type Config struct {
 	GatewayID string
 	Version   string
 	Table     *table.Table
+	// Traffic that the agent is told of.
+	Traffic *traffic.Traffic
 	// File keeps the table; empty: nothing does.
 	File string
 	Log  *slog.Logger
@@ -77,6 +80,7 @@ type Source struct {
 	interval time.Duration
 	served   map[string]*gatewayv1.Served // not yet told
 	all      bool                         // all that is held is to be told
+	requests map[string]uint64            // told of, by deployment
 	leaving  bool
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
@@ -73,7 +74,7 @@ func TestRoutesThatCannotBeServedNameWhatIsWrong(t *testing.T) {
 
 func open(t *testing.T, path string) (*Source, *table.Table, error) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
-	s, err := Open(Config{GatewayID: "gw_1", Table: routes, File: path, Log: slog.New(slog.DiscardHandler), Rand: rand.Float64})
+	s, err := Open(Config{GatewayID: "gw_1", Table: routes, Traffic: &traffic.Traffic{}, File: path, Log: slog.New(slog.DiscardHandler), Rand: rand.Float64})
 	require.NotNil(t, s)
 	return s, routes, err
 }

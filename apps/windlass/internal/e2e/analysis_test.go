@@ -69,6 +69,44 @@ func TestAnalysisOnKubernetes(t *testing.T) { //nolint:tparallel // its subtests
 	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) { testPodsFail(t, s) })
 }
 
+// TestAnalysisByGateways: without a Prometheus, by what gateways see of real requests.
+func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests share one house
+	t.Parallel()
+	s := newStack(t, stackConfig{gateways: true})
+	const app = "seen"
+	policy := func() *windlassv1.RolloutPolicy {
+		p := watched()
+		p.Analysis = append(p.Analysis[:1], &windlassv1.AnalysisCheck{
+			Template: windlassv1.AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN, VersusOld: &windlassv1.VersusOld{MaxDifference: new(60.0)},
+			Interval: seconds(3), Window: seconds(20), MinSamples: 2,
+		})
+		return p
+	}
+	v1 := s.deployBy(t, app, spec(replicas(2), label("v1")), policy())
+	s.waitLive(t, app, 1)
+	calls := s.callers(s.host(t, app, windlassv1.Route_KIND_STABLE, 0))
+	defer calls.stop()
+
+	t.Run("a canary whose figures are good goes on", func(t *testing.T) {
+		v2 := s.deployBy(t, app, spec(replicas(2), label("v2")), policy())
+		s.waitLive(t, app, 2)
+		s.requirePassed(t, v2)
+		history := s.cli(t).ok("history", app)
+		require.Regexp(t, `CheckPassed.*error-rate in wave canary: 0 on \d+ samples`, history)
+		require.Regexp(t, `CheckPassed.*time-to-first-token in wave canary: [0-9.e-]+ on \d+ samples, the old version's is [0-9.e-]+`, history)
+		v1 = v2
+	})
+	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) {
+		bad := s.deployBy(t, app, spec(replicas(2), label("bad"), faulty("0.6")), policy())
+		d := s.waitFailed(t, app, bad)
+		require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
+		require.Regexp(t, eu+`, in wave canary .*error-rate: 0\.\d+ on \d+ samples: figure 0\.\d+, at most 0\.2; failures: 2, of at most 1`, d.Message)
+		for _, region := range []string{eu, us} {
+			s.requireRouted(t, region, v1.AppId, map[string]int32{v1.DeploymentId: 100})
+		}
+	})
+}
+
 func testPodsPass(t *testing.T, s *stack) {
 	const app = "watched"
 	s.serveFigures(t, app)

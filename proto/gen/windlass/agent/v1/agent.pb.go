@@ -258,7 +258,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
 }
 
 type AppliedState_Phase int32
@@ -314,7 +314,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32, 0}
 }
 
 type JoinRequest struct {
@@ -2008,6 +2008,7 @@ type Request struct {
 	//
 	//	*Request_Logs
 	//	*Request_Restart
+	//	*Request_Traffic
 	Kind          isRequest_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2082,6 +2083,15 @@ func (x *Request) GetRestart() *RestartRequest {
 	return nil
 }
 
+func (x *Request) GetTraffic() *TrafficRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*Request_Traffic); ok {
+			return x.Traffic
+		}
+	}
+	return nil
+}
+
 type isRequest_Kind interface {
 	isRequest_Kind()
 }
@@ -2094,9 +2104,15 @@ type Request_Restart struct {
 	Restart *RestartRequest `protobuf:"bytes,4,opt,name=restart,proto3,oneof"`
 }
 
+type Request_Traffic struct {
+	Traffic *TrafficRequest `protobuf:"bytes,5,opt,name=traffic,proto3,oneof"`
+}
+
 func (*Request_Logs) isRequest_Kind() {}
 
 func (*Request_Restart) isRequest_Kind() {}
+
+func (*Request_Traffic) isRequest_Kind() {}
 
 type LogsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2194,6 +2210,242 @@ func (x *RestartRequest) GetInstanceId() string {
 	return ""
 }
 
+// TrafficRequest asks what the region's gateways saw. The answer's data is a
+// TrafficResponse.
+type TrafficRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queries       []*TrafficQuery        `protobuf:"bytes,1,rep,name=queries,proto3" json:"queries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficRequest) Reset() {
+	*x = TrafficRequest{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficRequest) ProtoMessage() {}
+
+func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
+func (*TrafficRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TrafficRequest) GetQueries() []*TrafficQuery {
+	if x != nil {
+		return x.Queries
+	}
+	return nil
+}
+
+type TrafficQuery struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// How far to look back, up to 24 h. Nothing older counts, and up to a tenth of the
+	// window may be left out at its far end.
+	Window        *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficQuery) Reset() {
+	*x = TrafficQuery{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficQuery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficQuery) ProtoMessage() {}
+
+func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficQuery.ProtoReflect.Descriptor instead.
+func (*TrafficQuery) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TrafficQuery) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *TrafficQuery) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+type TrafficResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the queries.
+	Traffic []*Traffic `protobuf:"bytes,1,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// Gateways that report to this agent.
+	Gateways      int32 `protobuf:"varint,2,opt,name=gateways,proto3" json:"gateways,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficResponse) Reset() {
+	*x = TrafficResponse{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficResponse) ProtoMessage() {}
+
+func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
+func (*TrafficResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *TrafficResponse) GetTraffic() []*Traffic {
+	if x != nil {
+		return x.Traffic
+	}
+	return nil
+}
+
+func (x *TrafficResponse) GetGateways() int32 {
+	if x != nil {
+		return x.Gateways
+	}
+	return 0
+}
+
+// Traffic of a deployment in this region, all gateways together.
+type Traffic struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Requests that ended, and those of them that failed: 5xx, or broken off.
+	Requests uint64 `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	Errors   uint64 `protobuf:"varint,2,opt,name=errors,proto3" json:"errors,omitempty"`
+	// Seconds from a request's header to the last byte of its answer that 95 percent take
+	// at most; absent without requests.
+	LatencyP95 *float64 `protobuf:"fixed64,3,opt,name=latency_p95,json=latencyP95,proto3,oneof" json:"latency_p95,omitempty"`
+	// Answers that streamed, and the seconds from a request's header to the first byte of
+	// their body that 95 percent take at most.
+	Streams       uint64   `protobuf:"varint,4,opt,name=streams,proto3" json:"streams,omitempty"`
+	FirstTokenP95 *float64 `protobuf:"fixed64,5,opt,name=first_token_p95,json=firstTokenP95,proto3,oneof" json:"first_token_p95,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Traffic) Reset() {
+	*x = Traffic{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Traffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Traffic) ProtoMessage() {}
+
+func (x *Traffic) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
+func (*Traffic) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Traffic) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Traffic) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *Traffic) GetLatencyP95() float64 {
+	if x != nil && x.LatencyP95 != nil {
+		return *x.LatencyP95
+	}
+	return 0
+}
+
+func (x *Traffic) GetStreams() uint64 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *Traffic) GetFirstTokenP95() float64 {
+	if x != nil && x.FirstTokenP95 != nil {
+		return *x.FirstTokenP95
+	}
+	return 0
+}
+
 // GoAway: the server is about to leave. Watch again, elsewhere if there is an
 // elsewhere, after a random part of retry_after.
 type GoAway struct {
@@ -2206,7 +2458,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2470,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2483,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GoAway) GetRetryAfter() *durationpb.Duration {
@@ -2292,7 +2544,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2556,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2569,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReportRequest) GetSessionId() string {
@@ -2457,7 +2709,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2721,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2734,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -2537,7 +2789,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2801,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2814,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -2600,7 +2852,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2864,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2877,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -2713,7 +2965,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2977,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2990,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *InstanceState) GetId() string {
@@ -2869,7 +3121,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2881,7 +3133,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2894,7 +3146,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -3002,7 +3254,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3266,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3279,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -3082,7 +3334,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3346,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3359,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -3191,7 +3443,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3455,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3468,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -3250,7 +3502,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3514,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3527,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -3301,7 +3553,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3565,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3578,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -3347,7 +3599,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3359,7 +3611,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3372,7 +3624,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -3409,7 +3661,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3421,7 +3673,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3434,7 +3686,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -3473,7 +3725,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +3737,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3750,7 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -3642,12 +3894,13 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\vRouteTarget\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\x12!\n" +
-	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xb2\x01\n" +
+	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xf1\x01\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bdeadline\x18\x02 \x01(\x03R\bdeadline\x124\n" +
 	"\x04logs\x18\x03 \x01(\v2\x1e.windlass.agent.v1.LogsRequestH\x00R\x04logs\x12=\n" +
-	"\arestart\x18\x04 \x01(\v2!.windlass.agent.v1.RestartRequestH\x00R\arestartB\x06\n" +
+	"\arestart\x18\x04 \x01(\v2!.windlass.agent.v1.RestartRequestH\x00R\arestart\x12=\n" +
+	"\atraffic\x18\x05 \x01(\v2!.windlass.agent.v1.TrafficRequestH\x00R\atrafficB\x06\n" +
 	"\x04kind\"M\n" +
 	"\vLogsRequest\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -3656,7 +3909,24 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"tail_lines\x18\x02 \x01(\x05R\ttailLines\"1\n" +
 	"\x0eRestartRequest\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
-	"instanceId\"\\\n" +
+	"instanceId\"K\n" +
+	"\x0eTrafficRequest\x129\n" +
+	"\aqueries\x18\x01 \x03(\v2\x1f.windlass.agent.v1.TrafficQueryR\aqueries\"f\n" +
+	"\fTrafficQuery\x12#\n" +
+	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x121\n" +
+	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06window\"c\n" +
+	"\x0fTrafficResponse\x124\n" +
+	"\atraffic\x18\x01 \x03(\v2\x1a.windlass.agent.v1.TrafficR\atraffic\x12\x1a\n" +
+	"\bgateways\x18\x02 \x01(\x05R\bgateways\"\xce\x01\n" +
+	"\aTraffic\x12\x1a\n" +
+	"\brequests\x18\x01 \x01(\x04R\brequests\x12\x16\n" +
+	"\x06errors\x18\x02 \x01(\x04R\x06errors\x12$\n" +
+	"\vlatency_p95\x18\x03 \x01(\x01H\x00R\n" +
+	"latencyP95\x88\x01\x01\x12\x18\n" +
+	"\astreams\x18\x04 \x01(\x04R\astreams\x12+\n" +
+	"\x0ffirst_token_p95\x18\x05 \x01(\x01H\x01R\rfirstTokenP95\x88\x01\x01B\x0e\n" +
+	"\f_latency_p95B\x12\n" +
+	"\x10_first_token_p95\"\\\n" +
 	"\x06GoAway\x12:\n" +
 	"\vretry_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x16\n" +
@@ -3832,7 +4102,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -3863,24 +4133,28 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*Request)(nil),                 // 26: windlass.agent.v1.Request
 	(*LogsRequest)(nil),             // 27: windlass.agent.v1.LogsRequest
 	(*RestartRequest)(nil),          // 28: windlass.agent.v1.RestartRequest
-	(*GoAway)(nil),                  // 29: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 30: windlass.agent.v1.ReportRequest
-	(*Notice)(nil),                  // 31: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 32: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 33: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 34: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 35: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 36: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 37: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 38: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 39: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 40: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 41: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 42: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 43: windlass.agent.v1.UploadLogsResponse
-	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
-	(*v1.DeploymentSpec)(nil),       // 45: windlass.v1.DeploymentSpec
-	(v1.InstanceStatus)(0),          // 46: windlass.v1.InstanceStatus
+	(*TrafficRequest)(nil),          // 29: windlass.agent.v1.TrafficRequest
+	(*TrafficQuery)(nil),            // 30: windlass.agent.v1.TrafficQuery
+	(*TrafficResponse)(nil),         // 31: windlass.agent.v1.TrafficResponse
+	(*Traffic)(nil),                 // 32: windlass.agent.v1.Traffic
+	(*GoAway)(nil),                  // 33: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 34: windlass.agent.v1.ReportRequest
+	(*Notice)(nil),                  // 35: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 36: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 37: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 38: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 39: windlass.agent.v1.DeploymentRollup
+	(*Capacity)(nil),                // 40: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 41: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 42: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 43: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 44: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 45: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 46: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 47: windlass.agent.v1.UploadLogsResponse
+	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
+	(*v1.DeploymentSpec)(nil),       // 49: windlass.v1.DeploymentSpec
+	(v1.InstanceStatus)(0),          // 50: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -3894,11 +4168,11 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	26, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	29, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	44, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	33, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	48, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	44, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	44, // 15: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	48, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	48, // 15: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 16: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 17: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 18: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -3906,43 +4180,47 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	24, // 20: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 21: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 22: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	45, // 23: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	49, // 23: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	23, // 24: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	25, // 25: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
 	27, // 26: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
 	28, // 27: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	44, // 28: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	33, // 29: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	34, // 30: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	35, // 31: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	36, // 32: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	38, // 33: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	31, // 34: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 35: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 36: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	44, // 37: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 38: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 39: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	46, // 40: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	37, // 41: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	41, // 42: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 43: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 44: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 45: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	30, // 46: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	39, // 47: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	42, // 48: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 49: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 50: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 51: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	32, // 52: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	40, // 53: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	43, // 54: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	49, // [49:55] is the sub-list for method output_type
-	43, // [43:49] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	29, // 28: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	30, // 29: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	48, // 30: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	32, // 31: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	48, // 32: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	37, // 33: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	38, // 34: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	39, // 35: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	40, // 36: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	42, // 37: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	35, // 38: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 39: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 40: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	48, // 41: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 42: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 43: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	50, // 44: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	41, // 45: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	45, // 46: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 47: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 48: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 49: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	34, // 50: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	43, // 51: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	46, // 52: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 53: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 54: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 55: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	36, // 56: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	44, // 57: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	47, // 58: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	53, // [53:59] is the sub-list for method output_type
+	47, // [47:53] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -3967,14 +4245,16 @@ func file_windlass_agent_v1_agent_proto_init() {
 	file_windlass_agent_v1_agent_proto_msgTypes[21].OneofWrappers = []any{
 		(*Request_Logs)(nil),
 		(*Request_Restart)(nil),
+		(*Request_Traffic)(nil),
 	}
+	file_windlass_agent_v1_agent_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   39,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1075,7 +1075,10 @@ type ReportRequest struct {
 	Instances []*InstanceHealth `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
 	// It takes no more requests, and finishes those that it has. When its stream ends it is
 	// not waited for.
-	Leaving       bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// What deployments were sent, of those for which that changed since the last answered
+	// report; of all, in the first report after a Begin.
+	Traffic       []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1145,6 +1148,97 @@ func (x *ReportRequest) GetLeaving() bool {
 	return false
 }
 
+func (x *ReportRequest) GetTraffic() []*Traffic {
+	if x != nil {
+		return x.Traffic
+	}
+	return nil
+}
+
+// Traffic of a deployment through this gateway, since its process began or, when it is
+// less than what was told before, since it was routed anew. Requests count when they end.
+type Traffic struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	Requests     uint64                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Of those, answered with 5xx, by the instance or for it, or broken off.
+	Errors uint64 `protobuf:"varint,3,opt,name=errors,proto3" json:"errors,omitempty"`
+	// From a request's header to the last byte of its answer: counts by bucket, without the
+	// zeros at their end. Bucket n is of what takes up to 10^(n/5) ms and no bucket before
+	// has; the 31st bucket, of up to 1,000 s, is followed by that of all else.
+	Latency []uint64 `protobuf:"varint,4,rep,packed,name=latency,proto3" json:"latency,omitempty"`
+	// Of answers that stream (text/event-stream): from the request's header to the first byte
+	// of the answer's body; buckets as above.
+	FirstToken    []uint64 `protobuf:"varint,5,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Traffic) Reset() {
+	*x = Traffic{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Traffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Traffic) ProtoMessage() {}
+
+func (x *Traffic) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
+func (*Traffic) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Traffic) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *Traffic) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Traffic) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *Traffic) GetLatency() []uint64 {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+func (x *Traffic) GetFirstToken() []uint64 {
+	if x != nil {
+		return x.FirstToken
+	}
+	return nil
+}
+
 // Served is a version that the gateway serves, of the stream's table_id.
 type Served struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1159,7 +1253,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1265,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1278,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Served) GetAppId() string {
@@ -1230,7 +1324,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1336,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1349,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1294,7 +1388,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1400,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1413,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -1411,7 +1505,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\x89\x02\n" +
+	"\x0f_max_body_bytes\"\xcd\x02\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12$\n" +
@@ -1420,7 +1514,17 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x06served\x12M\n" +
 	"\tinstances\x18\x04 \x03(\v2#.windlass.gateway.v1.InstanceHealthB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\tinstances\x12\x18\n" +
-	"\aleaving\x18\x05 \x01(\bR\aleaving\"\x8c\x01\n" +
+	"\aleaving\x18\x05 \x01(\bR\aleaving\x12B\n" +
+	"\atraffic\x18\x06 \x03(\v2\x1c.windlass.gateway.v1.TrafficB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\"\xbd\x01\n" +
+	"\aTraffic\x12/\n" +
+	"\rdeployment_id\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x16\n" +
+	"\x06errors\x18\x03 \x01(\x04R\x06errors\x12\"\n" +
+	"\alatency\x18\x04 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12)\n" +
+	"\vfirst_token\x18\x05 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
+	"firstToken\"\x8c\x01\n" +
 	"\x06Served\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x14\n" +
@@ -1461,7 +1565,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(Balancing)(0),              // 0: windlass.gateway.v1.Balancing
 	(Instance_State)(0),         // 1: windlass.gateway.v1.Instance.State
@@ -1478,10 +1582,11 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*Instance)(nil),            // 12: windlass.gateway.v1.Instance
 	(*RoutePolicy)(nil),         // 13: windlass.gateway.v1.RoutePolicy
 	(*ReportRequest)(nil),       // 14: windlass.gateway.v1.ReportRequest
-	(*Served)(nil),              // 15: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 16: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 17: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(*Traffic)(nil),             // 15: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 16: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 17: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 18: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	3,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
@@ -1490,28 +1595,29 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	7,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
 	8,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	9,  // 5: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	18, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	19, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	10, // 7: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
 	11, // 8: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
 	13, // 9: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
 	12, // 10: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
 	1,  // 11: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
 	0,  // 12: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	18, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	18, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	18, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	18, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	15, // 17: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	16, // 18: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	2,  // 19: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	14, // 20: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	4,  // 21: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	17, // 22: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	21, // [21:23] is the sub-list for method output_type
-	19, // [19:21] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	19, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	19, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	19, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	19, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	16, // 17: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	17, // 18: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	15, // 19: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	2,  // 20: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	14, // 21: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	4,  // 22: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	18, // 23: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	22, // [22:24] is the sub-list for method output_type
+	20, // [20:22] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -1535,7 +1641,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

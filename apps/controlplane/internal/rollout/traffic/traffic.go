@@ -1,0 +1,117 @@
+// Package traffic asks regions what their gateways saw, for the checks of rollouts of a
+// control plane that reads no Prometheus. It decides nothing: what cannot be had is told
+// as a problem, and package plan says what that means.
+//
+// A region is asked once for all that is due there, through whichever process holds its
+// stream. Nothing is tried twice: the next interval is the next try.
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+const (
+	// timeout is many times what an agent takes to answer from its memory.
+	timeout = 10 * time.Second
+	// maxRegions are asked at once by a step.
+	maxRegions = 16
+)
+
+// Source measures. It is safe for concurrent use.
+type Source struct {
+	// Ask a region's agent, as peers.Service does. The context has a deadline.
+	Ask func(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
+	// IsUnreachable tells that there was nobody to ask.
+	IsUnreachable func(error) bool
+}
+
+// Measure takes each measurement, or says why it could not.
+func (s Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	out := make([]plan.Measurement, len(due))
+	regions := map[string][]int{}
+	for i, m := range due {
+		out[i] = plan.Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: time.Now().UnixMilli()}
+		if m.Traffic == nil {
+			out[i].Figures.Problem = "gateways do not have this figure, and this control plane reads no Prometheus: its operator has to start it with --prometheus-url"
+			continue
+		}
+		regions[m.RegionID] = append(regions[m.RegionID], i)
+	}
+	slots := make(chan struct{}, maxRegions)
+	var wg sync.WaitGroup
+	for _, region := range slices.Sorted(maps.Keys(regions)) {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			s.region(ctx, region, regions[region], due, out)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// region measures those of due that are of one region.
+func (s Source) region(ctx context.Context, id string, which []int, due []plan.Measure, out []plan.Measurement) {
+	req := &agentv1.TrafficRequest{}
+	for _, i := range which {
+		t := due[i].Traffic
+		req.Queries = append(req.Queries, &agentv1.TrafficQuery{DeploymentId: t.New, Window: durationpb.New(t.Window)})
+		if t.Old != "" {
+			req.Queries = append(req.Queries, &agentv1.TrafficQuery{DeploymentId: t.Old, Window: durationpb.New(t.Window)})
+		}
+	}
+	seen, err := s.ask(ctx, id, req)
+	at := time.Now().UnixMilli()
+	for _, i := range which {
+		out[i].At = at
+		if err != nil {
+			out[i].Figures.Problem = err.Error()
+			continue
+		}
+		t, f := due[i].Traffic, &out[i].Figures
+		f.New, f.NewSamples = t.Figure(seen[0])
+		seen = seen[1:]
+		if t.Old != "" {
+			f.Old, f.OldSamples = t.Figure(seen[0])
+			seen = seen[1:]
+		}
+	}
+}
+
+// ask returns what was seen, in the order of the queries.
+func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest) ([]analysis.Seen, error) {
+	data, err := s.Ask(ctx, id, &agentv1.Request{Kind: &agentv1.Request_Traffic{Traffic: req}})
+	switch {
+	case err != nil && s.IsUnreachable(err):
+		return nil, errors.New("the region's agent cannot be reached")
+	case err != nil:
+		return nil, fmt.Errorf("the region's agent does not tell what its gateways saw: %w", err)
+	}
+	var res agentv1.TrafficResponse
+	if err := proto.Unmarshal(data, &res); err != nil || len(res.Traffic) != len(req.Queries) {
+		return nil, errors.New("the region's agent answered something else than what its gateways saw: update it")
+	}
+	if res.Gateways == 0 {
+		return nil, errors.New("no gateway serves the region, so that nobody sees its requests: run one, or have the control plane read a Prometheus")
+	}
+	out := make([]analysis.Seen, len(res.Traffic))
+	for i, t := range res.Traffic {
+		out[i] = analysis.Seen{Requests: t.Requests, Errors: t.Errors, Streams: t.Streams, LatencyP95: t.LatencyP95, FirstTokenP95: t.FirstTokenP95}
+	}
+	return out, nil
+}

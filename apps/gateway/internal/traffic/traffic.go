@@ -1,0 +1,78 @@
+// Package traffic counts what deployments were sent and how it ended, for the region's
+// agent, which tells those who judge a rollout.
+package traffic
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// Traffic is safe for concurrent use; the zero value is empty.
+type Traffic struct {
+	deployments sync.Map // id -> *counters
+}
+
+type counters struct {
+	requests, errors    atomic.Uint64
+	latency, firstToken [histogram.Buckets]atomic.Uint64
+}
+
+// Request is one that has ended.
+type Request struct {
+	DeploymentID string
+	Failed       bool
+	Took         time.Duration
+	// FirstToken is 0 for an answer that was no stream, or had no body.
+	FirstToken time.Duration
+}
+
+// Ended counts a request.
+func (t *Traffic) Ended(r Request) {
+	found, ok := t.deployments.Load(r.DeploymentID)
+	if !ok {
+		found, _ = t.deployments.LoadOrStore(r.DeploymentID, &counters{})
+	}
+	c := found.(*counters) //nolint:forcetypeassert // nothing else is stored
+	c.latency[histogram.Bucket(r.Took)].Add(1)
+	if r.FirstToken > 0 {
+		c.firstToken[histogram.Bucket(r.FirstToken)].Add(1)
+	}
+	if r.Failed {
+		c.errors.Add(1)
+	}
+	// The last: whoever reads this many has all of them.
+	c.requests.Add(1)
+}
+
+// Changed returns, of the deployments whose count of requests is not the one in told, what
+// there is to tell, in no order; and the counts of all.
+func (t *Traffic) Changed(told map[string]uint64) (changed []*gatewayv1.Traffic, counts map[string]uint64) {
+	counts = map[string]uint64{}
+	t.deployments.Range(func(key, value any) bool {
+		id, c := key.(string), value.(*counters) //nolint:forcetypeassert // nothing else is stored
+		n := c.requests.Load()
+		counts[id] = n
+		if before, ok := told[id]; !ok || before != n {
+			changed = append(changed, &gatewayv1.Traffic{
+				DeploymentId: id, Requests: n, Errors: c.errors.Load(), Latency: pack(&c.latency), FirstToken: pack(&c.firstToken),
+			})
+		}
+		return true
+	})
+	return changed, counts
+}
+
+func pack(from *[histogram.Buckets]atomic.Uint64) []uint64 {
+	var c histogram.Counts
+	for i := range from {
+		c[i] = from[i].Load()
+	}
+	return c.Pack()
+}
+
+// Forget a deployment that is routed no more.
+func (t *Traffic) Forget(deploymentID string) { t.deployments.Delete(deploymentID) }
