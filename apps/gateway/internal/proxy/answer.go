@@ -41,6 +41,9 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.x.sent == 0 && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
 		a.x.firstToken = time.Now()
 	}
+	if a.x.instance != "" {
+		a.x.tail.write(a.Header(), p)
+	}
 	n, err := a.ResponseWriter.Write(p)
 	a.x.sent += int64(n)
 	a.rest()
@@ -124,6 +127,7 @@ func (b *requestBody) failed() error {
 // finish counts and logs a request that has ended, however.
 func (p *Proxy) finish(r *http.Request, x *exchange) {
 	took := time.Since(x.start)
+	x.used = x.tail.usage()
 	p.metrics.ended(x, took)
 	every := max(p.cfg.AccessEvery, 1)
 	if x.failure != nil && x.failure.status >= 500 && x.cause != nil {
@@ -151,6 +155,9 @@ func (p *Proxy) finish(r *http.Request, x *exchange) {
 	}
 	if !x.firstToken.IsZero() {
 		attrs = append(attrs, slog.Float64("first_token_ms", millis(x.firstToken.Sub(x.start))))
+	}
+	if x.used != nil {
+		attrs = append(attrs, slog.Uint64("prompt_tokens", x.used.Prompt), slog.Uint64("completion_tokens", x.used.Completion))
 	}
 	if trace := r.Header.Get("Traceparent"); trace != "" {
 		attrs = append(attrs, slog.String("traceparent", trace))

@@ -19,6 +19,7 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	firstByte  *prometheus.HistogramVec
 	firstToken *prometheus.HistogramVec
+	tokens     *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	seen       sync.Map // series -> bool
@@ -44,6 +45,9 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "windlass_gateway_first_token_seconds", Help: "From a request's header to the first byte of the body of an answer that streams (text/event-stream).", Buckets: buckets,
 		}, version),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_tokens_total", Help: "Tokens that answers say they took, by kind: prompt or completion.",
+		}, append([]string{"kind"}, version...)),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by its code.",
 		}, []string{"app", "reason"}),
@@ -52,7 +56,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		}, []string{"app"}),
 	}
 	var err error
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.failures, m.retries, routesCollector{t}} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.failures, m.retries, routesCollector{t}} {
 		err = errors.Join(err, r.Register(c))
 	}
 	return m, err
@@ -87,6 +91,10 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 				m.firstToken.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(ended.FirstToken.Seconds())
 			}
 			m.traffic.Ended(ended)
+			if x.used != nil {
+				m.tokens.WithLabelValues("prompt", x.spec.AppName, x.deployment, version).Add(float64(x.used.Prompt))
+				m.tokens.WithLabelValues("completion", x.spec.AppName, x.deployment, version).Add(float64(x.used.Completion))
+			}
 		}
 	}
 	if x.failure != nil {
@@ -124,6 +132,7 @@ func (m *metrics) sweep(t *table.Table) {
 			m.duration.DeletePartialMatch(labels)
 			m.firstByte.DeletePartialMatch(labels)
 			m.firstToken.DeletePartialMatch(labels)
+			m.tokens.DeletePartialMatch(labels)
 			m.traffic.Forget(k.deployment)
 			if !apps[k.app] {
 				app := prometheus.Labels{"app": k.app}

@@ -158,6 +158,8 @@ type exchange struct {
 	firstToken time.Time
 	status     int
 	sent       int64
+	tail       tail
+	used       *usage
 	// failure is what the gateway answered itself, or why it broke off.
 	failure *failure
 	cause   error
