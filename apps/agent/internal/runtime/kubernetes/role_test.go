@@ -56,9 +56,11 @@ func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
 	forbidden(as.CoreV1().Namespaces().Delete(ctx, "default", metav1.DeleteOptions{}), "remove a foreign namespace")
 }
 
-func TestTheAgentsManifestIsOneThatKubernetesTakes(t *testing.T) {
+func TestTheManifestsAreSuchThatKubernetesTakesThem(t *testing.T) {
 	h := newHarness(t)
-	objects, err := kubetest.Manifest("agent.yaml")
-	require.NoError(t, err)
-	require.NoError(t, kubetest.Create(t.Context(), h.api, objects, metav1.DryRunAll))
+	for _, name := range []string{"agent.yaml", "gateway.yaml"} {
+		objects, err := kubetest.Manifest(name)
+		require.NoError(t, err)
+		require.NoError(t, kubetest.Create(t.Context(), h.api, objects, metav1.DryRunAll), name)
+	}
 }

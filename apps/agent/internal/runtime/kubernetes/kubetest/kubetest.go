@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,6 +89,10 @@ func Create(ctx context.Context, c kubernetes.Interface, objects []apiruntime.Ob
 			_, err = c.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, opts)
 		case *corev1.Secret:
 			_, err = c.CoreV1().Secrets(o.Namespace).Create(ctx, o, opts)
+		case *corev1.Service:
+			_, err = c.CoreV1().Services(o.Namespace).Create(ctx, o, opts)
+		case *networkingv1.NetworkPolicy:
+			_, err = c.NetworkingV1().NetworkPolicies(o.Namespace).Create(ctx, o, opts)
 		case *corev1.ConfigMap:
 			_, err = c.CoreV1().ConfigMaps(o.Namespace).Create(ctx, o, opts)
 		case *rbacv1.ClusterRole:
