@@ -213,7 +213,7 @@ func (h *harness) objects(t *testing.T) []found {
 func (h *harness) leftovers(t *testing.T) []string {
 	t.Helper()
 	var left []string
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	collected := func() bool {
 		left = nil
 		all := h.objects(t)
