@@ -65,6 +65,7 @@ type AppRoute struct {
 	Hosts       []byte
 	Generation  int64
 	UpdatedAt   int64
+	Policy      sql.NullString
 }
 
 type AppStaging struct {

@@ -11,7 +11,7 @@ import (
 )
 
 const getRoutes = `-- name: GetRoutes :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes
 WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?)
 ORDER BY app_id, region
 `
@@ -55,6 +55,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 			&i.Hosts,
 			&i.Generation,
 			&i.UpdatedAt,
+			&i.Policy,
 		); err != nil {
 			return nil, err
 		}
@@ -70,7 +71,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 }
 
 const listRoutesOfApps = `-- name: ListRoutesOfApps :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
 `
 
 func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppRoute, error) {
@@ -99,6 +100,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 			&i.Hosts,
 			&i.Generation,
 			&i.UpdatedAt,
+			&i.Policy,
 		); err != nil {
 			return nil, err
 		}
@@ -114,7 +116,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 }
 
 const routesOfRegion = `-- name: RoutesOfRegion :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at FROM app_routes WHERE region = ? ORDER BY app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes WHERE region = ? ORDER BY app_id
 `
 
 func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute, error) {
@@ -133,6 +135,7 @@ func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute
 			&i.Hosts,
 			&i.Generation,
 			&i.UpdatedAt,
+			&i.Policy,
 		); err != nil {
 			return nil, err
 		}

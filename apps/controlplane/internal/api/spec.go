@@ -69,6 +69,9 @@ func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	} else {
 		k.ZoneSpread = orDefault(k.ZoneSpread, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED)
 	}
+	if proto.Size(s.Routing) == 0 {
+		s.Routing = nil
+	}
 	s.TerminationGrace = orDuration(s.TerminationGrace, defaultGrace)
 	s.ProgressDeadline = orDuration(s.ProgressDeadline, defaultDeadline)
 	return s

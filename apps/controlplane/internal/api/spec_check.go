@@ -44,6 +44,9 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkKubernetes(s, field); err != nil {
 		return err
 	}
+	if err := checkRouting(s.GetRouting(), field+".routing"); err != nil {
+		return err
+	}
 	if err := checkOverrides(s, field+".overrides"); err != nil {
 		return err
 	}

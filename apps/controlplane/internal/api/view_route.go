@@ -114,8 +114,12 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 		if state == windlassv1.RouteState_ROUTE_STATE_PENDING {
 			continue
 		}
+		policy, err := p.Route.Routing()
+		if err != nil { // of a release that is to come: hosts are what matters more
+			why = cmp.Or(why, err.Error())
+		}
 		out.Regions = append(out.Regions, &windlassv1.RegionRoute{
-			Region: f.regionName(p), State: state, Message: why,
+			Region: f.regionName(p), State: state, Message: why, Policy: policy,
 			Generation: p.Route.Generation, AcknowledgedGeneration: p.Observed.Generation,
 			Targets: f.shares(app, p.Route.RegionID),
 		})

@@ -39,7 +39,10 @@ func encode(it model.DesiredItem, epoch int64, domain string) (*agentv1.Item, er
 		describe(state, it, domain)
 		out.Content = &agentv1.Item_Deployment{Deployment: state}
 	case model.KindRoutes:
-		routes := routesOf(it)
+		routes, err := routesOf(it)
+		if err != nil {
+			return nil, err
+		}
 		hash, err := hashOf(routes)
 		if err != nil {
 			return nil, fmt.Errorf("hash routes of %s: %w", it.Key, err)
@@ -148,16 +151,20 @@ func templateHash(d model.Deployment, secrets []*agentv1.SecretVersion) []byte {
 	return h.Sum(nil)[:specHashSize]
 }
 
-func routesOf(it model.DesiredItem) *agentv1.Routes {
+func routesOf(it model.DesiredItem) (*agentv1.Routes, error) {
 	r := &agentv1.Routes{AppId: it.Key}
 	if it.Delete {
-		return r
+		return r, nil
+	}
+	var err error
+	if r.Policy, err = it.Route.Routing(); err != nil {
+		return nil, err
 	}
 	r.Hosts = it.Route.Hosts
 	for _, t := range model.Shares(it.Targets) {
 		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight, WorkloadKey: t.Workload})
 	}
-	return r
+	return r, nil
 }
 
 func hashOf(m proto.Message) ([]byte, error) {

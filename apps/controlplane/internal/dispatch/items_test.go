@@ -177,3 +177,29 @@ func TestARegionIsToldTheSpecAsItIsThere(t *testing.T) {
 	require.NotEqual(t, here.GetDeployment().GetDeployment().GetTemplateHash(), rotated.GetDeployment().GetDeployment().GetTemplateHash(),
 		"a secret of the region's own replaces its instances")
 }
+
+func TestARegionIsToldThePolicyWithTheRoute(t *testing.T) {
+	it := model.DesiredItem{
+		RegionID: "reg_1", Kind: model.KindRoutes, Key: "app_1", Generation: 3, Targets: []model.RouteTarget{{DeploymentID: "dep_1", Weight: 100}},
+		Route: model.Route{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3},
+	}
+	plain, err := encode(it, 1, "apps.test")
+	require.NoError(t, err)
+	require.Nil(t, plain.GetRoutes().GetPolicy())
+
+	policy := &windlassv1.RoutingPolicy{Retries: new(int32(0))}
+	it.Route.Policy = model.EncodeRouting(policy)
+	item, err := encode(it, 1, "apps.test")
+	require.NoError(t, err)
+	require.True(t, proto.Equal(policy, item.GetRoutes().GetPolicy()))
+	require.NotEqual(t, plain.GetSpecHash(), item.GetSpecHash())
+
+	it.Delete = true
+	gone, err := encode(it, 1, "apps.test")
+	require.NoError(t, err)
+	require.Nil(t, gone.GetRoutes().GetPolicy())
+
+	it.Delete, it.Route.Policy = false, []byte{0xff}
+	_, err = encode(it, 1, "apps.test")
+	require.ErrorContains(t, err, "policy of the route of app_1 in reg_1")
+}

@@ -185,12 +185,15 @@ type TopologyCount struct {
 }
 
 // Route is the app's entry in a region. Its targets are the weights of the
-// topology rows; only the counter and the hosts are its own.
+// topology rows; only the counter, the hosts and the policy are its own.
 type Route struct {
 	WorkspaceID, AppID, RegionID string
 	Hosts                        []string
 	Generation                   int64
 	UpdatedAt                    int64
+	// Policy is the RoutingPolicy of the version that was live at Generation; see
+	// EncodeRouting.
+	Policy []byte
 }
 
 // Guard orders reports of one region: fence<<40 | sequence. A session sends

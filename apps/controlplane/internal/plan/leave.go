@@ -93,16 +93,17 @@ func (p *planner) weigh() {
 
 func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) {
 	var hosts []string
+	var policy *windlassv1.RoutingPolicy
 	changed := false
 	for _, t := range rows {
 		w := p.wanted(t)
 		if w > 0 {
-			hosts = p.in.Hosts
+			hosts, policy = p.in.Hosts, routingOf(p.app, p.rollout, p.deps)
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
 	}
 	was, had := p.routesWas[region]
-	changed = changed || !slices.Equal(hosts, was.Hosts)
+	changed = changed || !slices.Equal(hosts, was.Hosts) || !was.Routes(policy)
 	switch {
 	case !changed:
 		if r := p.routes[region]; r != nil && had {
@@ -122,6 +123,7 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 		p.routes[region] = &model.Route{
 			WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, RegionID: region,
 			Hosts: slices.Clone(hosts), Generation: was.Generation + 1, UpdatedAt: p.now,
+			Policy: model.EncodeRouting(policy),
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -50,7 +51,7 @@ func (in Input) apart() (below, pins Input) {
 	}
 	for _, r := range in.Routes {
 		if !served[r.RegionID] {
-			r.Hosts = nil
+			r.Hosts, r.Policy = nil, nil
 		}
 		below.Routes = append(below.Routes, r)
 		for _, o := range in.RouteObserved {
@@ -431,9 +432,11 @@ func (k *pinner) join(in, below Input, out *Output) {
 		out.Routes = append(out.Routes, *k.routes[region])
 	}
 	slices.SortFunc(out.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
+	policy := model.EncodeRouting(in.routingAfter(out))
 	for i := range out.Routes {
-		if out.Routes[i].Hosts = nil; served[out.Routes[i].RegionID] {
-			out.Routes[i].Hosts = slices.Clone(in.Hosts)
+		r := &out.Routes[i]
+		if r.Hosts, r.Policy = nil, nil; served[r.RegionID] {
+			r.Hosts, r.Policy = slices.Clone(in.Hosts), bytes.Clone(policy)
 		}
 	}
 	for _, r := range out.Routes {

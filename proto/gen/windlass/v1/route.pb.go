@@ -266,7 +266,10 @@ type RegionRoute struct {
 	// By version; what all are given adds up to 100.
 	Targets []*RouteShare `protobuf:"bytes,5,rep,name=targets,proto3" json:"targets,omitempty"`
 	// Why it is not running, for people.
-	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// The policy of generation: once that is acknowledged, the one in force. Absent: defaults in
+	// everything, and in previews, for which that of the stable host in the region counts.
+	Policy        *RoutingPolicy `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +344,13 @@ func (x *RegionRoute) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *RegionRoute) GetPolicy() *RoutingPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
 }
 
 // RouteShare is what a version gets of a route's requests.
@@ -1039,7 +1049,7 @@ var File_windlass_v1_route_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_route_proto_rawDesc = "" +
 	"\n" +
-	"\x17windlass/v1/route.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xff\x02\n" +
+	"\x17windlass/v1/route.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\"\xff\x02\n" +
 	"\x05Route\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12+\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x17.windlass.v1.Route.KindR\x04kind\x12\x15\n" +
@@ -1054,7 +1064,7 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vKIND_STABLE\x10\x01\x12\x10\n" +
 	"\fKIND_PREVIEW\x10\x02\x12\x0f\n" +
-	"\vKIND_DOMAIN\x10\x03\"\xfa\x01\n" +
+	"\vKIND_DOMAIN\x10\x03\"\xae\x02\n" +
 	"\vRegionRoute\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.windlass.v1.RouteStateR\x05state\x12\x1e\n" +
@@ -1063,7 +1073,8 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"generation\x127\n" +
 	"\x17acknowledged_generation\x18\x04 \x01(\x03R\x16acknowledgedGeneration\x121\n" +
 	"\atargets\x18\x05 \x03(\v2\x17.windlass.v1.RouteShareR\atargets\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"e\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x122\n" +
+	"\x06policy\x18\a \x01(\v2\x1a.windlass.v1.RoutingPolicyR\x06policy\"e\n" +
 	"\n" +
 	"RouteShare\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
@@ -1166,9 +1177,10 @@ var file_windlass_v1_route_proto_goTypes = []any{
 	(*RemoveDomainResponse)(nil), // 13: windlass.v1.RemoveDomainResponse
 	(*ListDomainsRequest)(nil),   // 14: windlass.v1.ListDomainsRequest
 	(*ListDomainsResponse)(nil),  // 15: windlass.v1.ListDomainsResponse
-	(*PageRequest)(nil),          // 16: windlass.v1.PageRequest
-	(*PageResponse)(nil),         // 17: windlass.v1.PageResponse
-	(*Mutation)(nil),             // 18: windlass.v1.Mutation
+	(*RoutingPolicy)(nil),        // 16: windlass.v1.RoutingPolicy
+	(*PageRequest)(nil),          // 17: windlass.v1.PageRequest
+	(*PageResponse)(nil),         // 18: windlass.v1.PageResponse
+	(*Mutation)(nil),             // 19: windlass.v1.Mutation
 }
 var file_windlass_v1_route_proto_depIdxs = []int32{
 	1,  // 0: windlass.v1.Route.kind:type_name -> windlass.v1.Route.Kind
@@ -1176,32 +1188,33 @@ var file_windlass_v1_route_proto_depIdxs = []int32{
 	3,  // 2: windlass.v1.Route.regions:type_name -> windlass.v1.RegionRoute
 	0,  // 3: windlass.v1.RegionRoute.state:type_name -> windlass.v1.RouteState
 	4,  // 4: windlass.v1.RegionRoute.targets:type_name -> windlass.v1.RouteShare
-	16, // 5: windlass.v1.ListRoutesRequest.page:type_name -> windlass.v1.PageRequest
-	2,  // 6: windlass.v1.ListRoutesResponse.routes:type_name -> windlass.v1.Route
-	17, // 7: windlass.v1.ListRoutesResponse.page:type_name -> windlass.v1.PageResponse
-	18, // 8: windlass.v1.AddDomainRequest.mutation:type_name -> windlass.v1.Mutation
-	5,  // 9: windlass.v1.AddDomainResponse.domain:type_name -> windlass.v1.Domain
-	18, // 10: windlass.v1.VerifyDomainRequest.mutation:type_name -> windlass.v1.Mutation
-	5,  // 11: windlass.v1.VerifyDomainResponse.domain:type_name -> windlass.v1.Domain
-	18, // 12: windlass.v1.RemoveDomainRequest.mutation:type_name -> windlass.v1.Mutation
-	16, // 13: windlass.v1.ListDomainsRequest.page:type_name -> windlass.v1.PageRequest
-	5,  // 14: windlass.v1.ListDomainsResponse.domains:type_name -> windlass.v1.Domain
-	17, // 15: windlass.v1.ListDomainsResponse.page:type_name -> windlass.v1.PageResponse
-	6,  // 16: windlass.v1.RouteService.ListRoutes:input_type -> windlass.v1.ListRoutesRequest
-	8,  // 17: windlass.v1.RouteService.AddDomain:input_type -> windlass.v1.AddDomainRequest
-	10, // 18: windlass.v1.RouteService.VerifyDomain:input_type -> windlass.v1.VerifyDomainRequest
-	12, // 19: windlass.v1.RouteService.RemoveDomain:input_type -> windlass.v1.RemoveDomainRequest
-	14, // 20: windlass.v1.RouteService.ListDomains:input_type -> windlass.v1.ListDomainsRequest
-	7,  // 21: windlass.v1.RouteService.ListRoutes:output_type -> windlass.v1.ListRoutesResponse
-	9,  // 22: windlass.v1.RouteService.AddDomain:output_type -> windlass.v1.AddDomainResponse
-	11, // 23: windlass.v1.RouteService.VerifyDomain:output_type -> windlass.v1.VerifyDomainResponse
-	13, // 24: windlass.v1.RouteService.RemoveDomain:output_type -> windlass.v1.RemoveDomainResponse
-	15, // 25: windlass.v1.RouteService.ListDomains:output_type -> windlass.v1.ListDomainsResponse
-	21, // [21:26] is the sub-list for method output_type
-	16, // [16:21] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	16, // 5: windlass.v1.RegionRoute.policy:type_name -> windlass.v1.RoutingPolicy
+	17, // 6: windlass.v1.ListRoutesRequest.page:type_name -> windlass.v1.PageRequest
+	2,  // 7: windlass.v1.ListRoutesResponse.routes:type_name -> windlass.v1.Route
+	18, // 8: windlass.v1.ListRoutesResponse.page:type_name -> windlass.v1.PageResponse
+	19, // 9: windlass.v1.AddDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	5,  // 10: windlass.v1.AddDomainResponse.domain:type_name -> windlass.v1.Domain
+	19, // 11: windlass.v1.VerifyDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	5,  // 12: windlass.v1.VerifyDomainResponse.domain:type_name -> windlass.v1.Domain
+	19, // 13: windlass.v1.RemoveDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	17, // 14: windlass.v1.ListDomainsRequest.page:type_name -> windlass.v1.PageRequest
+	5,  // 15: windlass.v1.ListDomainsResponse.domains:type_name -> windlass.v1.Domain
+	18, // 16: windlass.v1.ListDomainsResponse.page:type_name -> windlass.v1.PageResponse
+	6,  // 17: windlass.v1.RouteService.ListRoutes:input_type -> windlass.v1.ListRoutesRequest
+	8,  // 18: windlass.v1.RouteService.AddDomain:input_type -> windlass.v1.AddDomainRequest
+	10, // 19: windlass.v1.RouteService.VerifyDomain:input_type -> windlass.v1.VerifyDomainRequest
+	12, // 20: windlass.v1.RouteService.RemoveDomain:input_type -> windlass.v1.RemoveDomainRequest
+	14, // 21: windlass.v1.RouteService.ListDomains:input_type -> windlass.v1.ListDomainsRequest
+	7,  // 22: windlass.v1.RouteService.ListRoutes:output_type -> windlass.v1.ListRoutesResponse
+	9,  // 23: windlass.v1.RouteService.AddDomain:output_type -> windlass.v1.AddDomainResponse
+	11, // 24: windlass.v1.RouteService.VerifyDomain:output_type -> windlass.v1.VerifyDomainResponse
+	13, // 25: windlass.v1.RouteService.RemoveDomain:output_type -> windlass.v1.RemoveDomainResponse
+	15, // 26: windlass.v1.RouteService.ListDomains:output_type -> windlass.v1.ListDomainsResponse
+	22, // [22:27] is the sub-list for method output_type
+	17, // [17:22] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_route_proto_init() }
@@ -1210,6 +1223,7 @@ func file_windlass_v1_route_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
+	file_windlass_v1_routing_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

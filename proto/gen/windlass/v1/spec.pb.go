@@ -197,8 +197,11 @@ type DeploymentSpec struct {
 	// there with the next version and not before. Set by the control plane; ignored in
 	// requests.
 	PinnedOverrides []*PinnedOverride `protobuf:"bytes,41,rep,name=pinned_overrides,json=pinnedOverrides,proto3" json:"pinned_overrides,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How the app's requests are routed while this version is live. Absent, or a field of it:
+	// the defaults that are stated there.
+	Routing       *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeploymentSpec) Reset() {
@@ -388,6 +391,13 @@ func (x *DeploymentSpec) GetOverrides() []*Override {
 func (x *DeploymentSpec) GetPinnedOverrides() []*PinnedOverride {
 	if x != nil {
 		return x.PinnedOverrides
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetRouting() *RoutingPolicy {
+	if x != nil {
+		return x.Routing
 	}
 	return nil
 }
@@ -1468,7 +1478,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa1\f\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\"\xd7\f\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -1502,7 +1512,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
 	"drainDelay\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
-	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x1a6\n" +
+	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x124\n" +
+	"\arouting\x18F \x01(\v2\x1a.windlass.v1.RoutingPolicyR\arouting\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x7f\xbaH|\x1az\n" +
@@ -1676,6 +1687,7 @@ var file_windlass_v1_spec_proto_goTypes = []any{
 	nil,                               // 20: windlass.v1.KubernetesOptions.PodAnnotationsEntry
 	nil,                               // 21: windlass.v1.KubernetesOptions.PodLabelsEntry
 	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
+	(*RoutingPolicy)(nil),             // 23: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
 	5,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
@@ -1691,29 +1703,30 @@ var file_windlass_v1_spec_proto_depIdxs = []int32{
 	22, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	3,  // 11: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
 	4,  // 12: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	17, // 13: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	5,  // 14: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	18, // 15: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	8,  // 16: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	3,  // 17: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	6,  // 18: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	5,  // 19: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	10, // 20: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	0,  // 21: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	19, // 22: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	12, // 23: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	20, // 24: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	21, // 25: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	1,  // 26: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	13, // 27: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	22, // 28: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	22, // 29: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	22, // 30: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	23, // 13: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	17, // 14: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	5,  // 15: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	18, // 16: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	8,  // 17: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	3,  // 18: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	6,  // 19: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	5,  // 20: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	10, // 21: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	0,  // 22: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	19, // 23: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	12, // 24: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	20, // 25: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	21, // 26: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	1,  // 27: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	13, // 28: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	22, // 29: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	22, // 30: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	22, // 31: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -1721,6 +1734,7 @@ func file_windlass_v1_spec_proto_init() {
 	if File_windlass_v1_spec_proto != nil {
 		return
 	}
+	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
 	file_windlass_v1_spec_proto_msgTypes[1].OneofWrappers = []any{}
 	file_windlass_v1_spec_proto_msgTypes[9].OneofWrappers = []any{}

@@ -149,12 +149,18 @@ func newWorld(in plan.Input, now int64) *world {
 	}
 	w.in.Routes = nil
 	routed := map[string]bool{}
+	var policy []byte
+	for _, d := range in.Deployments {
+		if d.ID == in.App.LiveDeploymentID {
+			policy = model.EncodeRouting(d.Spec.GetRouting())
+		}
+	}
 	for _, t := range in.Topology {
 		if t.Weight > 0 && !routed[t.RegionID] {
 			routed[t.RegionID] = true
 			w.in.Routes = append(w.in.Routes, model.Route{
 				WorkspaceID: in.App.WorkspaceID, AppID: in.App.ID, RegionID: t.RegionID,
-				Hosts: slices.Clone(w.in.Hosts), Generation: 1, UpdatedAt: now,
+				Hosts: slices.Clone(w.in.Hosts), Generation: 1, UpdatedAt: now, Policy: policy,
 			})
 		}
 	}

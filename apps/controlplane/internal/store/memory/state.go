@@ -258,7 +258,10 @@ var (
 	routeSchema = schema[pair, model.Route]{
 		name: "route",
 		key:  func(r model.Route) pair { return place(r.AppID, r.RegionID) },
-		copy: func(r model.Route) model.Route { r.Hosts = slices.Clone(r.Hosts); return r },
+		copy: func(r model.Route) model.Route {
+			r.Hosts, r.Policy = slices.Clone(r.Hosts), bytes.Clone(r.Policy)
+			return r
+		},
 	}
 	observedSchema = schema[pair, model.Observed]{
 		name: "observed", copy: plain[model.Observed],

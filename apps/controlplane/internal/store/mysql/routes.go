@@ -11,6 +11,7 @@ import (
 func route(r gen.AppRoute) (model.Route, error) {
 	m := model.Route{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, RegionID: r.Region, Generation: r.Generation, UpdatedAt: r.UpdatedAt,
+		Policy: blob([]byte(r.Policy.String)),
 	}
 	return m, decodeJSON(r.Hosts, &m.Hosts)
 }
@@ -26,7 +27,7 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 }
 
 var (
-	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at"}
+	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy"}
 	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacing(routeColumns[2:]...)
 )
 
@@ -47,6 +48,6 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 		t.touch(r.AppID)
 	}
 	return t.err(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
-		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt)
+		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy)
 	}), "put routes", "")
 }

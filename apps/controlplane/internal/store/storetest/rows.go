@@ -264,6 +264,7 @@ func scribble(row any) {
 		clear(r.SpecHash)
 	case []model.Route:
 		r[0].Hosts[0] = "scribbled"
+		clear(r[0].Policy)
 	case []model.Instance:
 		r[0].GPUs[0] = "scribbled"
 	case model.Region:

@@ -224,6 +224,13 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []model.Route{rows[1], route(app, ids[1], 2, "c", "d"), rows[0]}, list(app.ID))
 		require.Len(t, list(app.ID, other.ID), 4)
 		require.Empty(t, list())
+
+		with := route(app, ids[1], 3, "c")
+		with.Policy = []byte{1, 2}
+		w.update(func(tx store.Tx) error { return tx.PutRoutes([]model.Route{with}) })
+		require.Equal(t, []model.Route{rows[1], with, rows[0]}, list(app.ID))
+		w.update(func(tx store.Tx) error { return tx.PutRoutes([]model.Route{route(app, ids[1], 4, "c")}) })
+		require.Equal(t, []model.Route{rows[1], route(app, ids[1], 4, "c"), rows[0]}, list(app.ID), "a policy goes when the route has none")
 	})
 }
 

@@ -1875,10 +1875,13 @@ func (x *SecretVersion) GetVersion() int32 {
 
 // Routes of one app in this region. No hosts: the app has none here.
 type Routes struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AppId         string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
-	Hosts         []string               `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	Targets       []*RouteTarget         `protobuf:"bytes,3,rep,name=targets,proto3" json:"targets,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	AppId   string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	Hosts   []string               `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	Targets []*RouteTarget         `protobuf:"bytes,3,rep,name=targets,proto3" json:"targets,omitempty"`
+	// Of the app's live version, for all that its hosts and previews lead to. Absent, or a field
+	// of it: the gateway's default.
+	Policy        *v1.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,6 +1933,13 @@ func (x *Routes) GetHosts() []string {
 func (x *Routes) GetTargets() []*RouteTarget {
 	if x != nil {
 		return x.Targets
+	}
+	return nil
+}
+
+func (x *Routes) GetPolicy() *v1.RoutingPolicy {
+	if x != nil {
+		return x.Policy
 	}
 	return nil
 }
@@ -3757,7 +3767,7 @@ var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/spec.proto\"\x8a\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\x8a\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
@@ -3886,11 +3896,12 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fpreview_host\x18< \x01(\tR\vpreviewHost\"A\n" +
 	"\rSecretVersion\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x05R\aversion\"o\n" +
+	"\aversion\x18\x02 \x01(\x05R\aversion\"\xa3\x01\n" +
 	"\x06Routes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x14\n" +
 	"\x05hosts\x18\x02 \x03(\tR\x05hosts\x128\n" +
-	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\"m\n" +
+	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\x122\n" +
+	"\x06policy\x18\x04 \x01(\v2\x1a.windlass.v1.RoutingPolicyR\x06policy\"m\n" +
 	"\vRouteTarget\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\x12!\n" +
@@ -4154,7 +4165,8 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*UploadLogsResponse)(nil),      // 47: windlass.agent.v1.UploadLogsResponse
 	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
 	(*v1.DeploymentSpec)(nil),       // 49: windlass.v1.DeploymentSpec
-	(v1.InstanceStatus)(0),          // 50: windlass.v1.InstanceStatus
+	(*v1.RoutingPolicy)(nil),        // 50: windlass.v1.RoutingPolicy
+	(v1.InstanceStatus)(0),          // 51: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -4183,44 +4195,45 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	49, // 23: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	23, // 24: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	25, // 25: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	27, // 26: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	28, // 27: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	29, // 28: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	30, // 29: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	48, // 30: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	32, // 31: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	48, // 32: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	37, // 33: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	38, // 34: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	39, // 35: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	40, // 36: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	42, // 37: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	35, // 38: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 39: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 40: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	48, // 41: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 42: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 43: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	50, // 44: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	41, // 45: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	45, // 46: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 47: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 48: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 49: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	34, // 50: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	43, // 51: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	46, // 52: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 53: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 54: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 55: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	36, // 56: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	44, // 57: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	47, // 58: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	53, // [53:59] is the sub-list for method output_type
-	47, // [47:53] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	50, // 26: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	27, // 27: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	28, // 28: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	29, // 29: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	30, // 30: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	48, // 31: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	32, // 32: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	48, // 33: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	37, // 34: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	38, // 35: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	39, // 36: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	40, // 37: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	42, // 38: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	35, // 39: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 40: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 41: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	48, // 42: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 43: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 44: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	51, // 45: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	41, // 46: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	45, // 47: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 48: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 49: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 50: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	34, // 51: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	43, // 52: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	46, // 53: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 54: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 55: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 56: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	36, // 57: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	44, // 58: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	47, // 59: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	54, // [54:60] is the sub-list for method output_type
+	48, // [48:54] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }

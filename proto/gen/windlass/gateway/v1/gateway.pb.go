@@ -922,7 +922,10 @@ type RoutePolicy struct {
 	// Requests in flight on one instance, per gateway; 0: no limit.
 	MaxInFlight *int32 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight,proto3,oneof" json:"max_in_flight,omitempty"`
 	// Bytes of a request's body; more are refused with 413.
-	MaxBodyBytes  *int64 `protobuf:"varint,11,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
+	MaxBodyBytes *int64 `protobuf:"varint,11,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
+	// Absent: instances answer for themselves. Otherwise the gateway answers preflights, with
+	// 204, and its headers take the place of the instances' own in all answers.
+	Cors          *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1045,6 +1048,13 @@ func (x *RoutePolicy) GetMaxBodyBytes() int64 {
 	return 0
 }
 
+func (x *RoutePolicy) GetCors() *Cors {
+	if x != nil {
+		return x.Cors
+	}
+	return nil
+}
+
 type isRoutePolicy_Affinity interface {
 	isRoutePolicy_Affinity()
 }
@@ -1060,6 +1070,95 @@ type RoutePolicy_AffinityCookie struct {
 func (*RoutePolicy_AffinityHeader) isRoutePolicy_Affinity() {}
 
 func (*RoutePolicy_AffinityCookie) isRoutePolicy_Affinity() {}
+
+// Cors is which other origins browsers let use the app.
+type Cors struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "*", or origins, or "https://*.example.com" for all below a domain. Empty: none.
+	AllowedOrigins []string `protobuf:"bytes,1,rep,name=allowed_origins,json=allowedOrigins,proto3" json:"allowed_origins,omitempty"`
+	// Empty: GET, HEAD and POST.
+	AllowedMethods []string `protobuf:"bytes,2,rep,name=allowed_methods,json=allowedMethods,proto3" json:"allowed_methods,omitempty"`
+	// "*": any. Empty: Accept, Authorization and Content-Type.
+	AllowedHeaders []string `protobuf:"bytes,3,rep,name=allowed_headers,json=allowedHeaders,proto3" json:"allowed_headers,omitempty"`
+	ExposedHeaders []string `protobuf:"bytes,4,rep,name=exposed_headers,json=exposedHeaders,proto3" json:"exposed_headers,omitempty"`
+	Credentials    bool     `protobuf:"varint,5,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	// Absent: answers do not say.
+	MaxAge        *durationpb.Duration `protobuf:"bytes,6,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cors) Reset() {
+	*x = Cors{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cors) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cors) ProtoMessage() {}
+
+func (x *Cors) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cors.ProtoReflect.Descriptor instead.
+func (*Cors) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Cors) GetAllowedOrigins() []string {
+	if x != nil {
+		return x.AllowedOrigins
+	}
+	return nil
+}
+
+func (x *Cors) GetAllowedMethods() []string {
+	if x != nil {
+		return x.AllowedMethods
+	}
+	return nil
+}
+
+func (x *Cors) GetAllowedHeaders() []string {
+	if x != nil {
+		return x.AllowedHeaders
+	}
+	return nil
+}
+
+func (x *Cors) GetExposedHeaders() []string {
+	if x != nil {
+		return x.ExposedHeaders
+	}
+	return nil
+}
+
+func (x *Cors) GetCredentials() bool {
+	if x != nil {
+		return x.Credentials
+	}
+	return false
+}
+
+func (x *Cors) GetMaxAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxAge
+	}
+	return nil
+}
 
 type ReportRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1085,7 +1184,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1196,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1209,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1176,7 +1275,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1287,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1300,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1253,7 +1352,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1364,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1377,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Served) GetAppId() string {
@@ -1324,7 +1423,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1435,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1448,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1388,7 +1487,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1499,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1512,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -1480,7 +1579,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x03\"\xec\x05\n" +
+	"\x0eSTATE_DRAINING\x10\x03\"\x9b\x06\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -1498,14 +1597,22 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"(\x00H\x02R\aretries\x88\x01\x01\x120\n" +
 	"\rmax_in_flight\x18\n" +
 	" \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x03R\vmaxInFlight\x88\x01\x01\x122\n" +
-	"\x0emax_body_bytes\x18\v \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x04R\fmaxBodyBytes\x88\x01\x01B\n" +
+	"\x0emax_body_bytes\x18\v \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x04R\fmaxBodyBytes\x88\x01\x01\x12-\n" +
+	"\x04cors\x18\f \x01(\v2\x19.windlass.gateway.v1.CorsR\x04corsB\n" +
 	"\n" +
 	"\baffinityB\r\n" +
 	"\v_queue_sizeB\n" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\xcd\x02\n" +
+	"\x0f_max_body_bytes\"\x80\x02\n" +
+	"\x04Cors\x12'\n" +
+	"\x0fallowed_origins\x18\x01 \x03(\tR\x0eallowedOrigins\x12'\n" +
+	"\x0fallowed_methods\x18\x02 \x03(\tR\x0eallowedMethods\x12'\n" +
+	"\x0fallowed_headers\x18\x03 \x03(\tR\x0eallowedHeaders\x12'\n" +
+	"\x0fexposed_headers\x18\x04 \x03(\tR\x0eexposedHeaders\x12 \n" +
+	"\vcredentials\x18\x05 \x01(\bR\vcredentials\x122\n" +
+	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xcd\x02\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12$\n" +
@@ -1565,7 +1672,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(Balancing)(0),              // 0: windlass.gateway.v1.Balancing
 	(Instance_State)(0),         // 1: windlass.gateway.v1.Instance.State
@@ -1581,12 +1688,13 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*Preview)(nil),             // 11: windlass.gateway.v1.Preview
 	(*Instance)(nil),            // 12: windlass.gateway.v1.Instance
 	(*RoutePolicy)(nil),         // 13: windlass.gateway.v1.RoutePolicy
-	(*ReportRequest)(nil),       // 14: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 15: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 16: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 17: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 18: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
+	(*Cors)(nil),                // 14: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 15: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 16: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 17: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 18: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 19: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	3,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
@@ -1595,29 +1703,31 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	7,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
 	8,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	9,  // 5: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	19, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	20, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	10, // 7: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
 	11, // 8: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
 	13, // 9: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
 	12, // 10: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
 	1,  // 11: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
 	0,  // 12: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	19, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	19, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	19, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	19, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	16, // 17: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	17, // 18: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	15, // 19: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	2,  // 20: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	14, // 21: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	4,  // 22: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	18, // 23: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	22, // [22:24] is the sub-list for method output_type
-	20, // [20:22] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	20, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	20, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	20, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	20, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	14, // 17: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	20, // 18: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	17, // 19: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	18, // 20: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	16, // 21: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	2,  // 22: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	15, // 23: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	4,  // 24: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	19, // 25: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	24, // [24:26] is the sub-list for method output_type
+	22, // [22:24] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -1641,7 +1751,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ var notApplicable = map[string]string{
 	"spec.overrides":           "the control plane sends a region its spec with them applied, and without them",
 	"spec.pinned_overrides":    "as spec.overrides",
 	"spec.inherited_env":       "tells the control plane where variables came from; they are in env",
+	"spec.routing":             "gateways obey it; the control plane sends the live version's with the app's route",
 	"spec.health_check.method": "a probe asks by GET only, and who answers HEAD answers GET",
 	"spec.secrets.secret":      "whatever its name, its value is in the variable; of those that pull, see below",
 	"spec.secrets.version":     "says to the control plane which value to send",

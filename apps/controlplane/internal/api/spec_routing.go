@@ -1,0 +1,111 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// checkRouting judges how requests are to be routed: what gateways would not obey, and what
+// browsers would refuse.
+func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
+	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
+	switch {
+	case p.GetBalancing() == affinity && p.GetAffinity() == nil:
+		return invalidFix(field+".affinity", "balancing is affinity, and nothing says what ties requests together",
+			"Set affinity to the header or the cookie that has the key, for example {header: X-Session}, or choose another balancing.")
+	case p.GetBalancing() != affinity && p.GetAffinity() != nil:
+		return invalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
+			"Set balancing to affinity, or leave affinity out.")
+	case p.GetQueueWait().AsDuration() > 0 && p.GetQueueSize() == 0 && p.QueueSize != nil:
+		return invalidFix(field+".queue_wait", "queue_wait is set, and queue_size is 0: no request waits",
+			"Set queue_size to how many may wait, or leave queue_wait out.")
+	}
+	return checkCors(p.GetCors(), field+".cors")
+}
+
+func checkCors(c *windlassv1.Cors, field string) error {
+	for i, origin := range c.GetAllowedOrigins() {
+		at := fmt.Sprintf("%s.allowed_origins[%d]", field, i)
+		switch {
+		case origin == "*" && len(c.GetAllowedOrigins()) > 1:
+			return invalidFix(at, `"*" stands for every origin, and there are others beside it`, `Leave "*" or the others out.`)
+		case origin == "*" && c.GetCredentials():
+			return invalidFix(at, `browsers refuse answers that allow credentials to every origin`,
+				"Name the origins, https://*.example.com for all below a domain, or leave credentials out.")
+		case origin == "*":
+			continue
+		}
+		if err := checkOrigin(origin, at); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(c.GetExposedHeaders(), "*") && c.GetCredentials() {
+		return invalidFix(field+".exposed_headers", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
+	}
+	for i, method := range c.GetAllowedMethods() {
+		if method == "CONNECT" || method == "TRACE" {
+			return invalidFix(fmt.Sprintf("%s.allowed_methods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
+		}
+	}
+	if c.GetMaxAge().GetNanos() != 0 {
+		return invalidFix(field+".max_age", "max_age is told to browsers in whole seconds", "Round it to seconds.")
+	}
+	return nil
+}
+
+// schemePorts are what browsers leave out of origins.
+var schemePorts = map[string]string{"http": "80", "https": "443"}
+
+// checkOrigin takes what a browser may send as Origin, in its spelling, since texts are
+// compared; and "*." before a domain.
+func checkOrigin(origin, field string) error {
+	refuse := func(why string) error {
+		return invalidFix(field, fmt.Sprintf("%q is no origin: %s", clip(origin, 100), why),
+			"Write it as browsers do: https://chat.example.com, with a port that is not the scheme's own, https://*.example.com for all below a domain, or *.")
+	}
+	scheme, host, ok := strings.Cut(origin, "://")
+	if !ok {
+		return refuse("it has no scheme")
+	}
+	if schemePorts[scheme] == "" {
+		return refuse("its scheme is neither http nor https")
+	}
+	if strings.ContainsAny(host, "/?#") {
+		return refuse("it ends after the host or its port, without a slash")
+	}
+	host, wild := strings.CutPrefix(host, "*.")
+	u, err := url.Parse(scheme + "://" + host)
+	switch {
+	case err != nil || u.User != nil || u.Host != host || u.Hostname() == "":
+		return refuse("what follows the scheme is not a host")
+	case host != strings.ToLower(host):
+		return refuse("browsers write hosts in lower case")
+	case strings.HasSuffix(host, ":"):
+		return refuse("its port is missing")
+	case u.Port() == schemePorts[scheme]:
+		return refuse(fmt.Sprintf("browsers leave port %s out of %s origins", u.Port(), scheme))
+	}
+	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
+		if wild {
+			return refuse("an address has nothing below it")
+		}
+		return nil
+	}
+	for label := range strings.SplitSeq(u.Hostname(), ".") {
+		switch {
+		case strings.Contains(label, "*"):
+			return refuse("* is for whole labels, in front of the domain")
+		case label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
+			return refuse("what follows the scheme is not a host; names of other scripts are in their xn-- form")
+		}
+	}
+	if wild && !strings.Contains(u.Hostname(), ".") && u.Hostname() != "localhost" {
+		return refuse("it would allow all of a top-level domain")
+	}
+	return nil
+}

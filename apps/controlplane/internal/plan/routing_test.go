@@ -1,0 +1,119 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func routed(queue int32, regions ...string) *windlassv1.DeploymentSpec {
+	return &windlassv1.DeploymentSpec{
+		Command: []string{"serve"}, Replicas: new(int32(2)), Regions: regions,
+		Routing: &windlassv1.RoutingPolicy{QueueSize: new(queue)},
+	}
+}
+
+// requireRouting holds every route against the version that is live.
+func (w *world) requireRouting(live string) {
+	want := w.deps[w.index(live)].Spec.GetRouting()
+	for region, r := range w.rts {
+		if len(r.Hosts) == 0 {
+			require.Empty(w.t, r.Policy, region)
+			continue
+		}
+		require.True(w.t, r.Routes(want), "%s is routed as %q, and %s is live", region, r.Policy, live)
+	}
+}
+
+func TestTheLiveVersionsPolicyCountsUntilTheNewOneIsLive(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.policy(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
+		Steps:    []*windlassv1.CanaryStep{{Weight: 10, Pause: "1m"}},
+	})
+	w.deploy(routed(1, "eu", "us"))
+	w.step()
+	w.settle()
+	require.Equal(t, "v1", w.app.LiveDeploymentID)
+	w.requireRouting("v1")
+	var shared bool
+	w.deploy(routed(2, "eu", "us"))
+	for range 400 {
+		w.step()
+		live := w.app.LiveDeploymentID
+		w.requireRouting(live)
+		shared = shared || live == "v1" && w.rows[rowKey{"v1", "eu"}].Weight > 0 && w.rows[rowKey{"v2", "eu"}].Weight > 0
+		for region := range w.regs {
+			w.obey(region)
+		}
+		w.now += 5000
+	}
+	require.True(t, shared, "the two shared the hosts")
+	require.Equal(t, "v2", w.app.LiveDeploymentID)
+	w.requireRouting("v2")
+
+	// Without the block it is as if it had never been.
+	w.policy(nil)
+	w.deploy(&windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(int32(2)), Regions: []string{"eu", "us"}})
+	w.settle()
+	require.Equal(t, "v3", w.app.LiveDeploymentID)
+	for region, r := range w.rts {
+		require.Empty(t, r.Policy, region)
+	}
+}
+
+func TestAChangeOfThePolicyIsOneGenerationAndNoChangeIsNone(t *testing.T) {
+	w := newWorld(t, "eu")
+	w.deploy(routed(1, "eu"))
+	w.settle()
+	before := w.rts["eu"]
+	require.False(t, Next(w.input(), w.now).Changed())
+
+	// As a release before left it, which knew of no policy.
+	old := before
+	old.Policy = nil
+	w.rts["eu"] = old
+	out := w.step()
+	require.Len(t, out.Routes, 1)
+	require.Equal(t, before.Generation+1, out.Routes[0].Generation)
+	require.Equal(t, before.Policy, out.Routes[0].Policy)
+	require.Empty(t, out.Topology, "no instance is told anything")
+	w.settle()
+	require.Equal(t, before.Generation+1, w.rts["eu"].Generation)
+}
+
+func TestWhatPinsMoveKeepsThePolicy(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.deploy(routed(1, "eu", "us"))
+	w.settle()
+	w.deploy(routed(2, "eu", "us"))
+	w.settle()
+	require.Equal(t, "v2", w.app.LiveDeploymentID)
+	before := w.rts["eu"].Generation
+	require.NotContains(t, w.pin("v1", 20, 1, "eu"), "refused")
+	w.settle()
+	require.Positive(t, w.rows[rowKey{"v1", "eu"}].Weight)
+	require.Greater(t, w.rts["eu"].Generation, before)
+	w.requireRouting("v2")
+}
+
+func TestAnotherEncodingOfAPolicyIsTheSamePolicy(t *testing.T) {
+	p := &windlassv1.RoutingPolicy{QueueWait: durationpb.New(1), Retries: new(int32(0))}
+	one, err := proto.Marshal(&windlassv1.RoutingPolicy{Retries: new(int32(0))})
+	require.NoError(t, err)
+	other, err := proto.Marshal(&windlassv1.RoutingPolicy{QueueWait: durationpb.New(1)})
+	require.NoError(t, err)
+	for _, b := range [][]byte{append(append([]byte(nil), one...), other...), append(append([]byte(nil), other...), one...), model.EncodeRouting(p)} {
+		require.True(t, model.Route{Policy: b}.Routes(p))
+	}
+	require.True(t, model.Route{}.Routes(nil))
+	require.True(t, model.Route{}.Routes(&windlassv1.RoutingPolicy{}))
+	require.False(t, model.Route{}.Routes(p))
+	require.False(t, model.Route{Policy: one}.Routes(nil))
+	require.False(t, model.Route{Policy: []byte{0xff}}.Routes(nil), "what cannot be read is written anew")
+}
