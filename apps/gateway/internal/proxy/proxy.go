@@ -40,6 +40,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -94,19 +95,11 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, metrics: m, transport: newTransport(m)}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite:      p.rewrite,
-		Transport:    p.transport,
-		BufferPool:   newBuffers(),
-		ErrorHandler: p.failed,
-		ModifyResponse: func(res *http.Response) error {
-			// Ours are answered already.
-			res.Header.Del(RequestIDHeader)
-			res.Header.Del(ErrorHeader)
-			if p.cfg.HSTS > 0 && res.Request.Header.Get("X-Forwarded-Proto") == "https" {
-				res.Header.Del(hstsHeader)
-			}
-			return nil
-		},
+		Rewrite:        p.rewrite,
+		Transport:      p.transport,
+		BufferPool:     newBuffers(),
+		ErrorHandler:   p.failed,
+		ModifyResponse: p.answered,
 		// What it has to say by log it says by ErrorHandler, too.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
@@ -147,6 +140,9 @@ type exchange struct {
 	control *http.ResponseController
 	// in is the request's body.
 	in *requestBody
+	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
+	// It is set again with an instance's answer: an answer 1xx before it drops what was set.
+	header, cors http.Header
 
 	// Of the last attempt.
 	deployment string
@@ -225,6 +221,15 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 		return
 	}
 	x.policy = x.spec.Policy
+	if x.policy.CORS != nil {
+		x.header, x.cors = w.Header(), x.policy.CORS.Headers(r)
+		cors.Set(x.header, x.cors)
+		if cors.Preflight(r) {
+			// An instance may want a log-in, which browsers do not send with it.
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+	}
 	if r.ContentLength > x.policy.MaxBody {
 		// The connection cannot be used again unless the body is read: it is not.
 		w.Header().Set("Connection", "close")
@@ -263,6 +268,19 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	pr.Out.Header.Set(RequestIDHeader, x.id)
+}
+
+// answered takes out of an instance's answer what is ours to say.
+func (p *Proxy) answered(res *http.Response) error {
+	res.Header.Del(RequestIDHeader)
+	res.Header.Del(ErrorHeader)
+	if x := exchangeOf(res.Request.Context()); x.cors != nil {
+		cors.Replace(x.header, res.Header, x.cors)
+	}
+	if p.cfg.HSTS > 0 && res.Request.Header.Get("X-Forwarded-Proto") == "https" {
+		res.Header.Del(hstsHeader)
+	}
+	return nil
 }
 
 func (p *Proxy) trusts(remote string) bool {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -139,6 +140,28 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	}
 	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
 		out.MaxBody = *p.MaxBodyBytes
+	}
+	var err error
+	if p.Cors != nil {
+		out.CORS, err = corsOf(p.Cors)
+	}
+	return out, err
+}
+
+func corsOf(c *gatewayv1.Cors) (*cors.Policy, error) {
+	cfg := cors.Config{
+		Origins: c.AllowedOrigins, Methods: c.AllowedMethods, Headers: c.AllowedHeaders, Exposed: c.ExposedHeaders,
+		Credentials: c.Credentials,
+	}
+	if c.MaxAge != nil {
+		if err := c.MaxAge.CheckValid(); err != nil || c.MaxAge.AsDuration() < 0 {
+			return nil, fmt.Errorf("policy.cors.max_age %v is not a positive time", strings.TrimSpace(c.MaxAge.String()))
+		}
+		cfg.MaxAge = new(c.MaxAge.AsDuration())
+	}
+	out, err := cors.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("policy.%w", err)
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
@@ -89,6 +90,8 @@ type Policy struct {
 	Panic int
 	// Health is the policy of ejection.
 	Health health.Policy
+	// CORS is what the gateway answers browsers; nil: instances do.
+	CORS *cors.Policy
 }
 
 // DefaultPolicy is what a route gets that says nothing.
