@@ -231,7 +231,7 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	out := &gatewayv1.AppRoutes{AppId: a.told.AppId, Epoch: epoch, Generation: generation}
 	routed := map[string]bool{}
 	if routes(a.routes) {
-		out.Hosts = a.routes.Hosts
+		out.Hosts, out.Policy = a.routes.Hosts, policyOf(a.routes.Policy)
 		for _, target := range a.routes.Targets {
 			routed[target.DeploymentId] = true
 			out.Targets = append(out.Targets, t.target(target.DeploymentId, cmp.Or(target.WorkloadKey, target.DeploymentId), target.Weight))

@@ -1,0 +1,40 @@
+package gateways
+
+import (
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// balancing by the word of the user API. What a later release may add is the gateway's
+// default.
+var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
+	windlassv1.RoutingPolicy_BALANCING_ROUND_ROBIN:    gatewayv1.Balancing_BALANCING_ROUND_ROBIN,
+	windlassv1.RoutingPolicy_BALANCING_LEAST_REQUESTS: gatewayv1.Balancing_BALANCING_LEAST_REQUESTS,
+	windlassv1.RoutingPolicy_BALANCING_POWER_OF_TWO:   gatewayv1.Balancing_BALANCING_POWER_OF_TWO,
+	windlassv1.RoutingPolicy_BALANCING_AFFINITY:       gatewayv1.Balancing_BALANCING_AFFINITY,
+}
+
+// policyOf is what gateways are told of a route's policy: the same, in their words.
+func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
+	if p == nil {
+		return nil
+	}
+	out := &gatewayv1.RoutePolicy{
+		Balancing:       balancing[p.Balancing],
+		ResponseTimeout: p.ResponseTimeout, IdleTimeout: p.IdleTimeout, RequestTimeout: p.RequestTimeout,
+		QueueSize: p.QueueSize, QueueWait: p.QueueWait, Retries: p.Retries, MaxInFlight: p.MaxInFlight, MaxBodyBytes: p.MaxBodyBytes,
+	}
+	switch a := p.Affinity; {
+	case a.GetHeader() != "":
+		out.Affinity = &gatewayv1.RoutePolicy_AffinityHeader{AffinityHeader: a.GetHeader()}
+	case a.GetCookie() != "":
+		out.Affinity = &gatewayv1.RoutePolicy_AffinityCookie{AffinityCookie: a.GetCookie()}
+	}
+	if c := p.Cors; c != nil {
+		out.Cors = &gatewayv1.Cors{
+			AllowedOrigins: c.AllowedOrigins, AllowedMethods: c.AllowedMethods, AllowedHeaders: c.AllowedHeaders,
+			ExposedHeaders: c.ExposedHeaders, Credentials: c.Credentials, MaxAge: c.MaxAge,
+		}
+	}
+	return out
+}

@@ -1,0 +1,97 @@
+package gateways
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// policy has every field set; of affinity, the header.
+func policy() *windlassv1.RoutingPolicy {
+	return &windlassv1.RoutingPolicy{
+		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},
+		ResponseTimeout: durationpb.New(time.Second), IdleTimeout: durationpb.New(2 * time.Second), RequestTimeout: durationpb.New(3 * time.Second),
+		QueueSize: new(int32(4)), QueueWait: durationpb.New(5 * time.Second), Retries: new(int32(6)), MaxInFlight: new(int32(7)), MaxBodyBytes: new(int64(8)),
+		Cors: &windlassv1.Cors{
+			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
+			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
+		},
+	}
+}
+
+func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
+	from := policy()
+	for _, m := range []proto.Message{from, from.Cors} {
+		for f := range fields(m) {
+			require.True(t, m.ProtoReflect().Has(f), "%s: set it above", f.FullName())
+		}
+	}
+	got := policyOf(from)
+	for _, m := range []proto.Message{got, got.Cors} {
+		for f := range fields(m) {
+			require.True(t, m.ProtoReflect().Has(f) || f.Name() == "affinity_cookie", "%s does not get through", f.FullName())
+		}
+	}
+	want := &gatewayv1.RoutePolicy{
+		Balancing: gatewayv1.Balancing_BALANCING_AFFINITY, Affinity: &gatewayv1.RoutePolicy_AffinityHeader{AffinityHeader: "X-Session"},
+		ResponseTimeout: durationpb.New(time.Second), IdleTimeout: durationpb.New(2 * time.Second), RequestTimeout: durationpb.New(3 * time.Second),
+		QueueSize: new(int32(4)), QueueWait: durationpb.New(5 * time.Second), Retries: new(int32(6)), MaxInFlight: new(int32(7)), MaxBodyBytes: new(int64(8)),
+		Cors: &gatewayv1.Cors{
+			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
+			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
+		},
+	}
+	require.True(t, proto.Equal(want, got), "%v", got)
+
+	from.Affinity = &windlassv1.Affinity{Cookie: "session"}
+	require.Equal(t, "session", policyOf(from).GetAffinityCookie())
+	values := windlassv1.RoutingPolicy_Balancing(0).Descriptor().Values()
+	for i := range values.Len() {
+		v := windlassv1.RoutingPolicy_Balancing(values.Get(i).Number())
+		require.Equal(t, v.String(), balancing[v].String())
+	}
+	require.Nil(t, policyOf(nil))
+}
+
+func fields(m proto.Message) func(func(protoreflect.FieldDescriptor) bool) {
+	all := m.ProtoReflect().Descriptor().Fields()
+	return func(yield func(protoreflect.FieldDescriptor) bool) {
+		for i := range all.Len() {
+			if !yield(all.Get(i)) {
+				return
+			}
+		}
+	}
+}
+
+func TestAPolicyIsServedWithTheGenerationThatBroughtIt(t *testing.T) {
+	tab := newTable(func(string) *agentv1.DeploymentState { return nil })
+	route := func(p *windlassv1.RoutingPolicy) *agentv1.Routes {
+		return &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}, Policy: p}
+	}
+	require.NotEmpty(t, tab.route(route(nil), 1, 1))
+	require.Nil(t, tab.apps["app_1"].told.Policy)
+	first := tab.apps["app_1"].told.Change
+
+	require.Equal(t, []string{"app_1"}, tab.route(route(policy()), 1, 2))
+	told := tab.apps["app_1"].told
+	require.Equal(t, int64(2), told.Generation)
+	require.Greater(t, told.Change, first)
+	require.Equal(t, "X-Session", told.Policy.GetAffinityHeader())
+	require.Equal(t, told.Change, tab.apps["app_1"].routed, "what gateways must serve for generation 2 to be acknowledged has the policy")
+
+	require.Empty(t, tab.route(route(nil), 1, 1), "an older generation takes no policy away")
+	require.NotEmpty(t, tab.route(route(nil), 1, 3))
+	require.Nil(t, tab.apps["app_1"].told.Policy)
+
+	require.NotEmpty(t, tab.route(&agentv1.Routes{AppId: "app_1", Policy: policy()}, 1, 4), "a route without hosts is none")
+	require.Nil(t, tab.apps["app_1"].told.Policy)
+}
