@@ -73,7 +73,7 @@ func isSize(path string) bool { return path == "replicas" || strings.HasSuffix(p
 // out, but for the values that they take with anything else of the part.
 var withoutDefault = []string{
 	"args[", "command[", "secrets[", "regions[", "overrides[", "resources.gpu.", "resources.shmMib", "resources.ephemeralStorageMib",
-	"drainDelay", "modelCache.", "kubernetes.",
+	"drainDelay", "modelCache.", "kubernetes.", "routing.",
 }
 
 // goes tells whether leaving the field out of the file takes it away.

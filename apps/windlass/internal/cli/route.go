@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -33,13 +36,18 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 		}),
 	}
 	show := &cobra.Command{
-		Use: "show APP", Short: "Show the hosts of an app region by region", Args: cobra.ExactArgs(1),
+		Use: "show APP", Short: "Show the hosts of an app region by region, and how its requests are routed", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			all, err := a.routes(ctx, args)
 			if err != nil {
 				return err
 			}
-			return showList(a, all, func(w *tabwriter.Writer) { routeRegions(w, all) })
+			var failed error
+			err = showList(a, all, func(w *tabwriter.Writer) {
+				routeRegions(w, all)
+				failed = routePolicies(w, all)
+			})
+			return errors.Join(err, failed)
 		}),
 	}
 	return group(c, list, show)
@@ -77,6 +85,57 @@ func routeRegions(w *tabwriter.Writer, all []*windlassv1.Route) {
 			row(w, r.Host, in.Region, dash(sharesText(in.Targets)), generation, served, word(in.State, "ROUTE_STATE_"), firstLine(in.Message))
 		}
 	}
+}
+
+// routePolicies are how requests for the stable hosts are routed, by region, as told with the
+// generation above; a line of fields that are no defaults.
+func routePolicies(w *tabwriter.Writer, all []*windlassv1.Route) error {
+	type said struct {
+		text    string
+		regions []string
+	}
+	for _, r := range all {
+		if r.Kind != windlassv1.Route_KIND_STABLE {
+			continue
+		}
+		var policies []said
+		for _, in := range r.Regions {
+			text, err := routingText(in.GetPolicy())
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(policies, func(s said) bool { return s.text == text })
+			if i < 0 {
+				i, policies = len(policies), append(policies, said{text: text})
+			}
+			policies[i].regions = append(policies[i].regions, in.Region)
+		}
+		for i, s := range policies {
+			if i == 0 {
+				row(w)
+				row(w, "ROUTING", "REGIONS")
+			}
+			row(w, s.text, strings.Join(s.regions, ", "))
+		}
+	}
+	return nil
+}
+
+// routingText has the fields by name, as they are in a file.
+func routingText(p *windlassv1.RoutingPolicy) (string, error) {
+	leaves, err := flatten(&windlassv1.DeploymentSpec{Routing: p})
+	if err != nil {
+		return "", err
+	}
+	parts := make([]string, 0, len(leaves))
+	for _, path := range slices.Sorted(maps.Keys(leaves)) {
+		value := leaves[path]
+		if path == "routing.balancing" {
+			value = word(p.GetBalancing(), "BALANCING_")
+		}
+		parts = append(parts, strings.TrimPrefix(path, "routing.")+"="+value)
+	}
+	return cmp.Or(strings.Join(parts, " "), "defaults"), nil
 }
 
 func sharesText(shares []*windlassv1.RouteShare) string {
