@@ -29,7 +29,8 @@ type Succession struct {
 //	... and handed over  that one         nobody                 open
 //
 // One that was deleted for good counts when it came with the item or after it. What a
-// snapshot has is not open: who was handed a workload and is absent is gone for good.
+// snapshot has is not open, as long as nothing of the workload came after it: who was
+// handed a workload and is absent is gone for good.
 //
 // ok is false when the item is not the newest of its key any more.
 func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
@@ -56,7 +57,7 @@ func (in *Inbox) succession(k Key) Succession {
 		}
 	}
 	switch {
-	case in.whole > 0 && in.since[k] <= in.whole && !in.later(s.Wanting):
+	case in.whole > 0 && in.since[k] <= in.whole && !in.later(workloadOf(item)):
 	case !IsDelete(item):
 		s.Open = len(s.Wanting) > 0
 	case item.GetDeployment().HandedOver:
@@ -65,9 +66,10 @@ func (in *Inbox) succession(k Key) Succession {
 	return s
 }
 
-// later tells whether one of the items came after the newest whole snapshot.
-func (in *Inbox) later(items []*agentv1.Item) bool {
-	return slices.ContainsFunc(items, func(item *agentv1.Item) bool { return in.since[keyOf(item)] > in.whole })
+// later tells whether an item that names the workload came after the newest whole snapshot:
+// an heir, or the tombstone of one, which was handed over in its turn.
+func (in *Inbox) later(workload string) bool {
+	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }
 
 // Ask has the next stream bring a whole snapshot, for as long as who goes on with the

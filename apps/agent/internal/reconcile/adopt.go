@@ -48,6 +48,8 @@ const superseded = "a newer state of it has come"
 
 // contested tells why the assignment must not be applied now.
 func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
+	r.await(k, item)
+	defer func() { r.waited(k, item, why) }()
 	s, ok := r.cfg.Inbox.Succession(item)
 	if !ok {
 		r.queue.add(k)
@@ -55,7 +57,6 @@ func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 	}
 	for _, rival := range s.Wanting {
 		if s.Open || rival.Key > k.Name {
-			r.await(k, item)
 			return fmt.Sprintf("%s is to have the same instances: what runs is left as it is until one of the two is not wanted", rival.Key)
 		}
 	}
@@ -65,6 +66,8 @@ func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 // adopting tells why the removal has to wait. A deployment that cannot be taken holds it
 // up for as long as it is wanted: what runs serves, and stopping it would leave nothing.
 func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
+	r.await(k, item)
+	defer func() { r.waited(k, item, why) }()
 	workload := item.GetDeployment().GetWorkloadKey()
 	s, ok := r.cfg.Inbox.Succession(item)
 	if !ok {
@@ -89,15 +92,13 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 	if why == "" && s.Open {
 		why = "its instances stay until it is known who goes on with them"
 	}
-	if why != "" {
-		r.await(k, item)
-	}
 	return why
 }
 
-// await has the key looked at again when something of its workload changed.
+// await has the key looked at again when something of its workload changed. It comes
+// before the look at what it may have to wait for: what changes between the two would be
+// waited for in vain.
 func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
-	r.cfg.Inbox.Ask(k)
 	workload := item.GetDeployment().GetWorkloadKey()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,6 +106,21 @@ func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 		r.waiting[workload] = map[inbox.Key]bool{}
 	}
 	r.waiting[workload][k] = true
+}
+
+// waited ends await when there is nothing to wait for.
+func (r *Reconciler) waited(k inbox.Key, item *agentv1.Item, why string) {
+	if why != "" {
+		r.cfg.Inbox.Ask(k)
+		return
+	}
+	workload := item.GetDeployment().GetWorkloadKey()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting[workload], k)
+	if len(r.waiting[workload]) == 0 {
+		delete(r.waiting, workload)
+	}
 }
 
 // nothing tells whether the runtime has nothing of the deployment. Called with mu held.
