@@ -59,6 +59,9 @@ func newMetrics(model string, cacheTokens int, queue *admission) *metrics {
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
 	}
+	for _, code := range []string{"200", "400", "429", "499", "500", "503"} {
+		m.responses.WithLabelValues(code)
+	}
 	prometheus.WrapRegistererWith(prometheus.Labels{"model_name": model}, m.registry).MustRegister(
 		m.timeToFirstToken, m.endToEnd, m.queueTime, m.promptTokens, m.generationTokens, m.success, m.responses,
 		gauge("vllm:num_requests_running", "Requests that hold a slot.", func() float64 {
