@@ -23,6 +23,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/source"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -42,9 +43,14 @@ type Config struct {
 	// beside them.
 	Listen    []string
 	Listeners []net.Listener
-	// TLSListen is served with the certificate of the two PEM files; empty: no TLS.
+	// TLSListen is served with the certificate of the two PEM files where that is for the
+	// host, and otherwise with one by ACME, of which one at least is there; empty: no TLS.
 	TLSListen       string
 	TLSCert, TLSKey string
+	ACME            *ACME
+	// RedirectPort is the one that clients find TLSListen at. Who asks for a host of an app
+	// without TLS is sent there; 0: is served.
+	RedirectPort int
 	// HTTP3 is served on TLSListen's port, of UDP, with its certificate, and told to those
 	// who come by TLS.
 	HTTP3 bool
@@ -74,6 +80,16 @@ type Config struct {
 	Rand   func() float64
 }
 
+// ACME says where certificates are ordered, by whom, and where they are kept.
+type ACME struct {
+	// Directory is the URL of the ACME server's; its terms of service are agreed to.
+	Directory, Email string
+	// Roots is a PEM file with who the server's own certificate is of; empty: the host's.
+	Roots string
+	// Folder that gateways of a region may share.
+	Folder string
+}
+
 // Gateway takes requests. Make it with New, run it once.
 type Gateway struct {
 	cfg    Config
@@ -85,7 +101,8 @@ type Gateway struct {
 	health           service.Health
 	leaving          atomic.Bool
 	agent            *http.Client
-	http3            *http3Server // nil: none
+	http3            *http3Server       // nil: none
+	acme             *certificates.ACME // nil: none
 }
 
 // New binds the addresses and reads the last known table: from here on connections queue.
@@ -182,15 +199,15 @@ func (g *Gateway) bind(ctx context.Context) error {
 	if g.cfg.TLSListen == "" {
 		return nil
 	}
-	files := &certificate{cert: g.cfg.TLSCert, key: g.cfg.TLSKey, log: g.cfg.Log}
-	if _, err := files.get(nil); err != nil {
+	choose, err := g.certificates()
+	if err != nil {
 		return err
 	}
 	l, err := bind(ctx, "HTTPS", g.cfg.TLSListen)
 	if err != nil {
 		return err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: files.get, NextProtos: []string{"h2", "http/1.1"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: choose.Get, NextProtos: []string{"h2", "http/1.1", certificates.NextProto}}
 	g.bound = append(g.bound, l)
 	g.listeners = append(g.listeners, tls.NewListener(l, config))
 	if g.cfg.HTTP3 {
@@ -255,6 +272,9 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 		{Name: "save", Run: g.source.Save},
 		{Name: "sweep", Run: g.proxy.Sweep},
 	}, beside...)
+	if g.acme != nil {
+		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(inner, g.cfg.Log, 5*time.Second, parts...) }()
 	serving, end := context.WithCancelCause(ctx)

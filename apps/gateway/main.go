@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,6 +29,8 @@ type flags struct {
 	TLSListen      string        `help:"host:port to serve HTTPS on; empty: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
 	TLSCert        string        `help:"PEM file of the certificate and its chain; read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
 	TLSKey         string        `help:"PEM file of the certificate's key." type:"path" env:"WINDLASS_GATEWAY_TLS_KEY"`
+	ACME           acmeFlags     `embed:"" prefix:"acme-"`
+	HTTPSRedirect  int           `name:"https-redirect" help:"Port, such as 443, that clients find --tls-listen at: who asks for an app's host without TLS is sent there with 308. 0: is served." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
 	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen." env:"WINDLASS_GATEWAY_HTTP3"`
 	HSTS           time.Duration `name:"hsts" help:"How long browsers are to use HTTPS only for hosts that they asked by HTTPS; 0: they are told nothing." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
 	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
@@ -43,6 +46,48 @@ type flags struct {
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	Version        kong.VersionFlag
+}
+
+// acmeFlags are about certificates for hosts that --tls-cert is not for.
+type acmeFlags struct {
+	Directory string `help:"URL of an ACME server's directory, such as https://acme-v02.api.letsencrypt.org/directory, that certificates of hosts are ordered from that --tls-cert is not for; empty: none is. It has to reach this gateway at the host's port 80 or 443." env:"WINDLASS_GATEWAY_ACME_DIRECTORY"`
+	Agree     bool   `help:"You agree to its terms of service." env:"WINDLASS_GATEWAY_ACME_AGREE"`
+	Email     string `help:"Where it may write to about certificates that end." env:"WINDLASS_GATEWAY_ACME_EMAIL"`
+	Roots     string `help:"PEM file of the CAs of an ACME server of your own." type:"path" env:"WINDLASS_GATEWAY_ACME_ROOTS"`
+	Folder    string `help:"Folder for the account, certificates and their keys, which gateways of a region may share; default: certificates in --data-dir." type:"path" env:"WINDLASS_GATEWAY_ACME_FOLDER"`
+}
+
+func (f flags) acme() *ACME {
+	if f.ACME.Directory == "" {
+		return nil
+	}
+	folder := f.ACME.Folder
+	if folder == "" {
+		folder = filepath.Join(f.DataDir, "certificates")
+	}
+	return &ACME{Directory: f.ACME.Directory, Email: f.ACME.Email, Roots: f.ACME.Roots, Folder: folder}
+}
+
+// checkACME names the flag that cannot be.
+func (f flags) checkACME() error {
+	if f.ACME.Directory == "" {
+		if f.ACME != (acmeFlags{}) {
+			return errors.New("--acme-agree, --acme-email, --acme-roots and --acme-folder need --acme-directory")
+		}
+		return nil
+	}
+	u, err := url.Parse(f.ACME.Directory)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Host == "":
+		return fmt.Errorf("--acme-directory=%q: use an https URL such as https://acme-v02.api.letsencrypt.org/directory", f.ACME.Directory)
+	case f.TLSListen == "":
+		return errors.New("--acme-directory needs --tls-listen")
+	case !f.ACME.Agree:
+		return errors.New("--acme-directory needs --acme-agree: read the terms of service that the directory names, and agree to them")
+	case f.ACME.Folder == "" && f.DataDir == "":
+		return errors.New("--acme-directory needs --acme-folder or --data-dir: without the certificates that it has, each restart would order them anew")
+	}
+	return nil
 }
 
 // Main runs the gateway with the command line's arguments until ctx ends.
@@ -69,6 +114,7 @@ func run(ctx context.Context, f flags) (err error) {
 	registry := telemetry.NewRegistry()
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
+		ACME: f.acme(), RedirectPort: f.HTTPSRedirect,
 		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
 	}
@@ -109,12 +155,18 @@ func run(ctx context.Context, f flags) (err error) {
 // check names the flag that cannot be.
 func (f flags) check() error {
 	switch {
-	case f.TLSListen != "" && (f.TLSCert == "" || f.TLSKey == ""):
-		return errors.New("--tls-listen needs --tls-cert and --tls-key")
+	case (f.TLSCert == "") != (f.TLSKey == ""):
+		return errors.New("--tls-cert and --tls-key go together")
+	case f.TLSListen != "" && f.TLSCert == "" && f.ACME.Directory == "":
+		return errors.New("--tls-listen needs --tls-cert and --tls-key, or --acme-directory")
 	case f.TLSListen == "" && (f.TLSCert != "" || f.TLSKey != ""):
 		return errors.New("--tls-cert and --tls-key need --tls-listen")
 	case f.TLSListen == "" && f.HTTP3:
 		return errors.New("--http3 needs --tls-listen")
+	case f.HTTPSRedirect < 0 || f.HTTPSRedirect > 65535:
+		return fmt.Errorf("--https-redirect=%d: use a port, such as 443, or 0", f.HTTPSRedirect)
+	case f.HTTPSRedirect != 0 && f.TLSListen == "":
+		return errors.New("--https-redirect needs --tls-listen")
 	case f.HSTS < 0:
 		return fmt.Errorf("--hsts=%v: use 0 or a positive time such as 8760h", f.HSTS)
 	case f.MaxHeaderBytes < 4096 || f.MaxHeaderBytes > 1<<20:
@@ -126,7 +178,7 @@ func (f flags) check() error {
 	case f.DrainTimeout <= 0:
 		return fmt.Errorf("--drain-timeout=%v: use a positive time such as 5m", f.DrainTimeout)
 	default:
-		return nil
+		return f.checkACME()
 	}
 }
 

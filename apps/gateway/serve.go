@@ -2,13 +2,11 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +30,6 @@ const (
 	lameDuck = 2 * time.Second
 	// drainStep is how late the end of the last request or connection is seen.
 	drainStep = 10 * time.Millisecond
-	// certificateCheck is how often the certificate's files are looked at.
-	certificateCheck = 10 * time.Second
 )
 
 // newServer returns a server for HTTP/1.1 and HTTP/2, the latter without TLS, too. It
@@ -73,7 +69,7 @@ func bind(ctx context.Context, what, address string) (net.Listener, error) {
 // successor, if there is one; then no listener; then connections without a request; then
 // those whose request ended; at the deadline the rest.
 func (g *Gateway) serve(ctx context.Context) error {
-	server := newServer(g.proxy, g.cfg.MaxHeaderBytes, g.cfg.SlowClient, g.cfg.Log)
+	server := newServer(g.handler(), g.cfg.MaxHeaderBytes, g.cfg.SlowClient, g.cfg.Log)
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
@@ -155,48 +151,4 @@ func (g *Gateway) serve(ctx context.Context) error {
 	err = server.Close()
 	g.cfg.Log.WarnContext(ctx, "requests were cut at the deadline", "requests", left, "after", g.cfg.DrainTimeout, "error", err)
 	return nil
-}
-
-// certificate is read from files, and again when they change, so that who renews it need
-// not tell us. A pair that cannot be read leaves the one before.
-type certificate struct {
-	cert, key string
-	log       *slog.Logger
-	mu        sync.Mutex
-	checked   time.Time
-	stamp     [2]time.Time
-	current   *tls.Certificate
-}
-
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if c.current != nil && now.Sub(c.checked) < certificateCheck {
-		return c.current, nil
-	}
-	c.checked = now
-	stamp := [2]time.Time{modified(c.cert), modified(c.key)}
-	if c.current != nil && stamp == c.stamp {
-		return c.current, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
-	if err != nil {
-		err = fmt.Errorf("certificate %s with key %s: %w", c.cert, c.key, err)
-		if c.current == nil {
-			return nil, err
-		}
-		c.log.Error("certificate cannot be read; the one before is used", "error", err)
-		return c.current, nil
-	}
-	c.current, c.stamp = &pair, stamp
-	return c.current, nil
-}
-
-func modified(path string) time.Time {
-	info, err := os.Stat(path)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
 }

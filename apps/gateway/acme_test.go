@@ -1,0 +1,261 @@
+package gateway_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"log" //nolint:depguard // Pebble takes one
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/letsencrypt/pebble/v2/ca"
+	"github.com/letsencrypt/pebble/v2/db"
+	"github.com/letsencrypt/pebble/v2/va"
+	"github.com/letsencrypt/pebble/v2/wfe"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+)
+
+// acmeServer is a Pebble, the ACME server that Let's Encrypt tests with, to which every
+// name leads here.
+type acmeServer struct {
+	*httptest.Server
+
+	roots   *x509.CertPool // of what it issues
+	file    string         // with the CA of its own certificate
+	orders  atomic.Int64
+	handler atomic.Pointer[http.Handler]
+}
+
+// startACME has a directory; challenges are answered once validate was called.
+func startACME(t *testing.T) *acmeServer {
+	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
+	t.Setenv("PEBBLE_AUTHZREUSE", "0")
+	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0") // or orders would be counted twice
+	s := &acmeServer{}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "order-plz") {
+			s.orders.Add(1)
+		}
+		if h := s.handler.Load(); h != nil {
+			(*h).ServeHTTP(w, r)
+		} else {
+			http.Error(w, "not yet", http.StatusServiceUnavailable)
+		}
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	s.file = filepath.Join(t.TempDir(), "roots.pem")
+	require.NoError(t, os.WriteFile(s.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
+	return s
+}
+
+// validate by asking at these ports, and give certificates for so long.
+func (s *acmeServer) validate(t *testing.T, plain, secure int, valid time.Duration) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	names := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		if len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeA {
+			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(127, 0, 0, 1)}}
+		}
+		_ = w.WriteMsg(m)
+	})}
+	go func() { _ = names.ActivateAndServe() }()
+	t.Cleanup(func() { _ = names.Shutdown() })
+
+	quiet := log.New(io.Discard, "", 0)
+	store := db.NewMemoryStore()
+	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(valid / time.Second)}})
+	front := wfe.New(quiet, store, va.New(quiet, plain, secure, false, l.Addr().String(), store), issuer, []string{"ca.test"}, false, false, 1, 1)
+	handler := front.Handler()
+	s.handler.Store(&handler)
+	s.roots = x509.NewCertPool()
+	s.roots.AppendCertsFromPEM(issuer.GetRootCert(0).PEM())
+}
+
+func (s *acmeServer) config(dir string) *gateway.ACME {
+	return &gateway.ACME{Directory: s.URL + "/dir", Roots: s.file, Email: "ops@example.test", Folder: filepath.Join(dir, "certificates")}
+}
+
+func port(a net.Addr) int { return a.(*net.TCPAddr).Port }
+
+// handshake returns the certificate that the gateway has for the host, if it is one of the roots'.
+func handshake(r *running, host string, roots *x509.CertPool) (*x509.Certificate, error) {
+	d := &net.Dialer{Timeout: patience}
+	c, err := tls.DialWithDialer(d, "tcp", r.gateway.Addresses()[1].String(), &tls.Config{RootCAs: roots, ServerName: host})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0], nil
+}
+
+func (s *acmeServer) until(t *testing.T, r *running, host string, holds func(*x509.Certificate) bool) *x509.Certificate {
+	t.Helper()
+	var last error
+	for end := time.Now().Add(2 * patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		cert, err := handshake(r, host, s.roots)
+		if last = err; err == nil && holds(cert) {
+			return cert
+		}
+	}
+	t.Fatalf("no such certificate for %s in time: %v", host, last)
+	return nil
+}
+
+func whichever(*x509.Certificate) bool { return true }
+
+func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := port(dead.Addr())
+	require.NoError(t, dead.Close())
+	for _, way := range []string{"http-01", "tls-alpn-01"} {
+		t.Run(way, func(t *testing.T) {
+			server := startACME(t)
+			var cfg gateway.Config
+			r := start(t, func(c *gateway.Config) {
+				c.TLSListen, c.ACME, c.RedirectPort = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)), 443
+				cfg = *c
+			})
+			plain, secure := port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1])
+			if way == "http-01" {
+				secure = nobody
+			} else {
+				plain = nobody
+			}
+			server.validate(t, plain, secure, time.Hour)
+			app := echo(instance(t, named("one")))
+			app.Hosts = []string{"chat.example.test", "local", "app.localhost"}
+			r.put(t, app)
+			cert := server.until(t, r.running, "chat.example.test", whichever)
+			require.Equal(t, []string{"chat.example.test"}, cert.DNSNames)
+
+			ordered := server.orders.Load()
+			for _, host := range []string{"other.example.test", "local", "app.localhost", ""} {
+				_, err := handshake(r.running, host, server.roots)
+				require.Error(t, err, host)
+			}
+			require.Equal(t, ordered, server.orders.Load(), "nobody can have us order what we do not route")
+
+			// Over the certificate, and from where there is none to it.
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: server.roots, ServerName: "chat.example.test"}}
+			defer transport.CloseIdleConnections()
+			https := &http.Client{Transport: transport, Timeout: patience}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.gateway.Addresses()[1].String(), http.NoBody)
+			require.NoError(t, err)
+			req.Host = "chat.example.test"
+			res, err := https.Do(req)
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, "one", string(body))
+			r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+			for host, location := range map[string]string{"chat.example.test": "https://chat.example.test/a?b=c", "unknown.test": ""} {
+				req := r.request(t, http.MethodPost, "/a?b=c", "{}")
+				req.Host = host
+				res, _ := r.do(t, req)
+				require.Equal(t, location, res.Header.Get("Location"), host)
+				if location != "" {
+					require.Equal(t, http.StatusPermanentRedirect, res.StatusCode)
+				}
+			}
+
+			// It is there after a restart, without an order, and without the ACME server.
+			r.stop()
+			r.wait(t)
+			server.Close()
+			again := startGateway(t, r.dir, "127.0.0.1:0", func(c *gateway.Config) {
+				c.TLSListen, c.ACME = cfg.TLSListen, cfg.ACME
+			})
+			require.Equal(t, cert.SerialNumber, server.until(t, again, "chat.example.test", whichever).SerialNumber)
+			require.Equal(t, ordered, server.orders.Load())
+		})
+	}
+}
+
+func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
+	server := startACME(t)
+	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
+	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), 20*time.Second)
+	app := echo(instance(t, named("one")))
+	app.Hosts = []string{"chat.example.test"}
+	r.put(t, app)
+	first := server.until(t, r.running, "chat.example.test", whichever)
+	second := server.until(t, r.running, "chat.example.test", func(c *x509.Certificate) bool { return c.SerialNumber.Cmp(first.SerialNumber) != 0 })
+	require.True(t, second.NotAfter.After(first.NotAfter))
+}
+
+func TestAnOwnCertificateGoesBeforeACMEs(t *testing.T) {
+	server := startACME(t)
+	dir := t.TempDir()
+	own := certify(t, dir)
+	r := start(t, func(c *gateway.Config) {
+		c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		c.ACME = server.config(filepath.Dir(c.StateFile))
+	})
+	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), time.Hour)
+	app := echo(instance(t, named("one")))
+	app.Hosts = []string{"chat.example.test", "echo.local"}
+	r.put(t, app)
+	server.until(t, r.running, "chat.example.test", whichever)
+	_, err := handshake(r.running, "echo.local", own)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, server.orders.Load(), "none for what there is one for")
+}
+
+func TestAnOrderThatFailedIsNotInsistedOn(t *testing.T) {
+	server := startACME(t)
+	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
+	server.Close()
+	app := echo(instance(t, named("one")))
+	app.Hosts = []string{"chat.example.test"}
+	r.put(t, app)
+	failed := func() float64 {
+		n := 0.0
+		families, err := r.registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "windlass_gateway_certificate_failures_total" {
+				for _, m := range f.Metric {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(2 * patience); failed() == 0; time.Sleep(50 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "nothing was tried, or it has not failed")
+		_, _ = handshake(r.running, "chat.example.test", x509.NewCertPool())
+	}
+	for range 20 {
+		_, err := handshake(r.running, "chat.example.test", x509.NewCertPool())
+		require.Error(t, err)
+	}
+	require.InDelta(t, 1, failed(), 0, "the next one is a minute away at least")
+	want := bytes.NewBufferString("# HELP windlass_gateway_certificate_expires_seconds Unix time at which the first of the certificates by ACME ends that are in use; 0: there are none.\n" +
+		"# TYPE windlass_gateway_certificate_expires_seconds gauge\nwindlass_gateway_certificate_expires_seconds 0\n")
+	require.NoError(t, testutil.GatherAndCompare(r.registry, want, "windlass_gateway_certificate_expires_seconds"))
+	_, body := r.do(t, func() *http.Request {
+		req := r.request(t, http.MethodGet, "/", "")
+		req.Host = "chat.example.test"
+		return req
+	}())
+	require.Equal(t, "one", body, "what needs no certificate is served")
+}

@@ -1,0 +1,250 @@
+package certificates
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// look is how often hosts are looked through for those without a certificate.
+	look = 15 * time.Second
+	// callTimeout bounds one call to the ACME server; autocert bounds a whole order.
+	callTimeout = 30 * time.Second
+)
+
+// retry spaces out orders for one host.
+var retry = backoff.Policy{Min: time.Minute, Max: 6 * time.Hour}
+
+// Config of ACME.
+type Config struct {
+	// Directory is the URL of the ACME server's, whose terms of service are agreed to.
+	Directory string
+	// Email that the CA may write to; empty: it has none.
+	Email string
+	// Roots is a PEM file with the CAs that the server's own certificate is of; empty: the
+	// host's.
+	Roots string
+	// Folder keeps the account, certificates, their keys, and answers to challenges.
+	Folder string
+	// Routed tells whether the host is anybody's, and Hosts are those to order for before
+	// anybody asks.
+	Routed     func(host string) bool
+	Hosts      func() []string
+	UserAgent  string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Rand       func() float64
+}
+
+// ACME orders certificates and renews them. It is safe for concurrent use.
+type ACME struct {
+	cfg     Config
+	manager *autocert.Manager
+	orders  *prometheus.CounterVec
+
+	mu      sync.Mutex
+	failing map[string]failure
+	expiry  map[string]time.Time
+}
+
+// failure of the last order for a host.
+type failure struct {
+	times int
+	until time.Time
+	err   error
+}
+
+// NewACME makes the folder. It does not ask whether the server is there: it may come later.
+func NewACME(cfg Config) (*ACME, error) {
+	client := &acme.Client{DirectoryURL: cfg.Directory, UserAgent: cfg.UserAgent, HTTPClient: &http.Client{Timeout: callTimeout}}
+	if cfg.Roots != "" {
+		pem, err := os.ReadFile(cfg.Roots)
+		if err != nil {
+			return nil, fmt.Errorf("roots of the ACME server: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("roots of the ACME server: %s has no certificate in PEM", cfg.Roots)
+		}
+		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		client.HTTPClient.Transport = transport
+	}
+	if err := os.MkdirAll(cfg.Folder, 0o700); err != nil {
+		return nil, fmt.Errorf("folder for certificates: %w", err)
+	}
+	a := &ACME{
+		cfg: cfg, failing: map[string]failure{}, expiry: map[string]time.Time{},
+		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\".",
+		}, []string{"problem"}),
+	}
+	soonest := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_gateway_certificate_expires_seconds", Help: "Unix time at which the first of the certificates by ACME ends that are in use; 0: there are none.",
+	}, a.soonest)
+	for _, c := range []prometheus.Collector{a.orders, soonest} {
+		if err := cfg.Registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("certificates: %w", err)
+		}
+	}
+	a.manager = &autocert.Manager{
+		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(cfg.Folder), HostPolicy: func(_ context.Context, host string) error { return a.known(host) }, Client: client, Email: cfg.Email,
+	}
+	return a, nil
+}
+
+// Handler answers challenges, and leaves all else to next. It is for listeners without TLS.
+func (a *ACME) Handler(next http.Handler) http.Handler { return a.manager.HTTPHandler(next) }
+
+// NextProto is what challenges come with, for tls.Config.NextProtos.
+const NextProto = acme.ALPNProto
+
+func isChallenge(hello *tls.ClientHelloInfo) bool {
+	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == NextProto
+}
+
+// orderable tells whether a CA that everybody trusts could know the host.
+func orderable(host string) bool {
+	return strings.Contains(host, ".") && !strings.HasSuffix(host, ".localhost") && net.ParseIP(host) == nil
+}
+
+// known is asked before an order, and before a challenge is answered: then with the port
+// that it came to, where that is not 80.
+func (a *ACME) known(host string) error {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if !orderable(host) || !a.cfg.Routed(host) {
+		return errUnknown
+	}
+	return nil
+}
+
+var errUnknown = errors.New("it is no host of this region")
+
+// waits tells why there is no order for the host now; nil: one may be made.
+func (a *ACME) waits(host string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f := a.failing[host]; time.Now().Before(f.until) {
+		return fmt.Errorf("its last order failed, and the next one is not due: %w", f.err)
+	}
+	return nil
+}
+
+// Get returns the host's certificate. It may take as long as an order does, up to 5 min.
+func (a *ACME) Get(host string) (*tls.Certificate, error) {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if err := a.known(host); err != nil {
+		return nil, err
+	}
+	if err := a.waits(host); err != nil {
+		return nil, err
+	}
+	// Whoever speaks TLS 1.2 takes ECDSA; by what a client says of itself, those that speak
+	// 1.3 alone would get an order for RSA.
+	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
+		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		delete(a.failing, host)
+		if got.Leaf != nil {
+			a.expiry[host] = got.Leaf.NotAfter
+		}
+		return got, nil
+	}
+	f := a.failing[host]
+	if time.Now().Before(f.until) {
+		return nil, err // another handshake's failure is this one's
+	}
+	wait := retry.Delay(f.times, a.cfg.Rand)
+	a.failing[host] = failure{times: f.times + 1, until: time.Now().Add(wait), err: err}
+	a.orders.WithLabelValues(problem(err)).Inc()
+	a.cfg.Log.Error("no certificate was had; it is tried again", "host", host, "error", err, "retry_in", wait)
+	return nil, err
+}
+
+// problem is the last part of the server's type of it, such as rateLimited.
+func problem(err error) string {
+	if e, ok := errors.AsType[*acme.Error](err); ok && e.ProblemType != "" {
+		return e.ProblemType[strings.LastIndexByte(e.ProblemType, ':')+1:]
+	}
+	if e, ok := errors.AsType[*acme.AuthorizationError](err); ok && len(e.Errors) > 0 {
+		return problem(e.Errors[len(e.Errors)-1])
+	}
+	return "other"
+}
+
+func (a *ACME) soonest() float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := time.Time{}
+	for _, at := range a.expiry {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	if first.IsZero() {
+		return 0
+	}
+	return float64(first.Unix())
+}
+
+// forget what is no host of this region any more.
+func (a *ACME) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.failing, func(host string, _ failure) bool { return !a.cfg.Routed(host) })
+	maps.DeleteFunc(a.expiry, func(host string, _ time.Time) bool { return !a.cfg.Routed(host) })
+}
+
+// Keep has certificates for all hosts, one order after the other, until ctx ends. What it
+// had in an earlier run it finds in the folder; renewal is autocert's from then on.
+func (a *ACME) Keep(ctx context.Context) error {
+	for ctx.Err() == nil {
+		a.forget()
+		hosts := a.cfg.Hosts()
+		slices.Sort(hosts)
+		for _, host := range slices.Compact(hosts) {
+			if ctx.Err() == nil && a.known(host) == nil && a.waits(host) == nil {
+				a.order(ctx, host)
+			}
+		}
+		_ = backoff.Sleep(ctx, look+time.Duration(a.cfg.Rand()*float64(look))) // the loop sees that ctx ended
+	}
+	return ctx.Err()
+}
+
+// order waits for an order or the end of ctx: what autocert has begun it ends by itself, and
+// keeps what it has got.
+func (a *ACME) order(ctx context.Context, host string) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = a.Get(host) // it is logged, and tried again
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,55 @@
+// Package certificates has the certificate for each handshake: the operator's own where it
+// is for the host, and otherwise one that an ACME server gave for it.
+//
+// ACME is golang.org/x/crypto/acme/autocert. It answers http-01 and tls-alpn-01 on the
+// listeners that are there already, needs no ports and no daemon of its own, and keeps what
+// it has in a folder, which gateways of a region may share: a challenge then finds its
+// answer at whichever of them it arrives. What others do beside (DNS challenges, OCSP) is
+// of no use here. Ours is who may be asked for, and how often:
+//
+//   - only hosts that the table routes, so that nobody makes us order by a name of his;
+//   - a host whose order failed is tried again after 1 min, and ever less often, to 6 h,
+//     with full jitter: a CA refuses those who insist;
+//   - apps' hosts and domains are ordered before anybody asks. Previews, of which each
+//     version has one, when somebody does.
+package certificates
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+)
+
+// Chooser answers handshakes. Own, ACME or both are there.
+type Chooser struct {
+	Own  *File
+	ACME *ACME
+}
+
+// Get implements tls.Config.GetCertificate.
+func (c Chooser) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c.ACME != nil && isChallenge(hello) {
+		return c.ACME.manager.GetCertificate(hello)
+	}
+	var own *tls.Certificate
+	if c.Own != nil {
+		var err error
+		if own, err = c.Own.Get(); err != nil {
+			return nil, err
+		}
+		if c.ACME == nil || hello.ServerName == "" || own.Leaf.VerifyHostname(hello.ServerName) == nil {
+			return own, nil
+		}
+	}
+	if hello.ServerName == "" {
+		return nil, errors.New("the client names no host")
+	}
+	got, err := c.ACME.Get(hello.ServerName)
+	switch {
+	case err == nil:
+		return got, nil
+	case own != nil:
+		return own, nil // as good as none, and it tells the client whose it is
+	}
+	return nil, fmt.Errorf("no certificate for %q: %w", hello.ServerName, err)
+}

@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+)
+
+// certificates are the own one and those by ACME, as the config says.
+func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
+	if g.cfg.TLSCert != "" {
+		choose.Own = &certificates.File{Cert: g.cfg.TLSCert, Key: g.cfg.TLSKey, Log: g.cfg.Log}
+		if _, err := choose.Own.Get(); err != nil {
+			return choose, err
+		}
+	}
+	c := g.cfg.ACME
+	if c == nil {
+		return choose, nil
+	}
+	g.acme, err = certificates.NewACME(certificates.Config{
+		Directory: c.Directory, Email: c.Email, Roots: c.Roots, Folder: c.Folder,
+		Routed:    func(host string) bool { return g.table.Lookup(host) != nil },
+		Hosts:     func() []string { return g.hostsWithout(choose.Own) },
+		UserAgent: "windlass-gateway/" + g.cfg.Version, Log: g.cfg.Log, Registerer: g.cfg.Registerer, Rand: g.cfg.Rand,
+	})
+	choose.ACME = g.acme
+	return choose, err
+}
+
+// hostsWithout the own certificate being for them; previews are not among them.
+func (g *Gateway) hostsWithout(own *certificates.File) (out []string) {
+	covered := func(string) bool { return false }
+	if own != nil {
+		if cert, err := own.Get(); err == nil {
+			covered = func(host string) bool { return cert.Leaf.VerifyHostname(host) == nil }
+		}
+	}
+	for _, spec := range g.table.Specs() {
+		for _, host := range spec.Hosts {
+			if !covered(host) {
+				out = append(out, host)
+			}
+		}
+	}
+	return out
+}
+
+// handler is the proxy, and before it what listeners without TLS are there for beside.
+func (g *Gateway) handler() http.Handler {
+	plain := http.Handler(g.proxy)
+	if g.cfg.RedirectPort != 0 {
+		plain = http.HandlerFunc(g.redirect)
+	}
+	if g.acme != nil {
+		plain = g.acme.Handler(plain)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil {
+			g.proxy.ServeHTTP(w, r)
+		} else {
+			plain.ServeHTTP(w, r)
+		}
+	})
+}
+
+// redirect sends to HTTPS who asks for what is there, unless somebody before us who is
+// trusted says that it was asked for by HTTPS.
+func (g *Gateway) redirect(w http.ResponseWriter, r *http.Request) {
+	host := table.Host(r.Host)
+	if g.table.Lookup(host) == nil || r.Header.Get("X-Forwarded-Proto") == "https" && g.trusts(r.RemoteAddr) {
+		g.proxy.ServeHTTP(w, r)
+		return
+	}
+	if g.cfg.RedirectPort != 443 {
+		host = net.JoinHostPort(host, strconv.Itoa(g.cfg.RedirectPort))
+	}
+	target := r.URL.RequestURI()
+	if !strings.HasPrefix(target, "/") { // as in OPTIONS *
+		target = "/"
+	}
+	// 308, so that a POST stays one.
+	http.Redirect(w, r, "https://"+host+target, http.StatusPermanentRedirect)
+}
+
+func (g *Gateway) trusts(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return false
+	}
+	for _, p := range g.cfg.Trusted {
+		if p.Contains(at.Addr().Unmap()) {
+			return true
+		}
+	}
+	return false
+}
