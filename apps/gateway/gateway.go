@@ -13,6 +13,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/source"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -70,6 +72,8 @@ type Config struct {
 	// Access gets a line for one request of AccessEvery; nil: nobody.
 	Access      *slog.Logger
 	AccessEvery uint64
+	// Payloads gets, of apps that want it, what is asked and answered; nil: none is logged.
+	Payloads io.Writer
 	// Trusted are networks of proxies whose X-Forwarded-* are believed.
 	Trusted    []netip.Prefix
 	Version    string
@@ -103,6 +107,7 @@ type Gateway struct {
 	agent            *http.Client
 	http3            *http3Server       // nil: none
 	acme             *certificates.ACME // nil: none
+	payloads         *payload.Log       // nil: none
 }
 
 // New binds the addresses and reads the last known table: from here on connections queue.
@@ -161,10 +166,15 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		// The agent has them all; not to start because of a copy would be the outage.
 		cfg.Log.ErrorContext(ctx, "the last known routes are lost; the agent's are waited for", "error", err)
 	}
+	if cfg.Payloads != nil {
+		if g.payloads, err = payload.New(cfg.Payloads, cfg.Rand, cfg.Registerer); err != nil {
+			return nil, fmt.Errorf("gateway: %w", err)
+		}
+	}
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Advertise: g.advertise, Traffic: counts,
+		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads,
 	})
 	if err != nil {
 		return nil, err
@@ -274,6 +284,9 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	}, beside...)
 	if g.acme != nil {
 		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})
+	}
+	if g.payloads != nil {
+		parts = append(parts, service.Component{Name: "payload log", Run: g.payloads.Run})
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(inner, g.cfg.Log, 5*time.Second, parts...) }()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
@@ -40,12 +41,29 @@ type flags struct {
 	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
 	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
 	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
+	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-* are believed." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	Version        kong.VersionFlag
+}
+
+// payloadFlags say where payloads of apps are logged that want it.
+type payloadFlags struct {
+	PayloadLog       string `help:"File for what is asked of apps and answered, of those whose routing.payloadLog says so; it holds what users write. Empty: none is logged." type:"path" env:"WINDLASS_GATEWAY_PAYLOAD_LOG"`
+	PayloadLogMaxMiB int    `name:"payload-log-max-mib" help:"Size at which a new file is begun." default:"100" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_MAX_MIB"`
+	PayloadLogKeep   int    `help:"Files of before that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
+}
+
+// open returns nil where nothing is logged.
+func (f payloadFlags) open() (io.Writer, func() error) {
+	if f.PayloadLog == "" {
+		return nil, func() error { return nil }
+	}
+	to := &lumberjack.Logger{Filename: f.PayloadLog, MaxSize: f.PayloadLogMaxMiB, MaxBackups: f.PayloadLogKeep, Compress: true}
+	return to, to.Close
 }
 
 // acmeFlags are about certificates for hosts that --tls-cert is not for.
@@ -136,6 +154,9 @@ func run(ctx context.Context, f flags) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeAccess()) }()
 	cfg.Access = access
+	payloads, closePayloads := f.Payloads.open()
+	defer func() { err = errors.Join(err, closePayloads()) }()
+	cfg.Payloads = payloads
 	g, err := New(ctx, cfg)
 	if err != nil {
 		return err
@@ -167,6 +188,8 @@ func (f flags) check() error {
 		return fmt.Errorf("--https-redirect=%d: use a port, such as 443, or 0", f.HTTPSRedirect)
 	case f.HTTPSRedirect != 0 && f.TLSListen == "":
 		return errors.New("--https-redirect needs --tls-listen")
+	case f.Payloads.PayloadLogMaxMiB < 1 || f.Payloads.PayloadLogKeep < 1:
+		return errors.New("--payload-log-max-mib and --payload-log-keep: use 1 or more")
 	case f.HSTS < 0:
 		return fmt.Errorf("--hsts=%v: use 0 or a positive time such as 8760h", f.HSTS)
 	case f.MaxHeaderBytes < 4096 || f.MaxHeaderBytes > 1<<20:

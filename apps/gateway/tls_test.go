@@ -166,6 +166,7 @@ func TestFlagsThatCannotBeAreNamed(t *testing.T) {
 		"--drain-timeout=0s: use a positive":      {"--agent", "unix:/x", "--drain-timeout", "0s"},
 		"--drain-delay=-1s: use 0":                {"--agent", "unix:/x", "--drain-delay=-1s"},
 		"--http3 needs --tls-listen":              {"--agent", "unix:/x", "--http3"},
+		"--payload-log-max-mib and":               {"--agent", "unix:/x", "--payload-log-keep", "0"},
 		"--hsts=-1s: use 0":                       {"--agent", "unix:/x", "--hsts=-1s"},
 		`--trusted-proxies="10.0.0.0/99"`:         {"--agent", "unix:/x", "--trusted-proxies", "10.0.0.0/99"},
 		`listen for HTTP on "nowhere.invalid:x"`:  {"--agent", "unix:/x", "--listen", "nowhere.invalid:x"},

@@ -36,5 +36,8 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 			ExposedHeaders: c.ExposedHeaders, Credentials: c.Credentials, MaxAge: c.MaxAge,
 		}
 	}
+	if l := p.PayloadLog; l != nil {
+		out.PayloadLog = &gatewayv1.PayloadLog{Sample: l.Sample, MaxBytes: l.MaxBytes, Redact: l.Redact}
+	}
 	return out
 }

@@ -24,18 +24,19 @@ func policy() *windlassv1.RoutingPolicy {
 			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
+		PayloadLog: &windlassv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
 	}
 }
 
 func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
 	from := policy()
-	for _, m := range []proto.Message{from, from.Cors} {
+	for _, m := range []proto.Message{from, from.Cors, from.PayloadLog} {
 		for f := range fields(m) {
 			require.True(t, m.ProtoReflect().Has(f), "%s: set it above", f.FullName())
 		}
 	}
 	got := policyOf(from)
-	for _, m := range []proto.Message{got, got.Cors} {
+	for _, m := range []proto.Message{got, got.Cors, got.PayloadLog} {
 		for f := range fields(m) {
 			require.True(t, m.ProtoReflect().Has(f) || f.Name() == "affinity_cookie", "%s does not get through", f.FullName())
 		}
@@ -48,6 +49,7 @@ func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
 			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
+		PayloadLog: &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
 	}
 	require.True(t, proto.Equal(want, got), "%v", got)
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
 // answer is the way back to the client: it counts, and has a client that takes nothing
@@ -40,6 +42,9 @@ func (a *answer) Write(p []byte) (int, error) {
 	a.extend()
 	if a.x.sent == 0 && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
 		a.x.firstToken = time.Now()
+	}
+	if a.x.payload != nil {
+		a.x.payload.Answer.Write(p)
 	}
 	if a.x.instance != "" {
 		a.x.tail.write(a.Header(), p)
@@ -87,12 +92,17 @@ type requestBody struct {
 	touched atomic.Bool
 	mu      sync.Mutex
 	err     error
+	// payload keeps what is read, nil for nothing.
+	payload *payload.Body
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.touched.Store(true)
 	b.extend()
 	n, err := b.body.Read(p)
+	if b.payload != nil {
+		b.payload.Write(p[:n])
+	}
 	// One that passes while nobody reads ends an HTTP/2 stream; and after the end of the
 	// body the server looks for the next request, or for the client's going away. After
 	// an error it stays: the server tries to read the rest, and is not to wait for it.
@@ -125,10 +135,18 @@ func (b *requestBody) failed() error {
 }
 
 // finish counts and logs a request that has ended, however.
-func (p *Proxy) finish(r *http.Request, x *exchange) {
+func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
 	took := time.Since(x.start)
 	x.used = x.tail.usage()
 	p.metrics.ended(x, took)
+	if x.payload != nil {
+		p.cfg.Payloads.End(x.payload, payload.Facts{
+			Time: x.start, RequestID: x.id, App: x.spec.AppName, DeploymentID: x.deployment, Version: x.version,
+			Method: r.Method, Path: r.URL.Path, Status: x.status,
+			RequestType: r.Header.Get("Content-Type"), RequestCoded: r.Header.Get("Content-Encoding"),
+			AnswerType: w.Header().Get("Content-Type"), AnswerCoded: w.Header().Get("Content-Encoding"),
+		})
+	}
 	every := max(p.cfg.AccessEvery, 1)
 	if x.failure != nil && x.failure.status >= 500 && x.cause != nil {
 		p.cfg.Log.WarnContext(r.Context(), "request failed", "request_id", x.id, "host", x.host,

@@ -41,6 +41,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -68,6 +69,8 @@ type Config struct {
 	Advertise func(http.Header)
 	// SlowClient is how long a client may neither take nor send a byte.
 	SlowClient time.Duration
+	// Payloads are logged of routes that say so; nil: of none.
+	Payloads *payload.Log
 	// Traffic counts, for those who judge rollouts.
 	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
@@ -156,6 +159,8 @@ type exchange struct {
 	sent       int64
 	tail       tail
 	used       *usage
+	// payload is what is to be logged of it, nil for nothing.
+	payload *payload.Entry
 	// failure is what the gateway answered itself, or why it broke off.
 	failure *failure
 	cause   error
@@ -194,7 +199,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	defer func() {
-		p.finish(r, x)
+		p.finish(w, r, x)
 		if e := recover(); e != nil {
 			panic(e) // ErrAbortHandler: the server cuts the connection, so that nobody takes a part for the whole
 		}
@@ -221,6 +226,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 		return
 	}
 	x.policy = x.spec.Policy
+	if x.payload = p.cfg.Payloads.Begin(x.policy.Payload); x.payload != nil && x.in != nil {
+		x.in.payload = &x.payload.Request
+	}
 	if x.policy.CORS != nil {
 		x.header, x.cors = w.Header(), x.policy.CORS.Headers(r)
 		cors.Set(x.header, x.cors)

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -140,6 +142,15 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	}
 	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
 		out.MaxBody = *p.MaxBodyBytes
+	}
+	if l := p.PayloadLog; l != nil {
+		if !(l.Sample > 0 && l.Sample <= 1) || l.MaxBytes < 0 {
+			return out, fmt.Errorf("policy.payload_log %v: sample is of (0, 1], and max_bytes 0 or positive", l)
+		}
+		out.Payload = &payload.Policy{Sample: l.Sample, MaxBytes: cmp.Or(int(l.MaxBytes), payload.DefaultMaxBytes), Redact: map[string]bool{}}
+		for _, name := range l.Redact {
+			out.Payload.Redact[name] = true
+		}
 	}
 	var err error
 	if p.Cors != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
 // State of an instance, as the region's agent has it.
@@ -92,6 +93,8 @@ type Policy struct {
 	Health health.Policy
 	// CORS is what the gateway answers browsers; nil: instances do.
 	CORS *cors.Policy
+	// Payload is what of it is logged; nil: nothing.
+	Payload *payload.Policy
 }
 
 // DefaultPolicy is what a route gets that says nothing.

@@ -115,7 +115,9 @@ type RoutingPolicy struct {
 	// Bytes of a request's body; more are refused with 413. Default 64 MiB.
 	MaxBodyBytes *int64 `protobuf:"varint,10,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
 	// Absent: the gateway has no part in CORS, and instances answer for themselves.
-	Cors          *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
+	Cors *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
+	// Absent: no payload is logged.
+	PayloadLog    *PayloadLog `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -227,6 +229,81 @@ func (x *RoutingPolicy) GetCors() *Cors {
 	return nil
 }
 
+func (x *RoutingPolicy) GetPayloadLog() *PayloadLog {
+	if x != nil {
+		return x.PayloadLog
+	}
+	return nil
+}
+
+// PayloadLog has gateways log what clients ask and instances answer, without headers and
+// queries. Where it is written, if anywhere, the operator of the region's gateways says
+// (gateway --payload-log); what cannot be written as fast as it comes is dropped.
+type PayloadLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Share of the requests that are logged, above 0 and up to 1.
+	Sample float64 `protobuf:"fixed64,1,opt,name=sample,proto3" json:"sample,omitempty"`
+	// Bytes that are kept of a request's body, and of its answer's, from the beginning.
+	// 0: 16 KiB.
+	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Names of JSON fields, at any depth, whose values are left out, in events of a stream,
+	// too. With any, a body that is longer than what is kept or is no JSON is left out whole.
+	Redact        []string `protobuf:"bytes,3,rep,name=redact,proto3" json:"redact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayloadLog) Reset() {
+	*x = PayloadLog{}
+	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayloadLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayloadLog) ProtoMessage() {}
+
+func (x *PayloadLog) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
+func (*PayloadLog) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PayloadLog) GetSample() float64 {
+	if x != nil {
+		return x.Sample
+	}
+	return 0
+}
+
+func (x *PayloadLog) GetMaxBytes() int32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *PayloadLog) GetRedact() []string {
+	if x != nil {
+		return x.Redact
+	}
+	return nil
+}
+
 // Affinity is where a request has the key that ties it to others: a header or a cookie. One
 // without it is balanced as BALANCING_POWER_OF_TWO.
 type Affinity struct {
@@ -239,7 +316,7 @@ type Affinity struct {
 
 func (x *Affinity) Reset() {
 	*x = Affinity{}
-	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	mi := &file_windlass_v1_routing_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +328,7 @@ func (x *Affinity) String() string {
 func (*Affinity) ProtoMessage() {}
 
 func (x *Affinity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	mi := &file_windlass_v1_routing_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +341,7 @@ func (x *Affinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
 func (*Affinity) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Affinity) GetHeader() string {
@@ -306,7 +383,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_v1_routing_proto_msgTypes[2]
+	mi := &file_windlass_v1_routing_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +395,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_routing_proto_msgTypes[2]
+	mi := &file_windlass_v1_routing_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +408,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -380,7 +457,7 @@ var File_windlass_v1_routing_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\a\n" +
+	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\a\n" +
 	"\rRoutingPolicy\x12L\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2$.windlass.v1.RoutingPolicy.BalancingB\b\xbaH\x05\x82\x01\x02\x10\x01R\tbalancing\x121\n" +
 	"\baffinity\x18\x02 \x01(\v2\x15.windlass.v1.AffinityR\baffinity\x12T\n" +
@@ -397,7 +474,9 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\rmax_in_flight\x18\t \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00H\x02R\vmaxInFlight\x88\x01\x01\x129\n" +
 	"\x0emax_body_bytes\x18\n" +
 	" \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\x80\x80\x80\x80  \x00H\x03R\fmaxBodyBytes\x88\x01\x01\x12%\n" +
-	"\x04cors\x18\v \x01(\v2\x11.windlass.v1.CorsR\x04cors\"\x93\x01\n" +
+	"\x04cors\x18\v \x01(\v2\x11.windlass.v1.CorsR\x04cors\x128\n" +
+	"\vpayload_log\x18\f \x01(\v2\x17.windlass.v1.PayloadLogR\n" +
+	"payloadLog\"\x93\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
@@ -408,7 +487,12 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\xf3\x01\n" +
+	"\x0f_max_body_bytes\"\x94\x01\n" +
+	"\n" +
+	"PayloadLog\x12/\n" +
+	"\x06sample\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00R\x06sample\x12(\n" +
+	"\tmax_bytes\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\x80\x80@(\x00R\bmaxBytes\x12+\n" +
+	"\x06redact\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\ar\x05\x10\x01\x18\x80\x01R\x06redact\"\xf3\x01\n" +
 	"\bAffinity\x12?\n" +
 	"\x06header\x18\x01 \x01(\tB'\xbaH$r\"\x18\x80\x012\x1d^[-!#$%&'*+.^_`|~0-9A-Za-z]*$R\x06header\x12?\n" +
 	"\x06cookie\x18\x02 \x01(\tB'\xbaH$r\"\x18\x80\x012\x1d^[-!#$%&'*+.^_`|~0-9A-Za-z]*$R\x06cookie:e\xbaHb\x1a`\n" +
@@ -435,28 +519,30 @@ func file_windlass_v1_routing_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_v1_routing_proto_goTypes = []any{
 	(RoutingPolicy_Balancing)(0), // 0: windlass.v1.RoutingPolicy.Balancing
 	(*RoutingPolicy)(nil),        // 1: windlass.v1.RoutingPolicy
-	(*Affinity)(nil),             // 2: windlass.v1.Affinity
-	(*Cors)(nil),                 // 3: windlass.v1.Cors
-	(*durationpb.Duration)(nil),  // 4: google.protobuf.Duration
+	(*PayloadLog)(nil),           // 2: windlass.v1.PayloadLog
+	(*Affinity)(nil),             // 3: windlass.v1.Affinity
+	(*Cors)(nil),                 // 4: windlass.v1.Cors
+	(*durationpb.Duration)(nil),  // 5: google.protobuf.Duration
 }
 var file_windlass_v1_routing_proto_depIdxs = []int32{
 	0, // 0: windlass.v1.RoutingPolicy.balancing:type_name -> windlass.v1.RoutingPolicy.Balancing
-	2, // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
-	4, // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
-	4, // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
-	4, // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
-	4, // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
-	3, // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
-	4, // 7: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3, // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
+	5, // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
+	5, // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
+	5, // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
+	5, // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
+	4, // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
+	2, // 7: windlass.v1.RoutingPolicy.payload_log:type_name -> windlass.v1.PayloadLog
+	5, // 8: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_routing_proto_init() }
@@ -471,7 +557,7 @@ func file_windlass_v1_routing_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_routing_proto_rawDesc), len(file_windlass_v1_routing_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

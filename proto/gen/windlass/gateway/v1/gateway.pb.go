@@ -925,7 +925,9 @@ type RoutePolicy struct {
 	MaxBodyBytes *int64 `protobuf:"varint,11,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
 	// Absent: instances answer for themselves. Otherwise the gateway answers preflights, with
 	// 204, and its headers take the place of the instances' own in all answers.
-	Cors          *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
+	Cors *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
+	// Absent: no payload is logged.
+	PayloadLog    *PayloadLog `protobuf:"bytes,13,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1055,6 +1057,13 @@ func (x *RoutePolicy) GetCors() *Cors {
 	return nil
 }
 
+func (x *RoutePolicy) GetPayloadLog() *PayloadLog {
+	if x != nil {
+		return x.PayloadLog
+	}
+	return nil
+}
+
 type isRoutePolicy_Affinity interface {
 	isRoutePolicy_Affinity()
 }
@@ -1070,6 +1079,72 @@ type RoutePolicy_AffinityCookie struct {
 func (*RoutePolicy_AffinityHeader) isRoutePolicy_Affinity() {}
 
 func (*RoutePolicy_AffinityCookie) isRoutePolicy_Affinity() {}
+
+// PayloadLog says which payloads are logged, where the gateway's operator has them written.
+type PayloadLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Share of the requests that are logged, above 0 and up to 1.
+	Sample float64 `protobuf:"fixed64,1,opt,name=sample,proto3" json:"sample,omitempty"`
+	// Bytes that are kept of a request's body, and of its answer's, from the beginning.
+	// 0: 16 KiB.
+	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Names of JSON fields, at any depth, whose values are left out, in events of a stream,
+	// too. With any, a body that is longer than what is kept or is no JSON is left out whole.
+	Redact        []string `protobuf:"bytes,3,rep,name=redact,proto3" json:"redact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayloadLog) Reset() {
+	*x = PayloadLog{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayloadLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayloadLog) ProtoMessage() {}
+
+func (x *PayloadLog) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
+func (*PayloadLog) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PayloadLog) GetSample() float64 {
+	if x != nil {
+		return x.Sample
+	}
+	return 0
+}
+
+func (x *PayloadLog) GetMaxBytes() int32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *PayloadLog) GetRedact() []string {
+	if x != nil {
+		return x.Redact
+	}
+	return nil
+}
 
 // Cors is which other origins browsers let use the app.
 type Cors struct {
@@ -1090,7 +1165,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1177,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1190,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1184,7 +1259,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1271,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1284,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1275,7 +1350,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1362,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1375,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1352,7 +1427,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1439,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1452,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Served) GetAppId() string {
@@ -1423,7 +1498,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1510,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1523,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1487,7 +1562,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1574,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1587,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -1579,7 +1654,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x03\"\x9b\x06\n" +
+	"\x0eSTATE_DRAINING\x10\x03\"\xdd\x06\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -1598,14 +1673,21 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\rmax_in_flight\x18\n" +
 	" \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x03R\vmaxInFlight\x88\x01\x01\x122\n" +
 	"\x0emax_body_bytes\x18\v \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x04R\fmaxBodyBytes\x88\x01\x01\x12-\n" +
-	"\x04cors\x18\f \x01(\v2\x19.windlass.gateway.v1.CorsR\x04corsB\n" +
+	"\x04cors\x18\f \x01(\v2\x19.windlass.gateway.v1.CorsR\x04cors\x12@\n" +
+	"\vpayload_log\x18\r \x01(\v2\x1f.windlass.gateway.v1.PayloadLogR\n" +
+	"payloadLogB\n" +
 	"\n" +
 	"\baffinityB\r\n" +
 	"\v_queue_sizeB\n" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\x80\x02\n" +
+	"\x0f_max_body_bytes\"\x94\x01\n" +
+	"\n" +
+	"PayloadLog\x12/\n" +
+	"\x06sample\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00R\x06sample\x12(\n" +
+	"\tmax_bytes\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\x80\x80@(\x00R\bmaxBytes\x12+\n" +
+	"\x06redact\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\ar\x05\x10\x01\x18\x80\x01R\x06redact\"\x80\x02\n" +
 	"\x04Cors\x12'\n" +
 	"\x0fallowed_origins\x18\x01 \x03(\tR\x0eallowedOrigins\x12'\n" +
 	"\x0fallowed_methods\x18\x02 \x03(\tR\x0eallowedMethods\x12'\n" +
@@ -1672,7 +1754,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(Balancing)(0),              // 0: windlass.gateway.v1.Balancing
 	(Instance_State)(0),         // 1: windlass.gateway.v1.Instance.State
@@ -1688,13 +1770,14 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*Preview)(nil),             // 11: windlass.gateway.v1.Preview
 	(*Instance)(nil),            // 12: windlass.gateway.v1.Instance
 	(*RoutePolicy)(nil),         // 13: windlass.gateway.v1.RoutePolicy
-	(*Cors)(nil),                // 14: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 15: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 16: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 17: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 18: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 19: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
+	(*PayloadLog)(nil),          // 14: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 15: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 16: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 17: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 18: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 19: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 20: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	3,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
@@ -1703,31 +1786,32 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	7,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
 	8,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	9,  // 5: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	20, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	21, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	10, // 7: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
 	11, // 8: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
 	13, // 9: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
 	12, // 10: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
 	1,  // 11: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
 	0,  // 12: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	20, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	20, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	20, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	20, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	14, // 17: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	20, // 18: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	17, // 19: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	18, // 20: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	16, // 21: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	2,  // 22: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	15, // 23: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	4,  // 24: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	19, // 25: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	24, // [24:26] is the sub-list for method output_type
-	22, // [22:24] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	21, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	21, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	21, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	21, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	15, // 17: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	14, // 18: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	21, // 19: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	18, // 20: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	19, // 21: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	17, // 22: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	2,  // 23: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	16, // 24: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	4,  // 25: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	20, // 26: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	25, // [25:27] is the sub-list for method output_type
+	23, // [23:25] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -1751,7 +1835,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

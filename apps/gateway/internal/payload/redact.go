@@ -1,0 +1,121 @@
+package payload
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// shown is a body as it is logged.
+type shown struct {
+	Bytes int64  `json:"bytes"`
+	Body  string `json:"body,omitempty"`
+	// Cut: Body is its beginning.
+	Cut bool `json:"cut,omitempty"`
+	// LeftOut is why there is no Body, or where it has gaps.
+	LeftOut string `json:"left_out,omitempty"`
+}
+
+const redacted = "[redacted]"
+
+// show says of a body what may be said. Where fields are redacted, what cannot be read as
+// JSON is left out: nobody knows what is in it.
+func (p *Policy) show(b *Body, kind, coding string) shown {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := shown{Bytes: b.size, Cut: b.size > int64(len(b.kept))}
+	switch {
+	case len(b.kept) == 0:
+		return shown{Bytes: b.size}
+	case coding != "" && coding != "identity":
+		return shown{Bytes: b.size, LeftOut: "its coding is " + coding}
+	case len(p.Redact) == 0:
+		text := b.kept
+		if out.Cut { // in the middle of a character, perhaps
+			for i := 0; i < utf8.UTFMax && len(text) > 0 && !utf8.Valid(text); i++ {
+				text = text[:len(text)-1]
+			}
+		}
+		if !utf8.Valid(text) {
+			return shown{Bytes: b.size, LeftOut: "it is no text"}
+		}
+		out.Body = string(text)
+		return out
+	case strings.HasPrefix(kind, "text/event-stream"):
+		out.Body, out.LeftOut = p.redactStream(b.kept, out.Cut)
+		return out
+	case out.Cut:
+		return shown{Bytes: b.size, LeftOut: "it is longer than what is logged, so that its fields cannot be redacted"}
+	}
+	text, err := p.redact(b.kept)
+	if err != nil {
+		return shown{Bytes: b.size, LeftOut: "it is no JSON, so that its fields cannot be redacted"}
+	}
+	out.Body = string(text)
+	return out
+}
+
+// redactStream takes server-sent events. Lines that are neither JSON data nor the usual end
+// are left out; so is the last one of what is cut.
+func (p *Policy) redactStream(text []byte, cut bool) (body, leftOut string) {
+	var out strings.Builder
+	lines := bytes.Split(text, []byte("\n"))
+	if cut {
+		lines = lines[:len(lines)-1]
+		leftOut = "lines"
+	}
+	for _, line := range lines {
+		line = bytes.TrimRight(line, "\r")
+		data, isData := bytes.CutPrefix(line, []byte("data:"))
+		data = bytes.TrimSpace(data)
+		switch {
+		case len(line) == 0:
+		case isData && string(data) == "[DONE]":
+			out.WriteString("data: [DONE]\n")
+		case isData:
+			if clean, err := p.redact(data); err == nil {
+				out.WriteString("data: " + string(clean) + "\n")
+				continue
+			}
+			leftOut = "lines"
+		default:
+			leftOut = "lines"
+		}
+	}
+	return out.String(), leftOut
+}
+
+// redact one JSON value, with nothing after it.
+func (p *Policy) redact(text []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one value")
+	}
+	return json.Marshal(p.clean(v))
+}
+
+func (p *Policy) clean(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, value := range v {
+			if p.Redact[name] {
+				v[name] = redacted
+			} else {
+				v[name] = p.clean(value)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = p.clean(v[i])
+		}
+	}
+	return v
+}
