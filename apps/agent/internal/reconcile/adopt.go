@@ -97,9 +97,12 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 
 // await has the key looked at again when something of its workload changed. It comes
 // before the look at what it may have to wait for: what changes between the two would be
-// waited for in vain.
+// waited for in vain. What names no workload waits for nobody.
 func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
+	if workload == "" {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting[workload] == nil {
