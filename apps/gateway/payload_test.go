@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -29,15 +30,14 @@ func (l *payloadLines) Write(p []byte) (int, error) {
 
 func (l *payloadLines) until(t *testing.T, n int) []string {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	var all []string
+	require.Eventually(t, func() bool {
 		l.mu.Lock()
-		all := l.all
-		l.mu.Unlock()
-		if len(all) >= n {
-			return all
-		}
-		require.True(t, time.Now().Before(end), "%d of %d lines", len(all), n)
-	}
+		defer l.mu.Unlock()
+		all = slices.Clone(l.all)
+		return len(all) >= n
+	}, patience, time.Millisecond)
+	return all
 }
 
 func TestPayloadsAreLoggedOfAppsThatWantIt(t *testing.T) {
