@@ -121,12 +121,14 @@ func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 func (g *Gateways) Held(keys ...inbox.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.learn() {
+		return // all of them, and the rest
+	}
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
 			g.hub.touched(g.hub.hold(k.Name, g.assignment(k.Name)))
 		}
 	}
-	g.learn()
 }
 
 // See has gateways told of the instances. Its lists are never changed again.
@@ -153,10 +155,10 @@ func (g *Gateways) Learn() {
 }
 
 // learn finds out, once, that the table is complete: all routes and previews of the inbox
-// are in it, and what runs. Called with mu held.
-func (g *Gateways) learn() {
+// are in it, and what runs. It tells whether that was now. Called with mu held.
+func (g *Gateways) learn() bool {
 	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
-		return
+		return false
 	}
 	for _, item := range g.cfg.Inbox.Items() {
 		if item.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
@@ -168,6 +170,7 @@ func (g *Gateways) learn() {
 	}
 	g.knows = true
 	close(g.known)
+	return true
 }
 
 // Routed tells why the region does not serve an app's route yet; "" when it does.

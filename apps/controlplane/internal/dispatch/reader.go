@@ -115,7 +115,7 @@ func (r *reader) readAll(ctx context.Context, batch []*ask) error {
 		for _, a := range batch {
 			a.rows = nil
 		}
-		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
+		for _, kind := range kinds {
 			if len(wanted[kind]) == 0 {
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -29,6 +30,9 @@ const (
 	// readTimeout bounds one read of items.
 	readTimeout = 30 * time.Second
 )
+
+// kinds of items there are, in the order in which they are read.
+var kinds = [...]model.ChangeKind{model.KindDeployment, model.KindRoutes}
 
 var (
 	errReplaced = errors.New("another stream of the region replaced this one")
@@ -160,27 +164,30 @@ func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Ite
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var head model.Head
-	var rows []model.DesiredItem
+	// What was read is encoded while the rest is read.
+	parts := make([][]*agentv1.Item, len(kinds))
+	var encoding errgroup.Group
 	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
-		rows = rows[:0]
 		if head, err = tx.GetHead(st.region); err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
-		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-			part, err := tx.DesiredItems(kind, map[string][]string{st.region: nil})
+		for i, kind := range kinds {
+			rows, err := tx.DesiredItems(kind, map[string][]string{st.region: nil})
 			if err != nil {
 				return fmt.Errorf("read items of kind %d: %w", kind, err)
 			}
-			rows = append(rows, part...)
+			encoding.Go(func() (err error) {
+				parts[i], err = encodeAll(rows, head.Epoch, st.svc.cfg.Domain)
+				return err
+			})
 		}
 		return nil
 	})
-	if err != nil {
+	if err = errors.Join(err, encoding.Wait()); err != nil {
 		return changefeed.Position{}, nil, fmt.Errorf("read snapshot of region %s: %w", st.region, err)
 	}
 	at := changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
-	items, err := encodeAll(rows, head.Epoch, st.svc.cfg.Domain)
-	return at, items, err
+	return at, slices.Concat(parts...), nil
 }
 
 func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]*agentv1.Item, error) {
