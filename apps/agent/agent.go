@@ -5,6 +5,7 @@
 //	control plane <-Report-- report  <-----------'            (keeps running
 //	                                             |             without us)
 //	gateways <-----Watch, Report----- gateways <-'
+//	Envoy, gRPC clients <----ADS----- xds <----'
 //
 // Killing an agent at any moment stops no instance and loses nothing: the inbox
 // holds the desired state, the runtime what runs, and a new agent on the same
@@ -30,6 +31,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/routes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
+	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -73,6 +75,8 @@ type Config struct {
 	// GatewayListen is host:port for gateways of other hosts; empty: those of this one
 	// only, through the socket in DataDir.
 	GatewayListen string
+	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
+	XDSListen string
 }
 
 // Agent is a running agent. Make it with New, run it once.
@@ -83,6 +87,7 @@ type Agent struct {
 	reconciler *reconcile.Reconciler
 	session    *session.Session
 	gateways   *gateways.Gateways
+	xds        *xds.Server // nil: not served
 	region     string
 	health     service.Health
 }
@@ -122,11 +127,15 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.runtime, err = cfg.NewRuntime(ctx, a.region); err != nil {
 		return nil, fmt.Errorf("start runtime: %w", err)
 	}
+	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
-		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, TableID: ident.New("tbl"), Expected: cfg.Gateways,
+		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, TableID: tableID, Expected: cfg.Gateways,
 		Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := a.openXDS(tableID); err != nil {
 		return nil, err
 	}
 	a.reconciler, err = reconcile.New(reconcile.Config{
@@ -209,6 +218,7 @@ func (a *Agent) Components() []service.Component {
 		{Name: "reconcile", Run: a.reconciler.Run},
 		{Name: "gateways", Run: a.gateways.Run},
 		{Name: "routes for gateways", Run: a.serveGateways},
+		{Name: "routes over xDS", Run: a.serveXDS},
 		{Name: "session", Run: a.session.Run},
 		{Name: "renewal", Run: a.session.Renew},
 	}

@@ -19,6 +19,10 @@ type hub struct {
 	expected int
 	gateways map[string]*gateway
 	streams  int64
+	// feed is the gateway that others of another protocol are behind, whether it counts or
+	// not; nil: none is. feedNotes are what people should know of those.
+	feed      *gateway
+	feedNotes []string
 }
 
 // gateway is one that counts.
@@ -110,14 +114,23 @@ func (h *hub) touched(apps []string) {
 		h.tidy()
 	}
 	for _, g := range h.gateways {
-		if !g.begun || len(apps) == 0 {
-			continue
+		if g != h.feed {
+			g.owe(apps)
 		}
-		for _, id := range apps {
-			g.dirty[id] = true
-		}
-		signal(g.poke)
 	}
+	if h.feed != nil {
+		h.feed.owe(apps)
+	}
+}
+
+func (g *gateway) owe(apps []string) {
+	if !g.begun || len(apps) == 0 {
+		return
+	}
+	for _, id := range apps {
+		g.dirty[id] = true
+	}
+	signal(g.poke)
 }
 
 // take is what the gateway is to be sent now, each app as it is by now.
@@ -160,9 +173,7 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	}
 	g.heard, g.leaving = now, g.leaving || r.Leaving
 	for _, s := range r.Served {
-		// What nobody was sent was not served.
-		g.served[s.AppId] = max(g.served[s.AppId], min(s.InstancesChange, h.change))
-		delete(g.have, s.AppId)
+		h.serve(g, s.AppId, s.InstancesChange)
 	}
 	g.busy, g.ejected = map[string]int32{}, map[string]string{}
 	for _, in := range r.Instances {
@@ -175,6 +186,13 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	}
 	h.tidy()
 	return true
+}
+
+// serve notes the change of an app that the gateway serves. What nobody was sent was not
+// served.
+func (h *hub) serve(g *gateway, appID string, change int64) {
+	g.served[appID] = max(g.served[appID], min(change, h.change))
+	delete(g.have, appID)
 }
 
 // tidy forgets what every gateway is past.
@@ -306,6 +324,7 @@ func (h *hub) notes() []string {
 			connected++
 		}
 	}
+	out = append(out, h.feedNotes...)
 	if connected < h.expected {
 		out = append(out, fmt.Sprintf("%d of %d expected gateways are connected: new routes wait", connected, h.expected))
 	}

@@ -1,0 +1,344 @@
+package xds
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+const (
+	// RouteName is the route configuration's name.
+	RouteName = "windlass"
+	// nobody is the cluster of routes that lead nowhere. It has no endpoint.
+	nobody = "windlass-nobody"
+	// unbounded is more than any instance has in flight: what the route's policy does not
+	// limit is not limited by a default that nobody chose (Envoy's is 1,024).
+	unbounded = 1 << 24
+	// fewest is how many endpoints are drawn where the one with the fewest requests is
+	// wanted: gRPC draws no more than ten.
+	fewest = 10
+	// connectTimeout is for instances of the region's own network.
+	connectTimeout = 5 * time.Second
+)
+
+// config is all that is told, by name. It is never changed, but replaced.
+type config struct {
+	clusters  map[string]*clusterv3.Cluster
+	endpoints map[string]*endpointv3.ClusterLoadAssignment
+	routes    *routev3.RouteConfiguration
+	listeners map[string]*listenerv3.Listener
+}
+
+// part is what one app adds to the config.
+type part struct {
+	change    int64
+	clusters  map[string]*clusterv3.Cluster
+	endpoints map[string]*endpointv3.ClusterLoadAssignment
+	hosts     []*routev3.VirtualHost
+}
+
+// partOf makes an app's part. region is the locality of endpoints.
+func partOf(r *gatewayv1.AppRoutes, region string) *part {
+	p := &part{change: r.Change, clusters: map[string]*clusterv3.Cluster{}, endpoints: map[string]*endpointv3.ClusterLoadAssignment{}}
+	for _, t := range r.Targets {
+		p.clusters[t.DeploymentId] = clusterOf(t.DeploymentId, r.Policy)
+		p.endpoints[t.DeploymentId] = endpointsOf(t, region)
+	}
+	if len(r.Hosts) > 0 {
+		p.hosts = append(p.hosts, hostOf(r.AppId, r.Hosts, r.Targets, r.Policy))
+	}
+	for _, preview := range r.Previews {
+		only := []*gatewayv1.Target{{DeploymentId: preview.DeploymentId, Weight: 1}}
+		p.hosts = append(p.hosts, hostOf(r.AppId+"/"+preview.DeploymentId, []string{preview.Host}, only, r.Policy))
+	}
+	return p
+}
+
+// assemble makes the config of all apps, by id. A host that two apps have is that one's which
+// changed last: with the same domain twice an Envoy refuses all of the routes.
+func assemble(parts map[string]*part) *config {
+	c := &config{
+		clusters:  map[string]*clusterv3.Cluster{nobody: clusterOf(nobody, nil)},
+		endpoints: map[string]*endpointv3.ClusterLoadAssignment{nobody: {ClusterName: nobody}},
+		// Hosts are compared without the port that the request came to.
+		routes:    &routev3.RouteConfiguration{Name: RouteName, IgnorePortInHostMatching: true},
+		listeners: map[string]*listenerv3.Listener{},
+	}
+	newest := slices.SortedFunc(maps.Keys(parts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(parts[b].change, parts[a].change), cmp.Compare(a, b))
+	})
+	taken := map[string]bool{}
+	for _, id := range newest {
+		p := parts[id]
+		maps.Copy(c.clusters, p.clusters)
+		maps.Copy(c.endpoints, p.endpoints)
+		for _, host := range p.hosts {
+			free := slices.DeleteFunc(slices.Clone(host.Domains), func(d string) bool { return taken[d] })
+			if len(free) == 0 {
+				continue
+			}
+			if len(free) < len(host.Domains) {
+				host = proto.CloneOf(host)
+				host.Domains = free
+			}
+			c.routes.VirtualHosts = append(c.routes.VirtualHosts, host)
+			for _, domain := range free {
+				taken[domain] = true
+				c.listeners[domain] = listenerOf(domain, host)
+			}
+		}
+	}
+	slices.SortFunc(c.routes.VirtualHosts, func(a, b *routev3.VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
+	return c
+}
+
+// stages lead from what is told to what is to be told, so that at no moment a route leads
+// to a cluster that is not there, or has no endpoints yet. Each is to be acknowledged before the
+// next; the last is next.
+func stages(now, next *config) []*config {
+	if now == nil || proto.Equal(now.routes, next.routes) && sameKeys(now.clusters, next.clusters) {
+		return []*config{next}
+	}
+	both := &config{
+		clusters: maps.Clone(now.clusters), endpoints: maps.Clone(now.endpoints),
+		routes: now.routes, listeners: now.listeners,
+	}
+	maps.Copy(both.clusters, next.clusters)
+	maps.Copy(both.endpoints, next.endpoints)
+	moved := &config{clusters: both.clusters, endpoints: both.endpoints, routes: next.routes, listeners: next.listeners}
+	out := []*config{both, moved}
+	if !sameKeys(both.clusters, next.clusters) {
+		out = append(out, next)
+	}
+	return out
+}
+
+func sameKeys[V any](a, b map[string]V) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k := range a {
+		if _, ok := b[k]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func ads() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+	}
+}
+
+func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
+	limit := &clusterv3.CircuitBreakers_Thresholds{
+		MaxConnections: wrapperspb.UInt32(unbounded), MaxPendingRequests: wrapperspb.UInt32(unbounded),
+		MaxRequests: wrapperspb.UInt32(unbounded), MaxRetries: wrapperspb.UInt32(unbounded),
+	}
+	c := &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads()},
+		ConnectTimeout:       durationpb.New(connectTimeout),
+		// Defaults: five 5xx or refused connections in a row put an endpoint out for 30 s.
+		OutlierDetection: &clusterv3.OutlierDetection{},
+		CircuitBreakers:  &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limit}},
+	}
+	switch policy.GetBalancing() {
+	case gatewayv1.Balancing_BALANCING_ROUND_ROBIN:
+		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+	case gatewayv1.Balancing_BALANCING_AFFINITY:
+		c.LbPolicy = clusterv3.Cluster_RING_HASH
+	case gatewayv1.Balancing_BALANCING_LEAST_REQUESTS:
+		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
+		c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
+			ChoiceCount: wrapperspb.UInt32(fewest),
+		}}
+	default: // the better of two that are drawn
+		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
+	}
+	return c
+}
+
+// endpointsOf are the instances that requests may be sent to. Those that drain are none of
+// them: a data plane that finds too few healthy sends to all that it knows.
+func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssignment {
+	var all []*endpointv3.LbEndpoint
+	for _, in := range t.Instances {
+		health := corev3.HealthStatus_HEALTHY
+		switch in.State {
+		case gatewayv1.Instance_STATE_READY:
+		case gatewayv1.Instance_STATE_NOT_READY:
+			health = corev3.HealthStatus_UNHEALTHY
+		default:
+			continue
+		}
+		if address := addressOf(in.Address); address != nil {
+			all = append(all, &endpointv3.LbEndpoint{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
+				HealthStatus:   health,
+			})
+		}
+	}
+	out := &endpointv3.ClusterLoadAssignment{ClusterName: t.DeploymentId}
+	if len(all) > 0 {
+		out.Endpoints = []*endpointv3.LocalityLbEndpoints{{
+			Locality: &corev3.Locality{Region: region}, LoadBalancingWeight: wrapperspb.UInt32(1), LbEndpoints: all,
+		}}
+	}
+	return out
+}
+
+// addressOf is nil for what is no ip:port; endpoints are not resolved.
+func addressOf(hostPort string) *corev3.Address {
+	host, port, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		return nil
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if _, err := netip.ParseAddr(host); err != nil {
+		return nil
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(number)},
+	}}}
+}
+
+// hostOf is the virtual host of an app, or of a preview.
+func hostOf(name string, domains []string, targets []*gatewayv1.Target, policy *gatewayv1.RoutePolicy) *routev3.VirtualHost {
+	action := &routev3.RouteAction{
+		// 0: a stream may take as long as it does.
+		Timeout:     durationpb.New(policy.GetRequestTimeout().AsDuration()),
+		IdleTimeout: policy.GetIdleTimeout(),
+	}
+	if n := policy.GetRetries(); n > 0 {
+		action.RetryPolicy = &routev3.RetryPolicy{
+			// What no instance has seen, whatever the method; others may have been begun.
+			RetryOn: "connect-failure,refused-stream,reset-before-request", NumRetries: wrapperspb.UInt32(uint32(n)),
+		}
+	}
+	if hash := hashOf(policy); hash != nil {
+		action.HashPolicy = []*routev3.RouteAction_HashPolicy{hash}
+	}
+	var weighted []*routev3.WeightedCluster_ClusterWeight
+	for _, t := range targets {
+		if t.Weight > 0 {
+			weighted = append(weighted, &routev3.WeightedCluster_ClusterWeight{Name: t.DeploymentId, Weight: wrapperspb.UInt32(uint32(t.Weight))})
+		}
+	}
+	switch len(weighted) {
+	case 0:
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: nobody}
+	case 1:
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: weighted[0].Name}
+	default:
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: &routev3.WeightedCluster{Clusters: weighted}}
+	}
+	return &routev3.VirtualHost{
+		Name: name, Domains: slices.Clone(domains),
+		Routes: []*routev3.Route{{
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: ""}},
+			Action: &routev3.Route_Route{Route: action},
+		}},
+	}
+}
+
+func hashOf(policy *gatewayv1.RoutePolicy) *routev3.RouteAction_HashPolicy {
+	if policy.GetBalancing() != gatewayv1.Balancing_BALANCING_AFFINITY {
+		return nil
+	}
+	switch {
+	case policy.GetAffinityHeader() != "":
+		return &routev3.RouteAction_HashPolicy{PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{
+			Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: policy.GetAffinityHeader()},
+		}}
+	case policy.GetAffinityCookie() != "":
+		return &routev3.RouteAction_HashPolicy{PolicySpecifier: &routev3.RouteAction_HashPolicy_Cookie_{
+			Cookie: &routev3.RouteAction_HashPolicy_Cookie{Name: policy.GetAffinityCookie()},
+		}}
+	}
+	return nil
+}
+
+// listenerOf is what a gRPC client asks for by the name of its target.
+func listenerOf(domain string, host *routev3.VirtualHost) *listenerv3.Listener {
+	manager := &hcmv3.HttpConnectionManager{
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			Name: domain, VirtualHosts: []*routev3.VirtualHost{host},
+		}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: anyOf(&routerv3.Router{})},
+		}},
+	}
+	return &listenerv3.Listener{Name: domain, ApiListener: &listenerv3.ApiListener{ApiListener: anyOf(manager)}}
+}
+
+func anyOf(m proto.Message) *anypb.Any {
+	out, err := anypb.New(m)
+	if err != nil {
+		panic(err) // a message of this file's own types
+	}
+	return out
+}
+
+// versions are numbers that grow with what is told, by the kind of resource.
+type versions struct{ clusters, endpoints, routes int64 }
+
+// after is the versions of next, which follows now with the versions v.
+func (v versions) after(now, next *config) versions {
+	if now == nil {
+		return versions{1, 1, 1}
+	}
+	if !same(now.clusters, next.clusters) {
+		v.clusters++
+	}
+	if !same(now.endpoints, next.endpoints) {
+		v.endpoints++
+	}
+	if !proto.Equal(now.routes, next.routes) {
+		v.routes++
+	}
+	return v
+}
+
+func same[M interface {
+	comparable
+	proto.Message
+}](a, b map[string]M) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, m := range a {
+		other, ok := b[k]
+		if !ok || m != other && !proto.Equal(m, other) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,350 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	sotw "github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+const (
+	// maxStreams of clients: a mistake in a loop must not take the agent's memory.
+	maxStreams = 1000
+	// stagePatience is how long one stage waits for its acknowledgements before the next
+	// is told: who is slower finds out later, from the same data.
+	stagePatience = 5 * time.Second
+	// A connection that does not answer a ping is dead after both.
+	pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
+	// drain is what streams get to end in when the agent stops.
+	drain = time.Second
+)
+
+// Of the two kinds of clients, each has a snapshot.
+const (
+	forEnvoy = "envoy"
+	forGRPC  = "grpc"
+)
+
+// Feed is the region's table of routes; see gateways.Feed.
+type Feed interface {
+	Known() <-chan struct{}
+	Changed() <-chan struct{}
+	Take() []*gatewayv1.AppRoutes
+	Serves(changes map[string]int64, anybody bool, notes []string)
+}
+
+// Config of a Server.
+type Config struct {
+	Feed Feed
+	// Region is the locality of all endpoints.
+	Region string
+	// TableID is new with each start of the agent: versions compare within it.
+	TableID string
+	// Grace is how long an Envoy counts that is away, or does not acknowledge.
+	Grace      time.Duration
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Server serves the table over xDS. Make it with New, run it once.
+type Server struct {
+	cfg   Config
+	cache cache.SnapshotCache
+	// said is signalled when an Envoy has said something, has come or gone.
+	said chan struct{}
+
+	mu      sync.Mutex
+	clients *clients
+	streams map[int64]string // what kind of client each is of
+	told    told
+}
+
+// New returns a server that tells nothing before Run.
+func New(cfg Config) (*Server, error) {
+	if cfg.Feed == nil || cfg.Region == "" || cfg.TableID == "" || cfg.Grace <= 0 || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("xds: every field of Config is required")
+	}
+	s := &Server{
+		cfg: cfg, cache: cache.NewSnapshotCache(false, kinds{}, nil), said: make(chan struct{}, 1),
+		clients: newClients(cfg.Grace), streams: map[int64]string{},
+	}
+	for _, kind := range []string{forEnvoy, forGRPC} {
+		cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_agent_xds_streams", Help: "Streams of xDS clients, by what they are.", ConstLabels: prometheus.Labels{"client": kind},
+		}, func() float64 { return float64(s.count(kind)) }))
+	}
+	return s, nil
+}
+
+func (s *Server) count(kind string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.streams {
+		if k == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// kinds gives all clients of a kind the same snapshot.
+type kinds struct{}
+
+// ID implements cache.NodeHash.
+func (kinds) ID(node *corev3.Node) string {
+	if strings.HasPrefix(node.GetUserAgentName(), "envoy") {
+		return forEnvoy
+	}
+	return forGRPC
+}
+
+// Run serves on the listener until ctx ends.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	streams, end := context.WithCancel(ctx)
+	defer end()
+	g := grpc.NewServer(
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, aggregated{server.NewServer(streams, s.cache, s.callbacks(), sotw.WithOrderedADS())})
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	err := s.follow(ctx, served)
+	end()
+	force := time.AfterFunc(drain, g.Stop)
+	defer force.Stop()
+	g.GracefulStop()
+	return err
+}
+
+// aggregated refuses the variant of the protocol whose acknowledgements are not counted.
+type aggregated struct{ server.Server }
+
+// DeltaAggregatedResources implements the discovery service.
+func (aggregated) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return status.Error(codes.Unimplemented, "incremental xDS is not served: set api_type: GRPC in ads_config")
+}
+
+func (s *Server) callbacks() server.CallbackFuncs {
+	return server.CallbackFuncs{
+		StreamOpenFunc: func(_ context.Context, id int64, _ string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.streams) >= maxStreams {
+				return status.Errorf(codes.ResourceExhausted, "%d streams are open already", maxStreams)
+			}
+			s.streams[id] = "" // until its first request
+			return nil
+		},
+		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			kind := kinds{}.ID(req.GetNode())
+			s.streams[id] = kind
+			if kind != forEnvoy {
+				if detail := req.GetErrorDetail(); detail != nil {
+					s.cfg.Log.Warn("a gRPC client refuses what it was sent", "client", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", detail.GetMessage())
+				}
+				return nil
+			}
+			refused := s.clients.request(id, req.GetNode().GetId(), request{
+				typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), version: req.GetVersionInfo(), names: req.GetResourceNames(),
+				refusal: refusalOf(req),
+			}, time.Now())
+			if refused != "" {
+				s.cfg.Log.Warn("an Envoy refuses what it was sent", "node", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", refusalOf(req))
+				// The cache answers whoever has another version than the newest, at once: to a
+				// refusal, that would be without end.
+				req.VersionInfo = refused
+			}
+			signal(s.said)
+			return nil
+		},
+		StreamResponseFunc: func(_ context.Context, id int64, req *discoveryv3.DiscoveryRequest, res *discoveryv3.DiscoveryResponse) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.clients.sent(id, res.GetTypeUrl(), response{nonce: res.GetNonce(), version: res.GetVersionInfo(), names: req.GetResourceNames()})
+		},
+		StreamClosedFunc: func(id int64, _ *corev3.Node) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.streams, id)
+			s.clients.closed(id, time.Now())
+			signal(s.said)
+		},
+	}
+}
+
+func refusalOf(req *discoveryv3.DiscoveryRequest) string {
+	detail := req.GetErrorDetail()
+	if detail == nil {
+		return ""
+	}
+	if message := strings.TrimSpace(detail.GetMessage()); message != "" {
+		return message
+	}
+	return "it does not say why"
+}
+
+// follow tells what the feed has, stage by stage, until ctx or the server ends.
+func (s *Server) follow(ctx context.Context, served <-chan error) error {
+	var now *config
+	var at versions
+	parts := map[string]*part{}
+	tell := teller{feed: s.cfg.Feed, owed: map[string]int64{}}
+	known := s.cfg.Feed.Known()
+	look := time.NewTimer(0)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-served:
+			return fmt.Errorf("serve xDS: %w", err)
+		case <-known:
+			known = nil
+		case <-s.cfg.Feed.Changed():
+		case <-s.said:
+		case <-look.C:
+		}
+		if known != nil {
+			continue
+		}
+		if apps := s.cfg.Feed.Take(); len(apps) > 0 || now == nil {
+			for _, app := range apps {
+				tell.owed[app.AppId] = app.Change
+				if parts[app.AppId] = partOf(app, s.cfg.Region); len(app.Hosts) == 0 && len(app.Previews) == 0 {
+					delete(parts, app.AppId)
+				}
+			}
+			for _, next := range stages(now, assemble(parts)) {
+				at = at.after(now, next)
+				if err := s.show(ctx, next, at); err != nil {
+					return err
+				}
+				now = next
+				s.settle(ctx)
+			}
+		}
+		all, next, notes, anybody := s.serve()
+		tell.tell(parts, all, anybody, notes)
+		if next.IsZero() {
+			look.Stop()
+		} else {
+			look.Reset(max(time.Until(next), time.Millisecond))
+		}
+	}
+}
+
+// show has every client sent the config.
+func (s *Server) show(ctx context.Context, c *config, at versions) error {
+	version := func(n int64) string { return fmt.Sprintf("%s-%d", s.cfg.TableID, n) }
+	s.mu.Lock()
+	s.told = told{
+		versions: map[string]string{
+			resource.ClusterType: version(at.clusters), resource.EndpointType: version(at.endpoints), resource.RouteType: version(at.routes),
+		},
+		clusters: slices.Collect(maps.Keys(c.clusters)),
+	}
+	s.mu.Unlock()
+	envoy, client := &cache.Snapshot{}, &cache.Snapshot{}
+	for _, snapshot := range []*cache.Snapshot{envoy, client} {
+		snapshot.Resources[types.Cluster] = cache.NewResources(version(at.clusters), resources(c.clusters))
+		snapshot.Resources[types.Endpoint] = cache.NewResources(version(at.endpoints), resources(c.endpoints))
+	}
+	envoy.Resources[types.Route] = cache.NewResources(version(at.routes), []types.Resource{c.routes})
+	client.Resources[types.Listener] = cache.NewResources(version(at.routes), resources(c.listeners))
+	for kind, snapshot := range map[string]*cache.Snapshot{forEnvoy: envoy, forGRPC: client} {
+		if err := s.cache.SetSnapshot(ctx, kind, snapshot); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("tell %s clients: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+func resources[M types.Resource](all map[string]M) []types.Resource {
+	out := make([]types.Resource, 0, len(all))
+	for _, m := range all {
+		out = append(out, m)
+	}
+	return out
+}
+
+// settle waits until a stage is acknowledged, for as long as one is waited for.
+func (s *Server) settle(ctx context.Context) {
+	patience := time.NewTimer(stagePatience)
+	defer patience.Stop()
+	for {
+		if all, _, _, _ := s.serve(); all {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.said:
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+func (s *Server) serve() (all bool, next time.Time, notes []string, anybody bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, next, notes = s.clients.serve(s.told, time.Now())
+	return all, next, notes, s.clients.anybody()
+}
+
+// teller tells the feed what is served, when that is something new.
+type teller struct {
+	feed    Feed
+	owed    map[string]int64
+	anybody bool
+	notes   []string
+}
+
+func (t *teller) tell(parts map[string]*part, all, anybody bool, notes []string) {
+	came := anybody && !t.anybody
+	if came {
+		for id, p := range parts {
+			t.owed[id] = max(t.owed[id], p.change)
+		}
+	}
+	var changes map[string]int64
+	if all && len(t.owed) > 0 {
+		changes, t.owed = t.owed, map[string]int64{}
+	}
+	if changes == nil && anybody == t.anybody && slices.Equal(notes, t.notes) {
+		return
+	}
+	t.anybody, t.notes = anybody, notes
+	t.feed.Serves(changes, anybody, notes)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,456 @@
+package xds_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	grpcxds "google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	// The type that the example's cluster has its protocol in.
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/xds"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// patience is for what happens at once on a machine that is not busy.
+const patience = time.Minute
+
+// region is the agent's table, served over xDS.
+type region struct {
+	*gateways.Gateways
+	t       *testing.T
+	inbox   *inbox.Inbox
+	address string
+}
+
+func start(t *testing.T, grace time.Duration) *region {
+	t.Helper()
+	in, err := inbox.OpenMemory(inbox.NewMemory())
+	require.NoError(t, err)
+	r := &region{t: t, inbox: in}
+	log := slog.New(slog.DiscardHandler)
+	r.Gateways, err = gateways.New(gateways.Config{
+		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	server, err := xds.New(xds.Config{
+		Feed: r.Follow("xds"), Region: "eu", TableID: "tbl_1", Grace: grace, Log: log, Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r.address = l.Addr().String()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 2)
+	go func() { done <- server.Run(ctx, l) }()
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	})
+	return r
+}
+
+// hold is the region's desired state: deployments of one app, and shares of its requests.
+func (r *region) hold(revision int64, shares ...int32) {
+	r.t.Helper()
+	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}}
+	var items []*agentv1.Item
+	for i, share := range shares {
+		id := fmt.Sprintf("dep_%d", i+1)
+		items = append(items, &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: id, Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: id,
+			Deployment: &agentv1.Deployment{Id: id, AppId: "app_1", AppName: "chat", Version: int32(i + 1), PreviewHost: "chat-v" + id[4:] + ".test"},
+		}}})
+		route.Targets = append(route.Targets, &agentv1.RouteTarget{DeploymentId: id, Weight: share, WorkloadKey: id})
+	}
+	items = append(items, &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: revision, Content: &agentv1.Item_Routes{Routes: route}})
+	keys, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: revision, Count: int64(len(items))}, items)
+	require.NoError(r.t, err)
+	r.Held(keys...)
+	r.Route(route, 0, revision)
+}
+
+// instance is one that runs, or is about to stop.
+type instance struct {
+	address string
+	status  windlassv1.InstanceStatus
+}
+
+// see has the n-th deployment run what is given.
+func (r *region) see(all ...[]instance) {
+	var seen runtime.Observation
+	for i, some := range all {
+		d := runtime.ObservedDeployment{DeploymentID: fmt.Sprintf("dep_%d", i+1)}
+		for _, in := range some {
+			d.Instances = append(d.Instances, runtime.Instance{ID: "ins_" + in.address, Address: in.address, Status: in.status})
+		}
+		seen.Deployments = append(seen.Deployments, d)
+	}
+	r.See(seen)
+}
+
+func ready(addresses ...string) (out []instance) {
+	for _, a := range addresses {
+		out = append(out, instance{a, windlassv1.InstanceStatus_INSTANCE_STATUS_READY})
+	}
+	return out
+}
+
+// backend is a server of gRPC that counts its calls.
+type backend struct {
+	address string
+	calls   atomic.Int64
+}
+
+func serve(t *testing.T) *backend {
+	t.Helper()
+	b := &backend{}
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b.address = l.Addr().String()
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		b.calls.Add(1)
+		return next(ctx, req)
+	}))
+	healthv1.RegisterHealthServer(server, health.NewServer())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-done)
+	})
+	return b
+}
+
+// client is grpc-go's own, with the agent as its only source.
+func (r *region) client(host string) healthv1.HealthClient {
+	r.t.Helper()
+	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil,
+		`{"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, r.address))
+	require.NoError(r.t, err)
+	conn, err := grpc.NewClient("xds:///"+host, grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, conn.Close()) })
+	return healthv1.NewHealthClient(conn)
+}
+
+func call(t *testing.T, c healthv1.HealthClient, n int) {
+	t.Helper()
+	for range n {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := c.Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		cancel()
+		require.NoError(t, err)
+	}
+}
+
+func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
+	r, one, two, spare := start(t, time.Minute), serve(t), serve(t), serve(t)
+	r.hold(1, 80, 20)
+	r.see(ready(one.address), ready(two.address, spare.address))
+	c := r.client("chat.test")
+	const calls = 1000
+	call(t, c, calls)
+	// Six standard deviations of a fair draw.
+	require.InDelta(t, 0.2*calls, two.calls.Load()+spare.calls.Load(), 80)
+	require.Positive(t, spare.calls.Load())
+
+	// Of one that drains nobody knows any more; the other of its deployment has all.
+	r.see(ready(one.address), append(ready(two.address), instance{spare.address, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}))
+	require.Eventually(t, func() bool {
+		before := spare.calls.Load()
+		call(t, c, 50)
+		return spare.calls.Load() == before
+	}, patience, time.Millisecond)
+
+	r.hold(2, 0, 100)
+	require.Eventually(t, func() bool {
+		before := one.calls.Load()
+		call(t, c, 50)
+		return one.calls.Load() == before
+	}, patience, time.Millisecond)
+	before := one.calls.Load()
+	call(t, r.client("chat-v1.test"), 10)
+	require.Equal(t, before+10, one.calls.Load(), "a version without a share has its preview")
+
+	require.Empty(t, r.Routed("app_1", 0, 2), "clients are nobody who is waited for")
+	r.hold(3, 0, 0)
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := c.Check(ctx, &healthv1.HealthCheckRequest{})
+		return status.Code(err) == codes.Unavailable
+	}, patience, time.Millisecond, "a route that leads nowhere is refused at once")
+}
+
+// envoy is a client that speaks the protocol as an Envoy does: it acknowledges, and asks for
+// the endpoints of the clusters that it has.
+type envoy struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
+	node   *corev3.Node
+	cancel context.CancelFunc
+	names  map[string][]string
+	last   map[string]*discoveryv3.DiscoveryResponse // acknowledged
+}
+
+func (r *region) envoy(id string) *envoy {
+	r.t.Helper()
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, conn.Close()) })
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*patience)
+	r.t.Cleanup(cancel)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	require.NoError(r.t, err)
+	return &envoy{t: r.t, stream: stream, node: &corev3.Node{Id: id, UserAgentName: "envoy"}, cancel: cancel, names: map[string][]string{}, last: map[string]*discoveryv3.DiscoveryResponse{}}
+}
+
+func (e *envoy) ask(typeURL string, names ...string) {
+	e.t.Helper()
+	e.names[typeURL] = names
+	require.NoError(e.t, e.stream.Send(&discoveryv3.DiscoveryRequest{Node: e.node, TypeUrl: typeURL, ResourceNames: names}))
+	e.node = nil // only the first has it
+}
+
+// until returns the first response that is of the type and as wanted, which it does not
+// acknowledge, as it does those before it.
+func (e *envoy) until(typeURL string, wanted func(*discoveryv3.DiscoveryResponse) bool) *discoveryv3.DiscoveryResponse {
+	e.t.Helper()
+	for {
+		res, err := e.stream.Recv()
+		require.NoError(e.t, err)
+		if res.TypeUrl == typeURL && wanted(res) {
+			return res
+		}
+		e.ack(res)
+	}
+}
+
+// ack takes a response, and has the endpoints of other clusters from then on.
+func (e *envoy) ack(res *discoveryv3.DiscoveryResponse) {
+	e.t.Helper()
+	e.send(res)
+	e.last[res.TypeUrl] = res
+	if res.TypeUrl != resource.ClusterType {
+		return
+	}
+	if e.names[resource.EndpointType] = clusters(e.t, res); e.last[resource.EndpointType] != nil {
+		e.send(e.last[resource.EndpointType])
+		return
+	}
+	e.ask(resource.EndpointType, e.names[resource.EndpointType]...)
+}
+
+func (e *envoy) send(res *discoveryv3.DiscoveryResponse) {
+	e.t.Helper()
+	require.NoError(e.t, e.stream.Send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: res.TypeUrl, ResourceNames: e.names[res.TypeUrl], VersionInfo: res.VersionInfo, ResponseNonce: res.Nonce,
+	}))
+}
+
+func (e *envoy) refuse(res *discoveryv3.DiscoveryResponse, version, why string) {
+	e.t.Helper()
+	require.NoError(e.t, e.stream.Send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: res.TypeUrl, ResourceNames: e.names[res.TypeUrl], VersionInfo: version, ResponseNonce: res.Nonce,
+		ErrorDetail: &statuspb.Status{Message: why},
+	}))
+}
+
+func clusters(t *testing.T, res *discoveryv3.DiscoveryResponse) (out []string) {
+	t.Helper()
+	for _, r := range res.Resources {
+		c := &clusterv3.Cluster{}
+		require.NoError(t, r.UnmarshalTo(c))
+		require.NoError(t, c.ValidateAll())
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+func weights(t *testing.T, res *discoveryv3.DiscoveryResponse) map[string]uint32 {
+	t.Helper()
+	out := map[string]uint32{}
+	require.Len(t, res.Resources, 1)
+	config := &routev3.RouteConfiguration{}
+	require.NoError(t, res.Resources[0].UnmarshalTo(config))
+	require.NoError(t, config.ValidateAll())
+	for _, host := range config.VirtualHosts {
+		if host.Name != "app_1" {
+			continue
+		}
+		action := host.Routes[0].GetRoute()
+		if name := action.GetCluster(); name != "" {
+			out[name] = 100
+		}
+		for _, c := range action.GetWeightedClusters().GetClusters() {
+			out[c.Name] = c.Weight.GetValue()
+		}
+	}
+	return out
+}
+
+// routes are the shares that a response has.
+func routes(t *testing.T, want map[string]uint32) func(*discoveryv3.DiscoveryResponse) bool {
+	return func(res *discoveryv3.DiscoveryResponse) bool { return maps.Equal(weights(t, res), want) }
+}
+
+// endpoints is how many a deployment has in a response; -1: it is not in it.
+func endpoints(t *testing.T, res *discoveryv3.DiscoveryResponse, deployment string) int {
+	t.Helper()
+	for _, r := range res.Resources {
+		assignment := &endpointv3.ClusterLoadAssignment{}
+		require.NoError(t, r.UnmarshalTo(assignment))
+		require.NoError(t, assignment.ValidateAll())
+		if assignment.ClusterName != deployment {
+			continue
+		}
+		n := 0
+		for _, locality := range assignment.Endpoints {
+			n += len(locality.LbEndpoints)
+		}
+		return n
+	}
+	return -1
+}
+
+// come asks for all that an Envoy asks for.
+func (e *envoy) come() {
+	e.t.Helper()
+	e.ask(resource.ClusterType)
+	e.ask(resource.RouteType, xds.RouteName)
+}
+
+func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
+	r := start(t, 10*time.Minute)
+	r.hold(1, 100)
+	r.see(ready("127.0.0.1:4001"))
+	require.Empty(t, r.Routed("app_1", 0, 1))
+	e := r.envoy("edge-1")
+	e.come()
+	first := e.until(resource.RouteType, routes(t, map[string]uint32{"dep_1": 100}))
+	require.Eventually(t, func() bool { return strings.Contains(r.Routed("app_1", 0, 1), "waits for gateway xds") }, patience, time.Millisecond)
+	e.ack(first)
+	if e.last[resource.EndpointType] == nil {
+		e.ack(e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_1") == 1 }))
+	}
+	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, time.Millisecond)
+
+	// A second version: it has acknowledged its endpoints before a route leads there.
+	r.see(ready("127.0.0.1:4001"), ready("127.0.0.1:4002"))
+	r.hold(2, 90, 10)
+	res := e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_2") == 1 })
+	require.Contains(t, r.Routed("app_1", 0, 2), "waits for gateway xds")
+	e.ack(res)
+	res = e.until(resource.RouteType, routes(t, map[string]uint32{"dep_1": 90, "dep_2": 10}))
+	require.Contains(t, r.Routed("app_1", 0, 2), "waits for gateway xds")
+	e.ack(res)
+	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 2) == "" }, patience, time.Millisecond)
+
+	// An instance that is to stop waits for the acknowledgement that it is no endpoint.
+	require.False(t, r.Released("ins_127.0.0.1:4001"))
+	r.see([]instance{{"127.0.0.1:4001", windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}}, ready("127.0.0.1:4002"))
+	res = e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_1") == 0 })
+	require.False(t, r.Released("ins_127.0.0.1:4001"))
+	e.ack(res)
+	require.Eventually(t, func() bool { return r.Released("ins_127.0.0.1:4001") }, patience, time.Millisecond)
+
+	// It goes: what it may still serve counts.
+	e.cancel()
+	r.hold(3, 0, 100)
+	require.Eventually(t, func() bool {
+		return r.Routed("app_1", 0, 3) != "" && strings.Contains(r.notes(), "Envoy edge-1 is away")
+	}, patience, time.Millisecond)
+}
+
+func (r *region) notes() string {
+	return strings.Join(r.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
+}
+
+func TestARefusalIsNamedAndDoesNotHoldUpForEver(t *testing.T) {
+	r := start(t, 10*time.Second)
+	r.hold(1, 100)
+	r.see(ready("127.0.0.1:4001"))
+	e := r.envoy("edge-1")
+	e.come()
+	e.refuse(e.until(resource.RouteType, routes(t, map[string]uint32{"dep_1": 100})), "", "no such thing as windlass")
+	require.Eventually(t, func() bool {
+		return strings.Contains(r.notes(), "Envoy edge-1 refuses routes: no such thing as windlass")
+	}, patience, time.Millisecond)
+	require.Contains(t, r.Routed("app_1", 0, 1), "waits for gateway xds")
+	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, 10*time.Millisecond, "for the grace, and no longer")
+
+	// What was refused is not sent again; what follows it is.
+	r.hold(2, 0)
+	res := e.until(resource.RouteType, func(res *discoveryv3.DiscoveryResponse) bool {
+		require.NotContains(t, weights(t, res), "dep_1")
+		return true
+	})
+	e.ack(res)
+	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 2) == "" && r.notes() == "" }, patience, time.Millisecond)
+}
+
+func TestIncrementalIsRefusedWithTheWayOut(t *testing.T) {
+	r := start(t, time.Minute)
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.ErrorContains(t, err, "api_type: GRPC")
+}
+
+// The example is what an Envoy's operator begins with.
+func TestTheReadmesBootstrapIsOne(t *testing.T) {
+	text, err := os.ReadFile("../../../../README.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(text), "```yaml\nnode: {id: edge-1")
+	require.True(t, ok)
+	example, _, ok := strings.Cut(rest, "```")
+	require.True(t, ok)
+	data, err := yaml.YAMLToJSONStrict([]byte("node: {id: edge-1" + example))
+	require.NoError(t, err)
+	got := &bootstrapv3.Bootstrap{}
+	require.NoError(t, protojson.Unmarshal(data, got))
+	require.NoError(t, got.ValidateAll())
+	manager := &hcmv3.HttpConnectionManager{}
+	require.NoError(t, got.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(manager))
+	require.Equal(t, xds.RouteName, manager.GetRds().GetRouteConfigName())
+}

@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
+	"github.com/windlass-run/windlass/apps/agent/internal/xds"
+)
+
+// xdsClients is what all who have routes over xDS count as, among the gateways.
+const xdsClients = "xds"
+
+// openXDS follows the table from the beginning, where it is to be served.
+func (a *Agent) openXDS(tableID string) (err error) {
+	if a.cfg.XDSListen == "" {
+		return nil
+	}
+	a.xds, err = xds.New(xds.Config{
+		Feed: a.gateways.Follow(xdsClients), Region: a.region, TableID: tableID, Grace: gateways.Grace,
+		Log: a.cfg.Log, Registerer: a.cfg.Registerer,
+	})
+	return err
+}
+
+// serveXDS serves the region's routes to Envoys and gRPC clients until ctx ends. As with
+// gateways: the address belongs in the region's own network.
+func (a *Agent) serveXDS(ctx context.Context) error {
+	if a.xds == nil {
+		<-ctx.Done()
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.XDSListen)
+	if err != nil {
+		return fmt.Errorf("--xds-listen=%q: use host:port with a port that is free: %w", a.cfg.XDSListen, err)
+	}
+	a.cfg.Log.InfoContext(ctx, "serving routes over xDS", "address", l.Addr().String())
+	return a.xds.Run(ctx, l)
+}
