@@ -7,8 +7,7 @@ import (
 )
 
 // Feed is the table for a part of this process that passes it on in another protocol. All
-// who have it from there count as one gateway while there are any. Use it from one
-// goroutine.
+// who have it from there count as one gateway while there are any.
 type Feed struct {
 	g   *Gateways
 	one *gateway
@@ -19,11 +18,7 @@ type Feed struct {
 func (g *Gateways) Follow(id string) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.hub.feed = &gateway{
-		id: id, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
-		holds: map[string]bool{}, served: map[string]int64{},
-	}
-	return &Feed{g: g, one: g.hub.feed}
+	return &Feed{g: g, one: g.hub.follow(id)}
 }
 
 // Known is closed when the table is complete. Take says nothing before.
@@ -48,34 +43,56 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 }
 
 // Serves tells the change of each app, by id, that everybody behind the feed serves by
-// now, whether anybody is, and what people should know of them. Who is not there any more counts
-// for Grace, as a gateway does.
+// now, not nil when that is all that was taken, whether anybody is, and what people should know of them. Who is not there any more counts
+// for Grace, as a gateway does. It may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
-	h, now := f.g.hub, time.Now()
-	there := f.one.stream != 0
+	f.g.hub.serves(changes, anybody, notes, time.Now())
+	f.g.mu.Unlock()
+	signal(f.g.wake)
+	f.g.progress()
+}
+
+// anything is no app: it stands for what those behind the feed may have had of another table.
+const anything = ""
+
+// follow makes the feed, which does not count yet.
+func (h *hub) follow(id string) *gateway {
+	h.feed = &gateway{
+		id: id, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
+		holds: map[string]bool{}, served: map[string]int64{},
+	}
+	return h.feed
+}
+
+// serves notes what those behind the feed serve, and counts them while there are any.
+func (h *hub) serves(changes map[string]int64, anybody bool, notes []string, now time.Time) {
+	f := h.feed
+	there := f.stream != 0
 	if anybody && !there {
-		// What was served by nobody is not served by those who have just come.
+		// Those who have just come may hold anything, as a gateway that comes back does.
+		f.have[anything] = version{}
 		for id, a := range h.apps {
 			if !a.gone() {
-				delete(f.one.served, id)
+				f.have[id] = version{}
+				delete(f.served, id)
 			}
 		}
 	}
 	for id, change := range changes {
-		h.serve(f.one, id, change)
+		h.serve(f, id, change)
+	}
+	if changes != nil {
+		delete(f.have, anything)
 	}
 	switch {
 	case anybody && !there:
 		h.streams++
-		f.one.stream, f.one.since = h.streams, now
-		h.gateways[f.one.id] = f.one
+		f.stream, f.since = h.streams, now
+		h.gateways[f.id] = f
 	case !anybody && there:
-		f.one.stream, f.one.since = 0, now
+		f.stream, f.since = 0, now
 	}
-	f.one.heard, h.feedNotes = now, notes
+	f.heard, h.feedNotes = now, notes
 	h.tidy()
-	f.g.mu.Unlock()
-	signal(f.g.wake)
-	f.g.progress()
 }

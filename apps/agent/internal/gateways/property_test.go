@@ -48,9 +48,12 @@ type model struct {
 	h     *hub
 	table int
 	peers []*peer
-	lists map[string][]runtime.Instance
-	gens  map[string]int64
-	made  int
+	// behind is what those behind the feed do, as one: sent is what they were sent and have
+	// not acknowledged, told what was not told of what they did.
+	behind *peer
+	lists  map[string][]runtime.Instance
+	gens   map[string]int64
+	made   int
 }
 
 func (m *model) fresh() {
@@ -61,6 +64,68 @@ func (m *model) fresh() {
 	m.table++
 	m.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
 	m.h.recall(known, m.now)
+	m.h.follow("feed")
+	m.behind.begun, m.behind.sent, m.behind.told = false, nil, map[string]int64{}
+}
+
+// follow takes what the feed has. Those behind it, if there are any, apply some of it.
+func (m *model) follow() {
+	if !m.behind.begun {
+		m.h.begin(m.h.feed, m.now)
+		m.behind.begun = true
+	}
+	m.behind.sent = append(m.behind.sent, m.h.take(m.h.feed)...)
+	n := len(m.behind.sent)
+	if m.behind.stream != nil {
+		n = rapid.IntRange(0, n).Draw(m.t, "applied")
+	}
+	m.acknowledge(n)
+}
+
+// acknowledge has what was sent first served, and told once that is all.
+func (m *model) acknowledge(n int) {
+	for _, a := range m.behind.sent[:n] {
+		if m.behind.told[a.AppId] = a.Change; m.behind.stream != nil {
+			m.behind.served[a.AppId] = a
+		}
+	}
+	if m.behind.sent = m.behind.sent[n:]; len(m.behind.sent) > 0 {
+		return
+	}
+	// They have what they were sent, and nothing else.
+	for id := range m.behind.served {
+		if m.behind.stream != nil && m.h.apps[id] == nil {
+			delete(m.behind.served, id)
+		}
+	}
+	m.h.serves(m.behind.told, m.behind.stream != nil, nil, m.now)
+	m.behind.told = map[string]int64{}
+}
+
+// come has somebody be behind the feed, who is sent all of it.
+func (m *model) come() {
+	if m.behind.stream != nil || !m.behind.begun {
+		return
+	}
+	m.h.serves(nil, true, nil, m.now)
+	m.behind.stream, m.behind.sent = m.h.feed, m.h.take(m.h.feed)
+	sent := map[string]bool{}
+	for _, a := range m.behind.sent {
+		sent[a.AppId] = true
+	}
+	for id, a := range m.h.apps {
+		if !sent[id] {
+			m.behind.sent = append(m.behind.sent, a.told)
+		}
+	}
+}
+
+// leaveFeed has nobody behind it any more.
+func (m *model) leaveFeed() {
+	if m.behind.stream != nil {
+		m.behind.stream, m.behind.since, m.behind.sent = nil, m.now, nil
+		m.h.serves(nil, false, nil, m.now)
+	}
 }
 
 func (m *model) observe() {
@@ -201,7 +266,7 @@ func (m *model) instances() {
 }
 
 func (m *model) requireNobodySends(instance string) {
-	for _, p := range m.peers {
+	for _, p := range append(slices.Clone(m.peers), m.behind) {
 		away := p.stream == nil && !m.now.Before(p.since.Add(Grace))
 		if !away && p.sendsTo(instance) {
 			m.t.Fatalf("%s would be stopped while %s sends to it", instance, p.id)
@@ -212,7 +277,11 @@ func (m *model) requireNobodySends(instance string) {
 func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{t: t, now: time.Unix(1_800_000_000, 0), lists: map[string][]runtime.Instance{}, gens: map[string]int64{}}
+		m := &model{
+			t: t, now: time.Unix(1_800_000_000, 0), lists: map[string][]runtime.Instance{}, gens: map[string]int64{},
+			behind: &peer{id: "feed", served: map[string]*gatewayv1.AppRoutes{}, told: map[string]int64{}},
+		}
+		m.behind.since = m.now.Add(-time.Hour)
 		m.fresh()
 		for n := range 3 {
 			m.peers = append(m.peers, &peer{
@@ -228,6 +297,9 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 			"watch":    func(*rapid.T) { m.watch(pick()) },
 			"receive":  func(*rapid.T) { m.receive(pick()) },
 			"report":   func(*rapid.T) { m.report(pick()) },
+			"feed":     func(*rapid.T) { m.follow() },
+			"come":     func(*rapid.T) { m.come() },
+			"go":       func(*rapid.T) { m.leaveFeed() },
 			"requests": func(*rapid.T) { m.requests(pick()) },
 			"break":    func(*rapid.T) { m.leave(pick()) },
 			"time": func(*rapid.T) {
@@ -238,6 +310,7 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 				for _, p := range m.peers {
 					m.leave(p)
 				}
+				m.leaveFeed()
 				old := m.h.apps
 				m.fresh()
 				for id, a := range old {
@@ -277,6 +350,10 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 			}
 			m.report(p)
 		}
+		m.follow()
+		m.come()
+		m.follow()
+		m.acknowledge(len(m.behind.sent))
 		for app, generation := range m.gens {
 			if why := m.h.routed(app, 1, generation); why != "" {
 				t.Fatalf("%s is not served: %s", app, why)

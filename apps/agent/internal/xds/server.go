@@ -158,6 +158,13 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			return nil
 		},
 		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
+			came := false
+			// Whoever is sent something counts before it is.
+			defer func() {
+				if came {
+					s.cfg.Feed.Serves(nil, true, nil)
+				}
+			}()
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			kind := kinds{}.ID(req.GetNode())
@@ -168,6 +175,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 				}
 				return nil
 			}
+			came = !s.clients.anybody()
 			refused := s.clients.request(id, req.GetNode().GetId(), request{
 				typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), version: req.GetVersionInfo(), names: req.GetResourceNames(),
 				refusal: refusalOf(req),
@@ -318,22 +326,23 @@ func (s *Server) serve() (all bool, next time.Time, notes []string, anybody bool
 
 // teller tells the feed what is served, when that is something new.
 type teller struct {
-	feed    Feed
-	owed    map[string]int64
-	anybody bool
-	notes   []string
+	feed Feed
+	owed map[string]int64
+	// came: somebody has, and what everybody serves was not told since.
+	came, anybody bool
+	notes         []string
 }
 
 func (t *teller) tell(parts map[string]*part, all, anybody bool, notes []string) {
-	came := anybody && !t.anybody
-	if came {
+	if anybody && !t.anybody {
+		t.came = true
 		for id, p := range parts {
 			t.owed[id] = max(t.owed[id], p.change)
 		}
 	}
 	var changes map[string]int64
-	if all && len(t.owed) > 0 {
-		changes, t.owed = t.owed, map[string]int64{}
+	if all && (t.came || len(t.owed) > 0) {
+		changes, t.owed, t.came = t.owed, map[string]int64{}, false
 	}
 	if changes == nil && anybody == t.anybody && slices.Equal(notes, t.notes) {
 		return
