@@ -346,68 +346,6 @@ func TestHeadersAreBoundedAndTellWhoAsks(t *testing.T) {
 	require.Empty(t, seen)
 }
 
-// Two programs that read one message differently let a client put a request of its own
-// before another's. What the instance gets is framed anew, so that it cannot.
-func TestRequestsCannotBeSmuggled(t *testing.T) {
-	for name, test := range map[string]struct {
-		message string
-		paths   []string // that the instance gets
-	}{
-		"length and chunks": {
-			"POST /a HTTP/1.1\r\nHost: echo.local\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n",
-			nil, // whatever comes is one of those that the sender wrote out
-		},
-		"two lengths": {
-			"POST /a HTTP/1.1\r\nHost: echo.local\r\nContent-Length: 6\r\nContent-Length: 5\r\n\r\nabcdefGET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n", []string{},
-		},
-		"a coding that is none": {
-			"POST /a HTTP/1.1\r\nHost: echo.local\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n", []string{},
-		},
-		"a bad chunk": {
-			"POST /a HTTP/1.1\r\nHost: echo.local\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n", []string{},
-		},
-		"a space before the colon": {
-			"POST /a HTTP/1.1\r\nHost: echo.local\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n", []string{},
-		},
-		"two hosts": {
-			"GET /smuggled HTTP/1.1\r\nHost: echo.local\r\nHost: other.local\r\n\r\n", []string{},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, nil)
-			var mu sync.Mutex
-			paths := []string{}
-			r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-				body, err := io.ReadAll(q.Body)
-				if err != nil {
-					return // it did not arrive whole, and nobody acts on it
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				paths = append(paths, q.URL.Path+" "+string(body))
-				_, _ = fmt.Fprint(w, "ok")
-			})))
-			conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
-			require.NoError(t, err)
-			defer conn.Close()
-			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-			_, err = io.WriteString(conn, test.message)
-			require.NoError(t, err)
-			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-			_, _ = io.ReadAll(conn) // until the gateway hangs up
-			mu.Lock()
-			defer mu.Unlock()
-			if test.paths != nil {
-				require.Equal(t, test.paths, paths)
-				return
-			}
-			// By its chunks the body is empty, and what follows is a second request, which
-			// the instance gets as one of its own: the two ends agree.
-			require.Subset(t, []string{"/a ", "/smuggled "}, paths)
-		})
-	}
-}
-
 func TestAClientThatFallsSilentIsLetGo(t *testing.T) {
 	r := start(t, func(c *gateway.Config) { c.SlowClient = 300 * time.Millisecond })
 	block := strings.Repeat("x", 1<<20)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
+	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 )
 
@@ -63,9 +64,12 @@ func (g *Gateway) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil {
 			g.proxy.ServeHTTP(w, r)
-		} else {
-			plain.ServeHTTP(w, r)
+			return
 		}
+		if proxy.Doubtful(r) { // the proxy does so itself
+			w.Header().Set("Connection", "close")
+		}
+		plain.ServeHTTP(w, r)
 	})
 }
 

@@ -18,6 +18,8 @@ import (
 type answer struct {
 	http.ResponseWriter
 
+	p       *Proxy
+	r       *http.Request
 	x       *exchange
 	control *http.ResponseController
 	slow    time.Duration
@@ -31,7 +33,14 @@ type answer struct {
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *answer) WriteHeader(status int) {
-	if a.x.status == 0 || a.x.status < 200 {
+	switch {
+	case status < 200:
+		// ModifyResponse does not see it.
+		a.Header().Del(ErrorHeader)
+	case a.x.status > 0 && a.x.status < 200:
+		a.p.say(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
+	}
+	if a.x.status < 200 {
 		a.x.status = status
 	}
 	a.extend()

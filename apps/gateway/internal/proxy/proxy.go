@@ -180,18 +180,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
 	x := &exchange{start: time.Now(), id: requestID(r.Header), host: table.Host(r.Host)}
-	out := &answer{ResponseWriter: w, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
+	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
-	out.Header().Set(RequestIDHeader, x.id)
-	if r.TLS != nil {
-		if p.cfg.HSTS > 0 {
-			out.Header().Set(hstsHeader, "max-age="+strconv.FormatInt(int64(p.cfg.HSTS/time.Second), 10))
-		}
-		p.cfg.Advertise(out.Header())
-	}
-	if p.leaving.Load() && r.ProtoMajor == 1 {
-		out.Header().Set("Connection", "close")
-	}
+	p.say(out.Header(), r, x)
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = &requestBody{body: r.Body, control: x.control, slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 		if !x.in.streams {
@@ -205,6 +196,31 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	p.serve(out, r, x)
+}
+
+// say sets what the gateway has to say with every answer.
+func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
+	h.Set(RequestIDHeader, x.id)
+	if r.TLS != nil {
+		if p.cfg.HSTS > 0 {
+			h.Set(hstsHeader, "max-age="+strconv.FormatInt(int64(p.cfg.HSTS/time.Second), 10))
+		}
+		p.cfg.Advertise(h)
+	}
+	if r.ProtoMajor == 1 && p.leaving.Load() || Doubtful(r) {
+		h.Set("Connection", "close")
+	}
+}
+
+// Doubtful tells whether somebody between the client and us may see the request's end
+// elsewhere, so that what comes after it on the connection must not be read as another. It
+// is so where a Transfer-Encoding comes with a Content-Length, or in HTTP/1.0 (RFC 9112,
+// section 6.1: the server MUST close the connection). net/http goes by the one and ignores
+// the other, as it may, but takes that out of the header, so that nobody can tell, and
+// goes on with the connection. So those that may be so are: all that come in chunks, and
+// all of HTTP/1.0.
+func Doubtful(r *http.Request) bool {
+	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
