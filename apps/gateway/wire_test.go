@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -175,7 +176,7 @@ func read(c io.Writer, in *bufio.Reader) (q recorded, err error) {
 	if len(q.header["host"]) != 1 || len(length)+len(chunked) > 1 {
 		return q, fmt.Errorf("%w: %v", errUnsound, q.header)
 	}
-	if len(q.header["expect"]) > 0 {
+	if len(q.header["expect"]) > 0 && len(length)+len(chunked) > 0 {
 		_, _ = io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
 	}
 	switch {
@@ -304,7 +305,9 @@ func runWire(t *testing.T, cases []wireCase) {
 				res, err := http.ReadResponse(in, nil)
 				require.NoError(t, err, "answer %d", n)
 				body, err := io.ReadAll(res.Body)
-				require.NoError(t, err)
+				if !errors.Is(err, syscall.ECONNRESET) { // one that is refused unread ends so at times
+					require.NoError(t, err)
+				}
 				res.Body.Close()
 				require.Equal(t, status, res.StatusCode, "%s", body)
 			}

@@ -34,7 +34,11 @@ type failure struct {
 var (
 	failBadHost = &failure{
 		code: "bad_host", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the request names no host", fix: "Send a Host header with the app's hostname.",
+		message: "the request names no host, or what it names is none", fix: "Send a Host header with the app's hostname.",
+	}
+	failMethod = &failure{
+		code: "bad_method", status: http.StatusNotImplemented, connect: "unimplemented", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the gateway opens no tunnels: it has no method CONNECT", fix: "Send the request to the app's hostname, without CONNECT.",
 	}
 	failNoRoute = &failure{
 		code: "no_route", status: http.StatusNotFound, connect: "not_found", reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND,

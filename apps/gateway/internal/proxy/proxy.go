@@ -212,18 +212,13 @@ func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
 	}
 }
 
-// Doubtful tells whether somebody between the client and us may see the request's end
-// elsewhere, so that what comes after it on the connection must not be read as another. It
-// is so where a Transfer-Encoding comes with a Content-Length, or in HTTP/1.0 (RFC 9112,
-// section 6.1: the server MUST close the connection). net/http goes by the one and ignores
-// the other, as it may, but takes that out of the header, so that nobody can tell, and
-// goes on with the connection. So those that may be so are: all that come in chunks, and
-// all of HTTP/1.0.
-func Doubtful(r *http.Request) bool {
-	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
-}
-
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
+	if r.Method == http.MethodConnect {
+		// It asks for a tunnel to whom it names, which is a forward proxy's to give (RFC
+		// 9110, section 9.3.6); an instance's 200 would be taken for one.
+		p.fail(w, x, failMethod, nil)
+		return
+	}
 	if x.host == "" {
 		p.fail(w, x, failBadHost, nil)
 		return
@@ -280,6 +275,8 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.Scheme = "http"
 	pr.Out.URL.Host = x.host
 	pr.Out.Host = pr.In.Host
+	keepUpgrade(pr.Out.Header)
+	dropLookalikes(pr.Out.Header)
 	if p.trusts(pr.In.RemoteAddr) {
 		pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	}

@@ -9,7 +9,7 @@
 package table
 
 import (
-	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -41,15 +41,27 @@ func New(cfg upstream.Config) *Table {
 }
 
 // Host is a request's host as the table has it: without port and trailing dot, lower
-// case. Empty when it is none.
+// case. Empty when it is none: an instance gets it as the client wrote it, and must not
+// find another in it ("echo.local:80@other.local") than the one that it was routed by.
 func Host(host string) string {
 	if strings.HasPrefix(host, "[") || strings.Count(host, ":") > 1 {
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			return h
+		address, bracketed := strings.CutPrefix(host, "[")
+		if bracketed {
+			var port string
+			var closed bool
+			if address, port, closed = strings.Cut(address, "]"); !closed || !endsHost(port) {
+				return ""
+			}
 		}
-		return strings.Trim(host, "[]")
+		if ip, err := netip.ParseAddr(address); err != nil || !ip.Is6() {
+			return ""
+		}
+		return address
 	}
 	if i := strings.IndexByte(host, ':'); i >= 0 {
+		if !endsHost(host[i:]) {
+			return ""
+		}
 		host = host[:i]
 	}
 	host = strings.TrimSuffix(host, ".")
@@ -59,6 +71,12 @@ func Host(host string) string {
 		}
 	}
 	return host
+}
+
+// endsHost tells whether what follows a host is nothing or a port, which may be empty (RFC
+// 3986, section 3.2.3).
+func endsHost(s string) bool {
+	return s == "" || s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""
 }
 
 // Lookup returns the route of a host that Host returned, or nil.

@@ -37,6 +37,16 @@ func TestHostsAreComparedAsDNSDoes(t *testing.T) {
 		"[::1]":                 "::1",
 		"":                      "",
 		":80":                   "",
+		"::1":                   "::1",
+		"echo.example.com:":     "echo.example.com",
+		"echo.example.com:x":    "",
+		"echo.example.com:8@b":  "",
+		"echo.example.com:8:9":  "",
+		"[echo.example.com]":    "",
+		"[::1":                  "",
+		"[::1]x":                "",
+		"[::1]:x":               "",
+		"[127.0.0.1]":           "",
 	} {
 		require.Equal(t, want, Host(from), from)
 	}
