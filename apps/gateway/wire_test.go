@@ -19,7 +19,7 @@ import (
 )
 
 // wirePatience is patience with one connection: a table has many.
-const wirePatience = 3 * time.Second
+const wirePatience = 10 * time.Second
 
 // recorder is an instance that takes down what reaches it. It reads by the letter of RFC
 // 9112 and forgives nothing, net/http not being the judge of its own work, and answers

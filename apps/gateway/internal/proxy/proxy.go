@@ -295,6 +295,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 func (p *Proxy) answered(res *http.Response) error {
 	res.Header.Del(RequestIDHeader)
 	res.Header.Del(ErrorHeader)
+	keepTrailers(res.Trailer)
 	if x := exchangeOf(res.Request.Context()); x.cors != nil {
 		cors.Replace(x.header, res.Header, x.cors)
 	}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/http"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // This file is what net/http lets through and a gateway must not.
@@ -54,6 +56,16 @@ func dropLookalikes(h http.Header) {
 		switch http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")) {
 		case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", RequestIDHeader:
 			delete(h, name)
+		}
+	}
+}
+
+// keepTrailers takes out of an answer's trailers what has no place there (RFC 9110, section
+// 6.5.1), like a Content-Length, and what is the gateway's to say.
+func keepTrailers(trailers http.Header) {
+	for name := range trailers {
+		if !httpguts.ValidTrailerHeader(name) || name == ErrorHeader || name == RequestIDHeader {
+			delete(trailers, name)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,9 @@ const (
 	// idlePerInstance keeps a busy instance's connections; what is too many ends itself
 	// after idleConnection.
 	idlePerInstance = 512
+	// maxInterim answers may come before the one: who tells of progress every 10 s does so
+	// for hours.
+	maxInterim = 2000
 )
 
 // transport places a request at an instance, and at another where that is safe.
@@ -61,27 +65,6 @@ func (t *transport) close() {
 	t.h2c.CloseIdleConnections()
 }
 
-// connection counts what was written, so that it is known when nothing was.
-type connection struct {
-	net.Conn
-
-	written atomic.Int64
-}
-
-func (c *connection) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n))
-	return n, err
-}
-
-// CloseWrite is what the end of one direction of an upgraded connection becomes.
-func (c *connection) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
 // dialError: no connection was had.
 type dialError struct{ err error }
 
@@ -100,7 +83,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	return &connection{Conn: conn}, nil
+	return newConnection(conn), nil
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -174,12 +157,28 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 	late := time.AfterFunc(x.policy.Response, func() { cancel(failTimeout) })
 	var conn atomic.Pointer[connection]
 	var before atomic.Int64
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		if c, ok := info.Conn.(*connection); ok {
-			before.Store(c.written.Load())
-			conn.Store(c)
-		}
-	}})
+	through := t.plain
+	if req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
+		through = t.h2c
+	}
+	interim := 0
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			if c, ok := info.Conn.(*connection); ok {
+				if through == t.plain {
+					c.begin(ctx, info.Reused)
+				}
+				before.Store(c.written.Load())
+				conn.Store(c)
+			}
+		},
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if interim++; interim > maxInterim {
+				cancel(failBroken)
+			}
+			return nil // what ReverseProxy's returns counts
+		},
+	})
 	out := req.WithContext(ctx)
 	u := *req.URL
 	u.Host = lease.Address()
@@ -188,12 +187,12 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 		out.Body = io.NopCloser(bytes.NewReader(body))
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
-	through := t.plain
-	if req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
-		through = t.h2c
-	}
 	res, err := through.RoundTrip(out)
 	late.Stop()
+	if err == nil && res.StatusCode < http.StatusContinue { // 000, say, which a ResponseWriter panics at
+		err = fmt.Errorf("the instance answered status %03d", res.StatusCode)
+		_ = res.Body.Close()
+	}
 	if err != nil {
 		cause := context.Cause(ctx)
 		cancel(nil)
@@ -211,7 +210,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 		outcome = health.Failure
 	}
 	lease.Told(outcome)
-	b := &responseBody{ReadCloser: res.Body, x: x, req: req, lease: lease, cancel: cancel, limit: x.policy.Idle}
+	b := &responseBody{ReadCloser: res.Body, res: res, x: x, req: req, lease: lease, cancel: cancel, limit: x.policy.Idle}
 	b.ctx = ctx
 	b.idle = time.AfterFunc(x.policy.Idle, func() { cancel(failTimeout) })
 	if res.StatusCode == http.StatusSwitchingProtocols {
@@ -269,6 +268,7 @@ func affinity(req *http.Request, p upstream.Policy) string {
 type responseBody struct {
 	io.ReadCloser
 
+	res    *http.Response
 	ctx    context.Context //nolint:containedctx // it is the attempt's, and ends with the body
 	x      *exchange
 	req    *http.Request
@@ -283,7 +283,9 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	// What the client takes its time with is not the instance's.
 	b.idle.Stop()
-	if err != nil && !errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) {
+		keepTrailers(b.res.Trailer)
+	} else if err != nil {
 		b.broke(err)
 	}
 	return n, err

@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// connection counts what was written, so that it is known when nothing was.
+type connection struct {
+	net.Conn
+
+	written atomic.Int64
+
+	mu sync.Mutex
+	// changed wakes who waits for reading or closed.
+	changed *sync.Cond
+	// reading: the transport waits for bytes, so that it has none left that it was sent.
+	reading, closed bool
+	// unasked: of the request that has the connection, nothing was written.
+	unasked bool
+}
+
+// errUnasked is what an instance says that nobody asked for.
+var errUnasked = errors.New("the instance sent something before it was asked: the rest of another answer, or none of HTTP")
+
+func newConnection(conn net.Conn) *connection {
+	c := &connection{Conn: conn}
+	c.changed = sync.NewCond(&c.mu)
+	return c
+}
+
+// begin is called when a request of HTTP/1 has the connection, before it is written. An
+// instance may have sent more than one answer, and the rest of it must not be taken for
+// the answer to this request, which may be another client's (RFC 9112, section 9.2). What
+// has arrived net/http finds, and closes the connection, if it looks before the request is
+// there: so it waits for it to. What arrives later, but before the request is written,
+// Read finds.
+func (c *connection) begin(ctx context.Context, reused bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unasked = true
+	if !reused || c.reading || c.closed {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.changed.Broadcast()
+	})
+	defer stop()
+	for !c.reading && !c.closed && ctx.Err() == nil {
+		c.changed.Wait()
+	}
+}
+
+func (c *connection) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	c.reading = true
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = false
+	if n > 0 && c.unasked {
+		return 0, errUnasked
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (c *connection) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.unasked = false
+	c.mu.Unlock()
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// CloseWrite is what the end of one direction of an upgraded connection becomes.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
