@@ -63,6 +63,8 @@ type Config struct {
 	StateFile string
 	// MaxHeaderBytes of a request. 0: 64 KiB.
 	MaxHeaderBytes int
+	// HeaderTimeout is what a client has to send a request's header in. 0: 10 s.
+	HeaderTimeout time.Duration
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
 	// DrainDelay is how long requests are still taken, and readiness is off, after the
@@ -119,6 +121,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		return nil, errors.New("gateway: nothing to listen on: Listen, Listeners or TLSListen is required")
 	}
 	cfg.MaxHeaderBytes = orDefault(cfg.MaxHeaderBytes, 64<<10)
+	cfg.HeaderTimeout = orDefault(cfg.HeaderTimeout, 10*time.Second)
 	cfg.SlowClient = orDefault(cfg.SlowClient, time.Minute)
 	cfg.DrainTimeout = orDefault(cfg.DrainTimeout, 5*time.Minute)
 	g := &Gateway{cfg: cfg}

@@ -33,7 +33,7 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 		Handler: handler, TLSConfig: http3.ConfigureTLSConfig(config),
 		MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
 		QUICConfig: &quic.Config{
-			HandshakeIdleTimeout: headerTimeout,
+			HandshakeIdleTimeout: cfg.HeaderTimeout,
 			MaxIncomingStreams:   1000, // as on HTTP/2
 			KeepAlivePeriod:      15 * time.Second,
 		},

@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	// headerTimeout is what a client has to send a request's header in, and idleClient how
-	// long a connection without a request is kept: above what load balancers have (60 s),
-	// so that they close first.
-	headerTimeout = 10 * time.Second
-	idleClient    = 75 * time.Second
+	// idleClient is how long a connection without a request is kept: above what load
+	// balancers have (60 s), so that they close first.
+	idleClient = 75 * time.Second
 	// firstTable is how long a first table is waited for before requests are taken.
 	firstTable = 5 * time.Second
 	// backlog is what a socket's queue is emptied in when it gets no new connections.
@@ -34,7 +32,7 @@ const (
 
 // newServer returns a server for HTTP/1.1 and HTTP/2, the latter without TLS, too. It
 // bounds what a client may cost before its route is known.
-func newServer(handler http.Handler, maxHeader int, slow time.Duration, log *slog.Logger) *http.Server {
+func newServer(handler http.Handler, cfg Config) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -42,16 +40,16 @@ func newServer(handler http.Handler, maxHeader int, slow time.Duration, log *slo
 	return &http.Server{
 		Handler:           handler,
 		Protocols:         protocols,
-		ReadHeaderTimeout: headerTimeout,
+		ReadHeaderTimeout: cfg.HeaderTimeout,
 		IdleTimeout:       idleClient,
-		MaxHeaderBytes:    maxHeader,
+		MaxHeaderBytes:    cfg.MaxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
 			// A client that is gone without a word is found by ping.
 			SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second,
-			WriteByteTimeout: slow,
+			WriteByteTimeout: cfg.SlowClient,
 		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -69,7 +67,7 @@ func bind(ctx context.Context, what, address string) (net.Listener, error) {
 // successor, if there is one; then no listener; then connections without a request; then
 // those whose request ended; at the deadline the rest.
 func (g *Gateway) serve(ctx context.Context) error {
-	server := newServer(g.handler(), g.cfg.MaxHeaderBytes, g.cfg.SlowClient, g.cfg.Log)
+	server := newServer(g.handler(), g.cfg)
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
