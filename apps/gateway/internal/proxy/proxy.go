@@ -213,6 +213,10 @@ func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
+	if what := malformed(r); what != "" {
+		p.fail(w, x, failMalformed, errors.New(what))
+		return
+	}
 	if r.Method == http.MethodConnect {
 		// It asks for a tunnel to whom it names, which is a forward proxy's to give (RFC
 		// 9110, section 9.3.6); an instance's 200 would be taken for one.

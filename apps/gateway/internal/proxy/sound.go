@@ -20,6 +20,37 @@ func Doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0 || r.Method == http.MethodConnect)
 }
 
+// malformed tells what of a request of HTTP/2 or 3 has no place in one, "" for nothing. In
+// HTTP/1, which instances get, it would say something else than what was looked at here:
+// RFC 9113, sections 8.1.1 (lengths), 8.2.1 and 8.3.1 (methods, paths, hosts), and RFC
+// 9114, sections 4.1.2 and 4.3.1. net/http looks at HTTP/1 in time itself.
+func malformed(r *http.Request) string {
+	if r.ProtoMajor < 2 {
+		return ""
+	}
+	for _, host := range r.Header["Host"] {
+		if host != r.Host {
+			return "the field Host is not what :authority is"
+		}
+	}
+	lengths := r.Header["Content-Length"]
+	switch {
+	case !httpguts.ValidHeaderFieldName(r.Method): // the rule of names is the one of methods
+		return ":method is no token"
+	case r.Method != http.MethodConnect && !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "*":
+		return ":path does not begin with a slash"
+	case strings.ContainsFunc(r.RequestURI, func(c rune) bool { return c <= ' ' || c == 0x7f }):
+		return ":path has a space in it"
+	case len(lengths) > 1:
+		return "content-length is there more than once"
+	case len(lengths) == 1 && (lengths[0] == "" || strings.Trim(lengths[0], "0123456789") != ""):
+		return "content-length is no number"
+	case len(lengths) == 1 && r.ContentLength == 0 && strings.Trim(lengths[0], "0") != "":
+		return "content-length is not the content's"
+	}
+	return ""
+}
+
 // keepUpgrade leaves in a request's Upgrade what is not HTTP. In a tunnel of HTTP/2 or of
 // TLS an instance would get requests that the gateway has not seen: of other hosts, with
 // X-Forwarded-* of the client's making, and without limits. A server may ignore Upgrade
