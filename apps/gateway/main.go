@@ -129,6 +129,10 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
+	// What net/http tells the process's log quotes what an instance sent without being asked,
+	// which may be what somebody was to be answered.
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+	slog.SetDefault(log)
 	registry := telemetry.NewRegistry()
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,

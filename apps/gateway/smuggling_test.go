@@ -1,8 +1,15 @@
 package gateway_test
 
 import (
+	"io"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway"
 )
 
 const (
@@ -91,4 +98,26 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 		{name: "trailers that are no fields", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nno field\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "trailers beyond the limit", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1<<10)+"\r\n", 128) + "\r\n" + next, answers: []int{400}, cut: true},
 	})
+}
+
+// It is so, too, where the gateway answers without an instance.
+func TestARedirectEndsAConnectionThatIsInDoubt(t *testing.T) {
+	dir := t.TempDir()
+	certify(t, dir)
+	r := start(t, func(c *gateway.Config) {
+		c.TLSListen, c.TLSCert, c.TLSKey, c.RedirectPort = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), 443
+	})
+	instance := startRecorder(t)
+	r.put(t, echo(instance.address))
+	conn, in := r.dial(t)
+	_, err := io.WriteString(conn, post+"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+next)
+	require.NoError(t, err)
+	res, err := http.ReadResponse(in, nil)
+	require.NoError(t, err)
+	_, err = io.ReadAll(res.Body)
+	require.NoError(t, err)
+	res.Body.Close()
+	require.Equal(t, http.StatusPermanentRedirect, res.StatusCode)
+	ended(t, in)
+	require.Empty(t, instance.saw())
 }

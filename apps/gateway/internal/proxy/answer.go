@@ -35,8 +35,9 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *answer) WriteHeader(status int) {
 	switch {
 	case status < 200:
-		// ModifyResponse does not see it.
+		// ModifyResponse does not see it, and nobody takes the hop's out of it.
 		a.Header().Del(ErrorHeader)
+		a.Header().Del("Connection")
 	case a.x.status > 0 && a.x.status < 200:
 		a.p.say(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
 	}
