@@ -131,7 +131,7 @@ func TestAClientThatClosesHalfTheConnectionIsGone(t *testing.T) {
 
 // An instance need not read what it refuses.
 func TestAnAnswerBeforeTheRequestsEndIsPassedOn(t *testing.T) {
-	r := start(t, nil)
+	r := start(t, func(c *gateway.Config) { c.SlowClient = 2 * time.Second })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -170,7 +170,17 @@ func TestAnAnswerBeforeTheRequestsEndIsPassedOn(t *testing.T) {
 	}()
 	r.put(t, echo(l.Addr().String()))
 	conn, in := r.dial(t)
-	// The client goes on sending. What it sends is no request, as it may be meant to be.
+	answered := func(in *bufio.Reader) {
+		res, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		body, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, http.StatusForbidden, res.StatusCode)
+		require.Equal(t, "no", string(body))
+		ended(t, in)
+	}
+	// One client goes on sending. What it sends is no request, as it may be meant to be.
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -179,16 +189,77 @@ func TestAnAnswerBeforeTheRequestsEndIsPassedOn(t *testing.T) {
 			_, err = io.WriteString(conn, next)
 		}
 	}()
-	res, err := http.ReadResponse(in, nil)
-	require.NoError(t, err)
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	res.Body.Close()
-	require.Equal(t, http.StatusForbidden, res.StatusCode)
-	require.Equal(t, "no", string(body))
-	ended(t, in)
+	answered(in)
 	<-sent
+	// Others wait for the answer before they do, whatever is left.
+	for _, length := range []int{101 << 10, 50_000_000} {
+		conn, in = r.dial(t)
+		_, err = fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", post, length, strings.Repeat("x", 100<<10))
+		require.NoError(t, err)
+		answered(in)
+	}
 	conn, in = r.dial(t)
 	sound(t, conn, in, "echo.local", "after")
-	require.Equal(t, int64(2), got.Load())
+	require.Equal(t, int64(4), got.Load())
+}
+
+// An answer may begin, and be waited for, while the request goes on: neither takes
+// anything from the other.
+func TestARequestGoesOnWhileItIsAnswered(t *testing.T) {
+	for name, test := range map[string]struct {
+		header string
+		parts  func(string) string // as they are written
+		end    string
+	}{
+		"by length": {fmt.Sprintf("Content-Length: %d\r\n\r\n", 20*(10<<10)), func(s string) string { return s }, ""},
+		"by chunks": {"Transfer-Encoding: chunked\r\n\r\n", func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }, "0\r\n\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, nil)
+			r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+				control := http.NewResponseController(w)
+				if err := control.EnableFullDuplex(); err != nil {
+					panic(err)
+				}
+				buffer := make([]byte, 10<<10)
+				for {
+					n, err := io.ReadFull(q.Body, buffer)
+					if n > 0 {
+						_, _ = w.Write(buffer[:n])
+						_ = control.Flush()
+					}
+					if err != nil {
+						return
+					}
+				}
+			})))
+			conn, in := r.dial(t)
+			_, err := io.WriteString(conn, post+test.header)
+			require.NoError(t, err)
+			var answer io.Reader
+			for n := range 20 { // each is sent when the one before is answered
+				part := strings.Repeat(string(rune('a'+n)), 10<<10)
+				_, err := io.WriteString(conn, test.parts(part))
+				require.NoError(t, err)
+				if answer == nil {
+					res, err := http.ReadResponse(in, nil)
+					require.NoError(t, err)
+					t.Cleanup(func() { res.Body.Close() })
+					answer = res.Body
+				}
+				got := make([]byte, len(part))
+				_, err = io.ReadFull(answer, got)
+				require.NoError(t, err)
+				require.Equal(t, part, string(got))
+			}
+			_, err = io.WriteString(conn, test.end)
+			require.NoError(t, err)
+			rest, err := io.ReadAll(answer)
+			require.NoError(t, err)
+			require.Empty(t, rest)
+			ended(t, in) // it began before the request's end
+			conn, in = r.dial(t)
+			sound(t, conn, in, "echo.local", "after")
+		})
+	}
 }

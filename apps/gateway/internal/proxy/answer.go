@@ -41,6 +41,9 @@ func (a *answer) WriteHeader(status int) {
 	case a.x.status > 0 && a.x.status < 200:
 		a.p.say(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
 	}
+	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.open() {
+		a.Header().Set("Connection", "close") // what comes next on it is the rest
+	}
 	if a.x.status < 200 {
 		a.x.status = status
 	}
@@ -100,13 +103,21 @@ type requestBody struct {
 	streams bool
 	// touched: a part was read, so that it cannot be sent again.
 	touched atomic.Bool
+	// duplex: an answer may begin before it ends, on HTTP/1.
+	duplex bool
+	// reading is held by who reads.
+	reading sync.Mutex
 	mu      sync.Mutex
 	err     error
+	// whole: it was read to its end; let: the request is over, whatever was read.
+	whole, let bool
 	// payload keeps what is read, nil for nothing.
 	payload *payload.Body
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
 	b.touched.Store(true)
 	b.extend()
 	n, err := b.body.Read(p)
@@ -119,16 +130,49 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if (err == nil && b.streams) || errors.Is(err, io.EOF) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) {
-		b.mu.Lock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errors.Is(err, io.EOF) {
+		b.whole = true
+	} else if err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		b.err = err
-		b.mu.Unlock()
 	}
 	return n, err
 }
 
+// open tells whether there is more of it, or was until it failed.
+func (b *requestBody) open() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.whole
+}
+
+// letGo ends a Read that waits for the client, when its request is over. The server then
+// reads some of the rest, so that the client finds the answer before the connection is
+// cut, and is to have a deadline: it takes away one that passes under a Read.
+func (b *requestBody) letGo() {
+	b.mu.Lock()
+	b.let = true
+	over := b.whole || b.err != nil
+	if !over {
+		_ = b.control.SetReadDeadline(time.Now())
+	}
+	b.mu.Unlock()
+	if over {
+		return
+	}
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	_ = b.control.SetReadDeadline(time.Now().Add(b.slow))
+}
+
 // extend the time within which the client has to send something.
 func (b *requestBody) extend() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.let {
+		return
+	}
 	_ = b.control.SetReadDeadline(time.Now().Add(b.slow)) // a writer that has none is a test's
 }
 

@@ -190,6 +190,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	defer func() {
+		if x.in != nil && x.in.duplex {
+			x.in.letGo()
+		}
 		p.finish(w, r, x)
 		if e := recover(); e != nil {
 			panic(e) // ErrAbortHandler: the server cuts the connection, so that nobody takes a part for the whole
@@ -269,6 +272,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if x.in != nil {
 		x.in.body = http.MaxBytesReader(w, r.Body, x.policy.MaxBody)
 		r.Body = x.in
+		if !x.in.streams && !kept(r) {
+			// Otherwise net/http has an answer wait for a Read that waits for the client, which
+			// may itself be waiting for the answer.
+			x.in.duplex = x.control.EnableFullDuplex() == nil
+		}
 	}
 	p.reverse.ServeHTTP(w, r)
 }

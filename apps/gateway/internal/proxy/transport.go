@@ -129,10 +129,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
+// kept tells whether keep keeps the body.
+func kept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= replayable }
+
 // keep reads a body that is small enough to be sent again; nil: there is none, or it is
 // streamed.
 func keep(req *http.Request, x *exchange) ([]byte, error) {
-	if x.in == nil || req.Body == nil || req.ContentLength <= 0 || req.ContentLength > replayable {
+	if x.in == nil || req.Body == nil || !kept(req) {
 		return nil, nil
 	}
 	// The client was told to go on by our reading; the instance need not be asked.
