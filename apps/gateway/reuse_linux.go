@@ -61,3 +61,24 @@ func handOver(listener net.Listener) error {
 	}
 	return setErr
 }
+
+// queued tells whether connections wait to be accepted: of a socket that listens, what is
+// not acknowledged is the length of its queue (tcp_get_info in the kernel's net/ipv4/tcp.c).
+func queued(listener net.Listener) bool {
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	waiting := false
+	if err := raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		waiting = err == nil && info.Unacked > 0
+	}); err != nil {
+		return false
+	}
+	return waiting
+}

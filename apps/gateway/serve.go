@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,11 @@ const (
 	idleClient = 75 * time.Second
 	// firstTable is how long a first table is waited for before requests are taken.
 	firstTable = 5 * time.Second
-	// backlog is what a socket's queue is emptied in when it gets no new connections.
-	backlog = 50 * time.Millisecond
+	// handshake is what a client far away needs to end a handshake that it began before new
+	// connections went elsewhere. emptied is what the sockets' queues are emptied in after
+	// that, at most.
+	handshake = 250 * time.Millisecond
+	emptied   = 2 * time.Second
 	// lameDuck is how long connections without a request stay open after the listeners
 	// are closed. Answers tell clients to come on another connection; one that sends just
 	// as its connection is closed cannot know whether it was heard.
@@ -120,7 +124,10 @@ func (g *Gateway) serve(ctx context.Context) error {
 			g.cfg.Log.DebugContext(ctx, "new connections are not steered to a successor", "error", err)
 		}
 	}
-	_ = backoff.Sleep(rest, backlog)
+	_ = backoff.Sleep(rest, handshake)
+	for end := time.Now().Add(emptied); slices.ContainsFunc(g.bound, queued) && time.Now().Before(end); {
+		_ = backoff.Sleep(rest, drainStep)
+	}
 	for _, l := range g.listeners {
 		_ = l.Close() // it is out of use either way
 	}

@@ -1,0 +1,24 @@
+package gateway
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestItIsKnownWhetherConnectionsWait(t *testing.T) {
+	l, err := listen(t.Context(), "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	require.False(t, queued(l))
+	client, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	require.Eventually(t, func() bool { return queued(l) }, time.Minute, time.Millisecond)
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.False(t, queued(l))
+}
