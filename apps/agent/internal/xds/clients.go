@@ -113,20 +113,33 @@ func (c *clients) closed(id int64, now time.Time) {
 // anybody tells whether an Envoy is connected.
 func (c *clients) anybody() bool { return len(c.streams) > 0 }
 
-// serve tells whether everybody who counts has acknowledged all of it, and if not when that
-// may be so without a word of theirs. notes are what people should know.
-func (c *clients) serve(t told, now time.Time) (all bool, next time.Time, notes []string) {
-	all = true
+// state is what is served.
+type state struct {
+	// all: everybody who counts has acknowledged all that was told. If not, next is when
+	// that may be so without a word of theirs.
+	all  bool
+	next time.Time
+	// soon: somebody is connected who has yet to say whether it takes what it was told.
+	soon bool
+	// anybody is connected.
+	anybody bool
+	// notes are what people should know.
+	notes []string
+}
+
+// serve tells what is served of what was told.
+func (c *clients) serve(t told, now time.Time) state {
+	out := state{all: true, anybody: c.anybody()}
 	wait := func(until time.Time) {
-		all = false
-		if next.IsZero() || until.Before(next) {
-			next = until
+		out.all = false
+		if out.next.IsZero() || until.Before(out.next) {
+			out.next = until
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.streams)) {
 		s := c.streams[id]
 		for _, typeURL := range slices.Sorted(maps.Keys(s.refused)) {
-			notes = append(notes, fmt.Sprintf("Envoy %s refuses %s: %s", s.node, nameOf(typeURL), s.refused[typeURL]))
+			out.notes = append(out.notes, fmt.Sprintf("Envoy %s refuses %s: %s", s.node, nameOf(typeURL), s.refused[typeURL]))
 		}
 		if s.has(t, now) {
 			s.behind = time.Time{}
@@ -137,12 +150,13 @@ func (c *clients) serve(t told, now time.Time) (all bool, next time.Time, notes 
 		}
 		if end := s.behind.Add(c.grace); now.Before(end) {
 			wait(end)
+			out.soon = out.soon || len(s.refused) == 0
 			if arrived := s.since.Add(arrival); now.Before(arrived) {
 				wait(arrived)
 			}
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("Envoy %s has not acknowledged what it was sent since %s: nothing waits for it", s.node, s.behind.UTC().Format(time.TimeOnly)))
+		out.notes = append(out.notes, fmt.Sprintf("Envoy %s has not acknowledged what it was sent since %s: nothing waits for it", s.node, s.behind.UTC().Format(time.TimeOnly)))
 	}
 	for _, node := range slices.Sorted(maps.Keys(c.away)) {
 		end := c.away[node].Add(c.grace)
@@ -151,9 +165,9 @@ func (c *clients) serve(t told, now time.Time) (all bool, next time.Time, notes 
 			continue
 		}
 		wait(end)
-		notes = append(notes, fmt.Sprintf("Envoy %s is away: it counts no more %s after it went, at %s", node, c.grace, c.away[node].UTC().Format(time.TimeOnly)))
+		out.notes = append(out.notes, fmt.Sprintf("Envoy %s is away: it counts no more %s after it went, at %s", node, c.grace, c.away[node].UTC().Format(time.TimeOnly)))
 	}
-	return all, next, notes
+	return out
 }
 
 // has tells whether the stream has acknowledged all that it asks for.

@@ -26,29 +26,22 @@ func take(c *clients, id int64, typeURL, version string, names ...string) {
 
 func TestWhoHasNotAcknowledgedIsWaitedForForTheGrace(t *testing.T) {
 	c := newClients(time.Minute)
-	ok, _, notes := c.serve(all("v1"), at)
-	require.True(t, ok, "nobody is there")
-	require.Empty(t, notes)
+	is := c.serve(all("v1"), at)
+	require.Equal(t, state{all: true}, is, "nobody is there")
 
 	take(c, 1, resource.ClusterType, "v1")
 	take(c, 1, resource.EndpointType, "v1", "dep_1")
-	ok, next, _ := c.serve(all("v1"), at)
-	require.False(t, ok, "it may yet ask for routes")
-	require.Equal(t, at.Add(arrival), next)
-	ok, _, _ = c.serve(all("v1"), at.Add(arrival))
-	require.True(t, ok, "it has its routes from elsewhere")
+	require.Equal(t, state{next: at.Add(arrival), soon: true, anybody: true}, c.serve(all("v1"), at), "it may yet ask for routes")
+	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v1"), at.Add(arrival)), "it has its routes from elsewhere")
 
-	ok, next, _ = c.serve(all("v2"), at.Add(arrival))
-	require.False(t, ok)
-	require.Equal(t, at.Add(arrival+time.Minute), next)
-	ok, _, notes = c.serve(all("v2"), next)
-	require.True(t, ok)
-	require.Equal(t, []string{"Envoy edge has not acknowledged what it was sent since 12:00:05: nothing waits for it"}, notes)
+	next := at.Add(arrival + time.Minute)
+	require.Equal(t, state{next: next, soon: true, anybody: true}, c.serve(all("v2"), at.Add(arrival)))
+	is = c.serve(all("v2"), next)
+	require.True(t, is.all)
+	require.Equal(t, []string{"Envoy edge has not acknowledged what it was sent since 12:00:05: nothing waits for it"}, is.notes)
 	take(c, 1, resource.ClusterType, "v2")
 	take(c, 1, resource.EndpointType, "v2", "dep_1")
-	ok, _, notes = c.serve(all("v2"), next)
-	require.True(t, ok)
-	require.Empty(t, notes)
+	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v2"), next))
 }
 
 func TestAClusterThatIsNewIsNotServedBeforeItsEndpointsAre(t *testing.T) {
@@ -57,11 +50,9 @@ func TestAClusterThatIsNewIsNotServedBeforeItsEndpointsAre(t *testing.T) {
 		take(c, 1, typeURL, "v1")
 	}
 	take(c, 1, resource.EndpointType, "v1", "dep_0")
-	ok, _, _ := c.serve(all("v1"), at)
-	require.False(t, ok)
+	require.False(t, c.serve(all("v1"), at).all)
 	take(c, 1, resource.EndpointType, "v1", "dep_0", "dep_1")
-	ok, _, _ = c.serve(all("v1"), at)
-	require.True(t, ok)
+	require.True(t, c.serve(all("v1"), at).all)
 }
 
 func TestAnswersToOldResponsesSayNothing(t *testing.T) {
@@ -70,8 +61,10 @@ func TestAnswersToOldResponsesSayNothing(t *testing.T) {
 	c.sent(1, resource.ClusterType, response{nonce: "n2", version: "v2"})
 	require.Empty(t, c.request(1, "edge", request{typeURL: resource.ClusterType, nonce: "nv1", refusal: "no"}, at))
 	require.Equal(t, "v2", c.request(1, "edge", request{typeURL: resource.ClusterType, nonce: "n2", refusal: "no"}, at))
-	_, _, notes := c.serve(all("v2"), at)
-	require.Equal(t, []string{"Envoy edge refuses clusters: no"}, notes)
+	is := c.serve(all("v2"), at)
+	require.Equal(t, []string{"Envoy edge refuses clusters: no"}, is.notes)
+	require.False(t, is.all)
+	require.False(t, is.soon, "it has said what it has to say")
 }
 
 func TestANodeIsAwayWhenItsLastStreamHasEnded(t *testing.T) {
@@ -82,12 +75,8 @@ func TestANodeIsAwayWhenItsLastStreamHasEnded(t *testing.T) {
 	require.Empty(t, c.away)
 	c.closed(2, at)
 	c.closed(3, at) // none of ours
-	ok, next, notes := c.serve(all("v1"), at.Add(time.Second))
-	require.False(t, ok)
-	require.Equal(t, at.Add(time.Minute), next)
-	require.Equal(t, []string{"Envoy edge is away: it counts no more 1m0s after it went, at 12:00:00"}, notes)
-	ok, _, notes = c.serve(all("v1"), next)
-	require.True(t, ok)
-	require.Empty(t, notes)
-	require.False(t, c.anybody())
+	require.Equal(t, state{
+		next: at.Add(time.Minute), notes: []string{"Envoy edge is away: it counts no more 1m0s after it went, at 12:00:00"},
+	}, c.serve(all("v1"), at.Add(time.Second)))
+	require.Equal(t, state{all: true}, c.serve(all("v1"), at.Add(time.Minute)))
 }

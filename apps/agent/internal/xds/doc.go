@@ -21,7 +21,7 @@
 // An instance that drains is no endpoint any more. Nobody tells what is in flight on it,
 // as a gateway does: requests that it has get the grace of its stop.
 //
-// Of a route's policy, weights, balancing, affinity, the timeouts of a request and of
-// silence, retries and limits of requests are in the configuration. The queue, the limit of bodies,
-// CORS and the log of payloads are the gateway's own.
+// Of a route's policy, balancing, affinity, the timeouts of a request and of silence, and
+// retries are in the configuration. The queue, the limits of requests in flight and of
+// bodies, the timeout of a first byte, CORS and the log of payloads are the gateway's own.
 package xds

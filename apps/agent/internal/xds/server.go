@@ -255,12 +255,12 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 				s.settle(ctx)
 			}
 		}
-		all, next, notes, anybody := s.serve()
-		tell.tell(parts, all, anybody, notes)
-		if next.IsZero() {
+		is := s.serve()
+		tell.tell(parts, is)
+		if is.next.IsZero() {
 			look.Stop()
 		} else {
-			look.Reset(max(time.Until(next), time.Millisecond))
+			look.Reset(max(time.Until(is.next), time.Millisecond))
 		}
 	}
 }
@@ -299,12 +299,13 @@ func resources[M types.Resource](all map[string]M) []types.Resource {
 	return out
 }
 
-// settle waits until a stage is acknowledged, for as long as one is waited for.
+// settle waits until a stage is acknowledged by those who are there, for as long as one is
+// waited for.
 func (s *Server) settle(ctx context.Context) {
 	patience := time.NewTimer(stagePatience)
 	defer patience.Stop()
 	for {
-		if all, _, _, _ := s.serve(); all {
+		if !s.serve().soon {
 			return
 		}
 		select {
@@ -317,11 +318,10 @@ func (s *Server) settle(ctx context.Context) {
 	}
 }
 
-func (s *Server) serve() (all bool, next time.Time, notes []string, anybody bool) {
+func (s *Server) serve() state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, next, notes = s.clients.serve(s.told, time.Now())
-	return all, next, notes, s.clients.anybody()
+	return s.clients.serve(s.told, time.Now())
 }
 
 // teller tells the feed what is served, when that is something new.
@@ -333,22 +333,22 @@ type teller struct {
 	notes         []string
 }
 
-func (t *teller) tell(parts map[string]*part, all, anybody bool, notes []string) {
-	if anybody && !t.anybody {
+func (t *teller) tell(parts map[string]*part, is state) {
+	if is.anybody && !t.anybody {
 		t.came = true
 		for id, p := range parts {
 			t.owed[id] = max(t.owed[id], p.change)
 		}
 	}
 	var changes map[string]int64
-	if all && (t.came || len(t.owed) > 0) {
+	if is.all && (t.came || len(t.owed) > 0) {
 		changes, t.owed, t.came = t.owed, map[string]int64{}, false
 	}
-	if changes == nil && anybody == t.anybody && slices.Equal(notes, t.notes) {
+	if changes == nil && is.anybody == t.anybody && slices.Equal(is.notes, t.notes) {
 		return
 	}
-	t.anybody, t.notes = anybody, notes
-	t.feed.Serves(changes, anybody, notes)
+	t.anybody, t.notes = is.anybody, is.notes
+	t.feed.Serves(changes, is.anybody, is.notes)
 }
 
 func signal(c chan struct{}) {
