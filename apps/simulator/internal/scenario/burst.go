@@ -20,7 +20,7 @@ import (
 // What limits it: the processor. A call with its ten changes takes 37 ms of two cores,
 // from the call to the last report: some 30 statements of the call, two to four steps of
 // the workflow with 11 each, and what ten agents do; 50 a second are both cores. By SQL
-// 1,400 to 2,300 changes a second arrive, where MariaDB alone commits 6,100 (baselines):
+// 1,100 to 2,300 changes a second arrive, where MariaDB alone commits 6,100 (baselines):
 // the rest of the machine applies, reports and decides meanwhile.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`

@@ -25,7 +25,7 @@ import (
 //
 // What limits it: the processor. A deployment takes 26 ms of it with 64 at once, MariaDB
 // 10, the control plane 6, Restate 5 and its agent and user 5, in some 50 statements and two
-// steps; 70 a second are both cores. One at a time takes 75, mostly of programs that wake up. Half
+// steps; 70 to 80 a second are both cores. One at a time takes 75, mostly of programs that wake up. Half
 // of the bare invocations would leave 4 ms for all of it, of which the two invocations
 // take 3.
 type Deploys struct {
