@@ -318,6 +318,7 @@ func (h *hub) notes() []string {
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
 		switch {
+		case g == h.feed && g.stream == 0: // its own notes say who
 		case g.stream == 0:
 			out = append(out, fmt.Sprintf("gateway %s is away: it counts no more %s after it went, at %s", id, h.grace, g.since.UTC().Format(time.TimeOnly)))
 		case !g.leaving:

@@ -396,6 +396,7 @@ func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return r.Routed("app_1", 0, 3) != "" && strings.Contains(r.notes(), "Envoy edge-1 is away")
 	}, patience, time.Millisecond)
+	require.NotContains(t, r.notes(), "gateway xds", "it is said once")
 }
 
 func (r *region) notes() string {
