@@ -218,7 +218,9 @@ func TestWhatIsMalformedInHTTP2ReachesNoInstance(t *testing.T) {
 		t.Run(test.name+"/at the instance", func(t *testing.T) {
 			recorders[i].wait(t)
 			require.Empty(t, recorders[i].unsound)
-			require.Empty(t, recorders[i].cut)
+			if len(test.saw) > 0 || len(test.data) == 0 {
+				require.Empty(t, recorders[i].cut)
+			} // else what came before the flaw may have begun: it is cut off, and is no request
 			require.Equal(t, append(append([]string{}, test.saw...), "POST /same same", "POST /after after"), recorders[i].saw())
 		})
 	}
