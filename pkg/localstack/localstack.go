@@ -25,8 +25,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-run/windlass/pkg/localstack/flock"
 )
@@ -56,11 +61,21 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
+// ClaimsFolder is where this user's programs say which ports and networks they are
+// about to use: one for all of them, wherever each has its temporary files.
+func ClaimsFolder() string {
+	root := os.TempDir()
+	if runtime.GOOS == "linux" {
+		root = "/tmp"
+	}
+	return filepath.Join(root, "windlass-ports-"+strconv.Itoa(os.Getuid()))
+}
+
 // Ports hands out ports of 127.0.0.1, no port twice. The zero value is ready to
 // use; it is not safe for concurrent use.
 type Ports struct {
 	// Claims is a folder in which programs that start servers say which ports they
-	// are about to use; empty: nobody is told. Between the look at a port and its
+	// are about to use, as a rule ClaimsFolder(); empty: nobody is told. Between the look at a port and its
 	// server's listening pass seconds, in which a second program would find it
 	// free. A claim lasts as long as the process.
 	Claims string
@@ -121,10 +136,27 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 
 // PortFree reports whether a listener can be opened on 127.0.0.1:port. It looks
 // by binding, not by dialling: a server that is up but stuck holds its port too.
+//
+// No child of this process is forked during the look: until it became another program,
+// it would hold the socket as well, and a second look would find the port taken.
 func PortFree(port int) bool {
-	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if port < 1 || port > 65535 {
+		return false
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return false
 	}
-	return l.Close() == nil
+	unix.CloseOnExec(fd)
+	// As a server would: what is left of connections that have ended is no obstacle.
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 1)
+	}
+	return errors.Join(err, unix.Close(fd)) == nil
 }

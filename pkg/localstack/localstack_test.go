@@ -2,6 +2,8 @@ package localstack_test
 
 import (
 	"net"
+	"os/exec"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,5 +52,30 @@ func TestAPortOutOfRangeIsNamed(t *testing.T) {
 		var ports localstack.Ports
 		_, _, err := ports.Take(want)
 		require.ErrorContains(t, err, "must be 0 to 65535")
+	}
+}
+
+func TestALookLeavesNoPortWithAChildThatIsJustBorn(t *testing.T) {
+	var children sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		children.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_ = exec.CommandContext(t.Context(), "true").Run()
+				}
+			}
+		})
+	}
+	defer children.Wait()
+	defer close(done)
+	var ports localstack.Ports
+	for range 300 {
+		port, _, err := ports.Take(0)
+		require.NoError(t, err)
+		require.True(t, localstack.PortFree(port), "port %d was free a moment ago", port)
 	}
 }

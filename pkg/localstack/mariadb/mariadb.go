@@ -133,7 +133,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		port := cfg.Port
 		if port == 0 {
-			if port, err = localstack.FreePort(); err != nil {
+			free := localstack.Ports{Claims: localstack.ClaimsFolder()}
+			if port, _, err = free.Take(0); err != nil {
 				return nil, fmt.Errorf("start MariaDB: %w", err)
 			}
 		}

@@ -111,7 +111,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 }
 
 func (s *Server) takePorts(cfg Config) error {
-	var ports localstack.Ports
+	// Who wants a port has claimed it already.
+	wanted, free := localstack.Ports{}, localstack.Ports{Claims: localstack.ClaimsFolder()}
 	for _, p := range []struct {
 		name string
 		want int
@@ -121,6 +122,10 @@ func (s *Server) takePorts(cfg Config) error {
 		{"admin", cfg.AdminPort, &s.admin},
 		{"node", cfg.NodePort, &s.node},
 	} {
+		ports := &wanted
+		if p.want == 0 {
+			ports = &free
+		}
 		port, taken, err := ports.Take(p.want)
 		if err != nil {
 			return fmt.Errorf("%s port: %w", p.name, err)

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/windlass-run/windlass/pkg/localstack"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
@@ -35,7 +34,7 @@ func takePorts(dataDir string, wantAPI int) (ports, error) {
 		last["api"] = wantAPI
 	}
 	// Of all of this user's, whatever their data directories.
-	pool := localstack.Ports{Claims: filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))}
+	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	var out ports
 	for _, p := range []struct {
 		name string

@@ -162,7 +162,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 
 // wire chooses ports and says how each part is started, now and after a kill.
 func (s *Stack) wire() error {
-	pool := localstack.Ports{Claims: filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))}
+	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	var err error
 	port := func() int {
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/localstack"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
@@ -138,7 +139,7 @@ func (r *run) settleKubernetes(last State) (err error) {
 	default:
 		r.groups = defaultGroups
 	}
-	r.networks, err = assignNetworks(last.Networks, r.regions, r.note)
+	r.networks, err = assignNetworks(localstack.ClaimsFolder(), last.Networks, r.regions, r.note)
 	return err
 }
 

@@ -27,12 +27,12 @@ func cidr(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
 
 // assignNetworks gives each region a network: that of the last run, else the next
 // one that nobody uses.
-func assignNetworks(last map[string]int, regions []string, say func(string)) (map[string]int, error) {
+// claims is localstack.ClaimsFolder().
+func assignNetworks(claims string, last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	busy, err := busyNetworks("/proc/net/tcp")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("see which networks are in use: %w", err)
 	}
-	claims := claimsFolder()
 	taken := func(n int) bool {
 		if busy[n] {
 			return true

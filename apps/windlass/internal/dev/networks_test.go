@@ -16,25 +16,25 @@ import (
 func silent(string) {}
 
 func TestRegionsKeepTheirNetworksAndShareNone(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	first, err := assignNetworks(nil, []string{"a", "b"}, silent)
+	claims := t.TempDir()
+	first, err := assignNetworks(claims, nil, []string{"a", "b"}, silent)
 	require.NoError(t, err)
 	require.NotEqual(t, first["a"], first["b"])
 
 	// Another program of this user, while the first one runs.
-	second, err := assignNetworks(nil, []string{"a"}, silent)
+	second, err := assignNetworks(claims, nil, []string{"a"}, silent)
 	require.NoError(t, err)
 	require.NotContains(t, []int{first["a"], first["b"]}, second["a"])
 }
 
 func TestANetworkThatIsTakenIsReplacedAndOneThatWaitsIsNot(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	lock, err := flock.Try(filepath.Join(claimsFolder(), "127.90"))
+	claims := t.TempDir()
+	lock, err := flock.Try(filepath.Join(claims, "127.90"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, lock.Unlock()) })
 	var said []string
 	last := map[string]int{"a": 90, "gone": 91, "b": 92}
-	got, err := assignNetworks(last, []string{"a", "b", "new"}, func(s string) { said = append(said, s) })
+	got, err := assignNetworks(claims, last, []string{"a", "b", "new"}, func(s string) { said = append(said, s) })
 	require.NoError(t, err)
 	require.Equal(t, 91, got["gone"], "it gets its own back when it returns")
 	require.Equal(t, 92, got["b"])

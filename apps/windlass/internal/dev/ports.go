@@ -2,8 +2,6 @@ package dev
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/windlass-run/windlass/pkg/localstack"
@@ -44,7 +42,7 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 		names = append(names, portGateway(r), portGatewayMetrics(r))
 	}
 	// Of all of this user's, whatever their data folders.
-	pool := localstack.Ports{Claims: claimsFolder()}
+	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	out := map[string]int{}
 	for i, name := range names {
 		want, again := last[name]
@@ -67,11 +65,6 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 		}
 	}
 	return out, nil
-}
-
-// claimsFolder is where this user's programs say what they are about to use.
-func claimsFolder() string {
-	return filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))
 }
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

@@ -203,7 +203,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 
 // ports of all stacks of this process, and of others that run beside it.
 var (
-	ports      = localstack.Ports{Claims: filepath.Join(os.TempDir(), "windlass-ports-"+strconv.Itoa(os.Getuid()))}
+	ports      = localstack.Ports{Claims: localstack.ClaimsFolder()}
 	portsMutex sync.Mutex
 )
 
