@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// connection counts what was written, so that it is known when nothing was.
+// connection counts what was written, so that it is known when nothing was. What is being
+// written counts as if it were.
 type connection struct {
 	net.Conn
 
@@ -84,8 +85,10 @@ func (c *connection) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.unasked = false
 	c.mu.Unlock()
+	// The answer may be there before Write returns: it counts from before.
+	c.written.Add(int64(len(p)))
 	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n))
+	c.written.Add(int64(n - len(p)))
 	return n, err
 }
 
