@@ -41,7 +41,8 @@ func (a *Agent) changed(keys ...inbox.Key) {
 	a.reconciler.Enqueue(keys...)
 }
 
-// annotated is what the reconciler tells, with what people should know of the gateways.
+// annotated is what the reconciler tells, with what people should know of the gateways, and
+// without the readiness of what they cannot send to.
 type annotated struct {
 	*reconcile.Reconciler
 	gateways *gateways.Gateways
@@ -52,6 +53,7 @@ func (s annotated) Observation() (runtime.Observation, bool) {
 	seen, ok := s.Reconciler.Observation()
 	if ok {
 		seen.Capacity = s.gateways.Annotate(seen.Capacity)
+		seen.Deployments = s.gateways.Countable(seen.Deployments)
 	}
 	return seen, ok
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
+	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/source"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -102,6 +103,7 @@ type Gateway struct {
 	table  *table.Table
 	source *source.Source
 	proxy  *proxy.Proxy
+	prober *prober.Prober
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
 	health           service.Health
@@ -124,7 +126,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	cfg.HeaderTimeout = orDefault(cfg.HeaderTimeout, 10*time.Second)
 	cfg.SlowClient = orDefault(cfg.SlowClient, time.Minute)
 	cfg.DrainTimeout = orDefault(cfg.DrainTimeout, 5*time.Minute)
-	g := &Gateway{cfg: cfg}
+	g := &Gateway{cfg: cfg, prober: prober.New(cfg.Rand)}
 	defer func() {
 		if err != nil {
 			for _, l := range g.listeners {
@@ -155,6 +157,8 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			g.source.Changed()
 		},
 		Drained: func(string) { g.source.Changed() },
+		Arrived: g.prober.Add,
+		Proven:  func() { g.source.Changed() },
 	})
 	counts := &traffic.Traffic{}
 	g.source, err = source.Open(source.Config{
@@ -284,6 +288,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 		{Name: "report", Run: g.source.Report},
 		{Name: "save", Run: g.source.Save},
 		{Name: "sweep", Run: g.proxy.Sweep},
+		{Name: "probes", Run: g.prober.Run},
 	}, beside...)
 	if g.acme != nil {
 		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})

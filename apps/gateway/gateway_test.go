@@ -149,7 +149,7 @@ func TestNoRequestIsLostToAnInstanceThatIsNotThere(t *testing.T) {
 	// The agent learns of it, and that it is back.
 	r.until(t, func() bool {
 		h := r.health["dep_1-0"]
-		return h != nil && h.Ejected && h.Reason == "ConnectError"
+		return h != nil && h.Ejected && h.Unproven && h.Reason == "ConnectError"
 	})
 	l, err := net.Listen("tcp", dead)
 	require.NoError(t, err)

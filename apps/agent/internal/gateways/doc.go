@@ -5,7 +5,8 @@
 //	                       >-- table -- hub <
 //	runtime  --instances--'                  '<-Report--  gateway
 //	                                    |
-//	           reconcile, runtime <--  is it served? does nobody send to it any more?
+//	   reconcile, runtime, report <--  is it served? does nobody send to it any more? can
+//	                                   it be sent to?
 //
 // The table is the newest state of each app: its route and the instances behind it. Each
 // state has a number, change, which only grows. The hub holds, for each gateway, the apps
@@ -16,7 +17,10 @@
 //     the one with which the route came;
 //   - nobody sends to an instance any more when each gateway that counts serves, of every
 //     app, a change that is no older than the first without the instance as one to send
-//     new requests to, and tells of no request in flight there.
+//     new requests to, and tells of no request in flight there;
+//   - an instance that has become ready counts as ready when each gateway that reports serves
+//     a change that is no older than the one with which it came, and has had a connection to
+//     it; and then until all of them have ejected it. See routable.
 //
 // A gateway counts from its Watch until it was away for Grace: it goes on serving what it
 // last had, and an agent that has just started does not yet know what that is. So it counts

@@ -135,8 +135,10 @@ func (g *Gateways) Held(keys ...inbox.Key) {
 func (g *Gateways) See(seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	first := !g.looked
 	g.looked = true
 	g.hub.touched(g.hub.see(seen.Deployments))
+	g.hub.meet(seen.Deployments, first)
 	for id := range g.since {
 		if !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id }) {
 			delete(g.since, id)
@@ -230,6 +232,15 @@ func (g *Gateways) Stay(deploymentID string) {
 	g.hub.touched(g.hub.stay(deploymentID))
 }
 
+// Countable is what runs as it counts in the region: an instance that passes its check, and
+// that the gateways cannot send to, is not ready. The same argument gives the same answer while
+// nothing changed.
+func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hub.mask(seen)
+}
+
 // Annotate adds what people should know of the gateways to what the region tells of
 // itself. The same argument gives the same answer while nothing changed.
 func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
@@ -275,6 +286,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		for _, id := range expired {
 			g.seen.Left(id)
 		}
+		g.hub.judge()
 		g.mu.Unlock()
 		for _, id := range expired {
 			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)

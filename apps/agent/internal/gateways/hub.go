@@ -14,6 +14,7 @@ import (
 // and not safe for concurrent use.
 type hub struct {
 	*table
+	*routable
 	grace time.Duration
 	// expected is how many gateways must serve a route for the region to serve it.
 	expected int
@@ -53,12 +54,15 @@ type gateway struct {
 	// that it sends nothing for what it saw.
 	busy    map[string]int32
 	ejected map[string]string
+	// unproven are instances that it has not reached yet, with why if it tried. It and ejected
+	// are nil before its first report.
+	unproven map[string]string
 }
 
 type version struct{ epoch, generation, change int64 }
 
 func newHub(t *table, expected int, grace time.Duration) *hub {
-	return &hub{table: t, expected: expected, grace: grace, gateways: map[string]*gateway{}}
+	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}}
 }
 
 // recall counts gateways that an agent before this one knew, until they come back or were
@@ -86,6 +90,8 @@ func (h *hub) open(id string, have []*gatewayv1.AppVersion, same bool, now time.
 		g.holds[v.AppId] = true
 	}
 	h.gateways[id] = g
+	h.regard()
+	h.judge()
 	return g
 }
 
@@ -160,9 +166,10 @@ func (h *hub) close(g *gateway, now time.Time) {
 	}
 	if g.leaving {
 		delete(h.gateways, g.id)
-		return
+	} else {
+		g.stream, g.since, g.begun, g.poke = 0, now, false, nil
 	}
-	g.stream, g.since, g.begun, g.poke = 0, now, false, nil
+	h.judge()
 }
 
 // heed takes a report; false: there is no stream of that gateway.
@@ -175,16 +182,20 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	for _, s := range r.Served {
 		h.serve(g, s.AppId, s.InstancesChange)
 	}
-	g.busy, g.ejected = map[string]int32{}, map[string]string{}
+	g.busy, g.ejected, g.unproven = map[string]int32{}, map[string]string{}, map[string]string{}
 	for _, in := range r.Instances {
 		if in.InFlight > 0 {
 			g.busy[in.InstanceId] = in.InFlight
+		}
+		if in.Unproven {
+			g.unproven[in.InstanceId] = in.Reason
 		}
 		if in.Ejected {
 			g.ejected[in.InstanceId] = in.Reason
 		}
 	}
 	h.tidy()
+	h.judge()
 	return true
 }
 

@@ -358,6 +358,17 @@ func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 	}
 }
 
+// readyIn tells whether a gateway with this state may send to the instance as a ready one.
+func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
+	for _, target := range r.GetTargets() {
+		at, ok := slices.BinarySearchFunc(target.Instances, instanceID, func(in *gatewayv1.Instance, id string) int { return cmp.Compare(in.InstanceId, id) })
+		if ok && target.Instances[at].State == gatewayv1.Instance_STATE_READY {
+			return true
+		}
+	}
+	return false
+}
+
 // routes tells a route from the word that there is none.
 func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 && len(r.GetTargets()) > 0 }
 

@@ -159,6 +159,7 @@ const (
 	ReasonHealthCheckFailed = "HealthCheckFailed" // it was ready and no longer passes
 	ReasonStartupTimeout    = "StartupTimeout"    // not ready within its startup budget
 	ReasonNotReady          = "NotReady"          // runs, and has not passed its check yet
+	ReasonNotRoutable       = "NotRoutable"       // passes its check, and the gateways cannot send to it
 	ReasonOOMKilled         = "OOMKilled"
 	ReasonPortInUse         = "PortInUse"
 	ReasonUnschedulable     = "Unschedulable" // does not fit: GPUs, CPU, memory

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func (s *Source) next() *pending {
 	p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
 	for _, h := range merge(s.cfg.Table.Health()) {
 		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
-			InstanceId: h.InstanceID, Ejected: h.Ejected, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
+			InstanceId: h.InstanceID, Ejected: h.Ejected, Unproven: h.Unproven, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
 		})
 	}
 	return p
@@ -121,9 +122,8 @@ func merge(all []upstream.Health) []upstream.Health {
 	for _, h := range all {
 		sum := sums[h.InstanceID]
 		sum.InstanceID = h.InstanceID
-		if h.Ejected {
-			sum.Ejected, sum.Reason = true, h.Reason
-		}
+		sum.Ejected, sum.Unproven = sum.Ejected || h.Ejected, sum.Unproven || h.Unproven
+		sum.Reason = cmp.Or(sum.Reason, h.Reason)
 		sum.InFlight += h.InFlight
 		sums[h.InstanceID] = sum
 	}

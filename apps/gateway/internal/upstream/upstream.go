@@ -47,6 +47,11 @@ type Config struct {
 	// of an instance that is on its way out; they must not block.
 	Ejected func(Ejection)
 	Drained func(instanceID string)
+	// Arrived is given every instance that has become ready, and Proven told when one was
+	// reached, or was not for the first time; they must not block. Arrived nil: nobody tries,
+	// and all count as reached.
+	Arrived func(Arrival)
+	Proven  func()
 }
 
 // Route of one app. It is safe for concurrent use.
@@ -68,9 +73,15 @@ type instance struct {
 	// leaving: it drains or is no longer listed; who waits for that is told at its last
 	// request's end.
 	leaving atomic.Bool
-	mu      sync.Mutex
-	passive health.State
-	reason  string
+	// unproven: it is ready, and was not reached yet.
+	unproven atomic.Bool
+	mu       sync.Mutex
+	passive  health.State
+	reason   string
+	// arrivals counts how often it became ready, or was no longer; unreached is why it was
+	// not reached when that was tried last.
+	arrivals  uint64
+	unreached string
 }
 
 // view is immutable.
@@ -144,6 +155,7 @@ func (r *Route) Remove() {
 	if before != nil {
 		for _, i := range before.leftBy(&view{}) {
 			i.leaving.Store(true)
+			i.depart()
 		}
 	}
 	r.last.Store(before)
@@ -164,6 +176,7 @@ func (r *Route) Update(spec Spec) error {
 	}
 	known := map[string]member{}
 	strategies := map[string]balance.Strategy{}
+	var arrived []Arrival
 	if before != nil {
 		for i := range before.targets {
 			t := &before.targets[i]
@@ -186,8 +199,15 @@ func (r *Route) Update(spec Spec) error {
 			if m.instance == nil || m.Address != is.Address {
 				m = member{instance: &instance{Endpoint: balance.NewEndpoint(is.ID, is.Address), route: r}}
 			}
-			if m.state != Ready && is.State == Ready {
+			switch is.State {
+			case m.state: // as NotReady is of one that is new
+			case Ready:
 				m.instance.reset()
+				if r.cfg.Arrived != nil {
+					arrived = append(arrived, m.instance.arrive())
+				}
+			default:
+				m.instance.depart()
 			}
 			m.state = is.State
 			m.leaving.Store(is.State == Draining)
@@ -207,9 +227,13 @@ func (r *Route) Update(spec Spec) error {
 	after.gone = before.leftBy(after)
 	for _, i := range after.gone {
 		i.leaving.Store(true)
+		i.depart()
 	}
 	r.now.Store(after)
 	r.queue.wakeAll()
+	for _, a := range arrived {
+		r.cfg.Arrived(a)
+	}
 	return nil
 }
 
@@ -266,11 +290,14 @@ type Health struct {
 	// Ejected by what traffic found, and why: as in Ejection.
 	Ejected bool
 	Reason  string
+	// Unproven: it was not reached since it became ready. Reason is why not, if that was
+	// tried and it is not ejected.
+	Unproven bool
 	// InFlight is told of those that drain or are no longer listed.
 	InFlight int64
 }
 
-// Health of the instances that are ejected, or that are on their way out and have
+// Health of the instances that are ejected or unproven, or that are on their way out and have
 // requests under way; sorted by id.
 func (r *Route) Health() []Health {
 	v := r.now.Load()
@@ -295,14 +322,17 @@ func (r *Route) Health() []Health {
 		h := sums[i.ID]
 		h.InstanceID = i.ID
 		i.mu.Lock()
-		if !leaving && !i.passive.Until().IsZero() {
-			h.Ejected, h.Reason = true, i.reason
+		if !leaving {
+			h.Unproven, h.Ejected = i.unproven.Load(), !i.passive.Until().IsZero()
+			if h.Reason = i.unreached; h.Ejected {
+				h.Reason = i.reason
+			}
 		}
 		i.mu.Unlock()
 		if leaving {
 			h.InFlight += i.InFlight()
 		}
-		if h.Ejected || h.InFlight > 0 {
+		if h.Ejected || h.Unproven || h.InFlight > 0 {
 			sums[i.ID] = h
 		}
 	}
@@ -322,7 +352,7 @@ func (r *Route) Health() []Health {
 func (v *view) talked() bool {
 	for i := range v.targets {
 		for _, m := range v.targets[i].all {
-			if m.state == Draining || m.touched.Load() {
+			if m.state == Draining || m.touched.Load() || m.unproven.Load() {
 				return true
 			}
 		}

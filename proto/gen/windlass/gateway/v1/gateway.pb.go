@@ -1244,8 +1244,8 @@ type ReportRequest struct {
 	// those of have that were not sent again included, in the first report after a Begin. It
 	// serves a version when every request that it takes from then on is decided by it.
 	Served []*Served `protobuf:"bytes,3,rep,name=served,proto3" json:"served,omitempty"`
-	// All instances that it has ejected, or that are DRAINING or no longer listed and have
-	// requests of this gateway in flight. What is not listed is and has neither.
+	// All instances that it has ejected, or not reached yet, or that are DRAINING or no longer
+	// listed and have requests of this gateway in flight. What is not listed is none of that.
 	Instances []*InstanceHealth `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
 	// It takes no more requests, and finishes those that it has. When its stream ends it is
 	// not waited for.
@@ -1488,10 +1488,15 @@ type InstanceHealth struct {
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// The gateway sends it nothing but trial requests, for what it saw.
 	Ejected bool `protobuf:"varint,2,opt,name=ejected,proto3" json:"ejected,omitempty"`
-	// Why: "ConnectError", "ServerErrors", "Timeout".
+	// Why: "ConnectError", "ServerErrors", "Timeout". Of what is unproven: why it was not
+	// reached when that was tried last.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Requests, streams included, that it was sent and has not finished.
-	InFlight      int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	InFlight int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// It is READY, and the gateway has not reached it since it became so: it tries until it
+	// has, or the instance is READY no more. Until then the instance does not count as ready in
+	// the region, unless it did before this gateway came.
+	Unproven      bool `protobuf:"varint,5,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1552,6 +1557,13 @@ func (x *InstanceHealth) GetInFlight() int32 {
 		return x.InFlight
 	}
 	return 0
+}
+
+func (x *InstanceHealth) GetUnproven() bool {
+	if x != nil {
+		return x.Unproven
+	}
+	return false
 }
 
 type ReportResponse struct {
@@ -1721,14 +1733,15 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
 	"generation\x12)\n" +
-	"\x10instances_change\x18\x04 \x01(\x03R\x0finstancesChange\"\x9f\x01\n" +
+	"\x10instances_change\x18\x04 \x01(\x03R\x0finstancesChange\"\xbb\x01\n" +
 	"\x0eInstanceHealth\x12+\n" +
 	"\vinstance_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\n" +
 	"instanceId\x12\x18\n" +
 	"\aejected\x18\x02 \x01(\bR\aejected\x12 \n" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06reason\x12$\n" +
-	"\tin_flight\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\binFlight\"\x10\n" +
+	"\tin_flight\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\binFlight\x12\x1a\n" +
+	"\bunproven\x18\x05 \x01(\bR\bunproven\"\x10\n" +
 	"\x0eReportResponse*\x93\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +

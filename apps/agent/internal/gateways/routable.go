@@ -1,0 +1,230 @@
+package gateways
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// routable knows which instances that pass their check do not count as ready, because the
+// gateways cannot send to them: those that are new and were not reached yet by every gateway
+// that reports, and those that all of them have ejected. It is pure.
+//
+// What ran before this agent did, and what nobody routes, counts as the runtime has it. So
+// does everything where no gateway reports: one that has just come is not asked before it
+// told what it serves, and one that is away is not asked at all.
+type routable struct {
+	// unwatched is what ran when no gateway counted: nobody looks at instances then, and they
+	// count.
+	unwatched []runtime.ObservedDeployment
+	// seen is the list that was looked at last of each deployment.
+	seen map[string]runtime.ObservedDeployment
+	// ready are the instances that pass their check, by id.
+	ready map[string]*candidate
+	// waiting are those of ready that were not reached yet.
+	waiting map[string]*candidate
+	// held is why instances do not count, by deployment and id. A deployment's is never
+	// changed, but replaced.
+	held map[string]map[string]string
+	// masked are the lists as they are told, of deployments in held.
+	masked map[string]masked
+}
+
+// candidate is an instance that passes its check.
+type candidate struct {
+	deployment, address string
+	// since is the change of each app with which gateways are told of it as ready.
+	since map[string]int64
+}
+
+type masked struct {
+	from []runtime.Instance
+	held map[string]string
+	list []runtime.Instance
+}
+
+func newRoutable() *routable {
+	return &routable{
+		seen: map[string]runtime.ObservedDeployment{}, ready: map[string]*candidate{}, waiting: map[string]*candidate{},
+		held: map[string]map[string]string{}, masked: map[string]masked{},
+	}
+}
+
+// meet takes what runs, which the table has. first: it is what ran before this agent. It
+// costs by the deployments that run and the instances of those that changed.
+func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
+	if len(h.gateways) == 0 {
+		h.routable = newRoutable()
+		h.unwatched = seen
+		return
+	}
+	h.regard()
+	r := h.routable
+	now := make(map[string]runtime.ObservedDeployment, len(seen))
+	for _, d := range seen {
+		now[d.DeploymentID] = d
+		was := r.seen[d.DeploymentID]
+		if sameLists(was, d) {
+			continue
+		}
+		there := make(map[string]bool, len(d.Instances))
+		for n := range d.Instances {
+			in := &d.Instances[n]
+			if in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY || in.Address == "" {
+				continue
+			}
+			there[in.ID] = true
+			if c := r.ready[in.ID]; c != nil && c.address == in.Address {
+				c.deployment = d.DeploymentID
+				continue
+			}
+			c := &candidate{deployment: d.DeploymentID, address: in.Address}
+			r.ready[in.ID] = c
+			if delete(r.waiting, in.ID); !first {
+				if c.since = h.toldReady(d.DeploymentID, in.ID); len(c.since) > 0 {
+					r.waiting[in.ID] = c
+				}
+			}
+		}
+		r.drop(was, there)
+	}
+	for id, was := range r.seen {
+		if _, ok := now[id]; !ok {
+			r.drop(was, nil)
+		}
+	}
+	r.seen = now
+	h.judge()
+}
+
+// regard has what ran when no gateway counted be looked at, now that one does.
+func (h *hub) regard() {
+	if before := h.unwatched; before != nil && len(h.gateways) > 0 {
+		h.unwatched = nil
+		h.meet(before, true)
+	}
+}
+
+// drop forgets instances of the list that are not ready any more, unless another
+// deployment has them.
+func (r *routable) drop(was runtime.ObservedDeployment, ready map[string]bool) {
+	for n := range was.Instances {
+		id := was.Instances[n].ID
+		if c := r.ready[id]; c != nil && c.deployment == was.DeploymentID && !ready[id] {
+			delete(r.ready, id)
+			delete(r.waiting, id)
+		}
+	}
+}
+
+// toldReady are the changes of the apps whose state has the instance as ready.
+func (h *hub) toldReady(deploymentID, instanceID string) map[string]int64 {
+	since := map[string]int64{}
+	for appID := range h.users[cmp.Or(h.assignment(deploymentID).GetWorkloadKey(), deploymentID)] {
+		a := h.apps[appID]
+		if readyIn(a.told, instanceID) {
+			since[appID] = a.told.Change
+		}
+	}
+	return since
+}
+
+// judge finds anew who does not count. It costs by those who wait and those who are ejected.
+func (h *hub) judge() {
+	r := h.routable
+	held := map[string]map[string]string{}
+	hold := func(c *candidate, id, why string) {
+		if held[c.deployment] == nil {
+			held[c.deployment] = map[string]string{}
+		}
+		held[c.deployment][id] = why
+	}
+	reporting := h.reporting()
+	for id, c := range r.waiting {
+		if why := h.unreached(id, c, reporting); why != "" {
+			hold(c, id, why)
+			continue
+		}
+		delete(r.waiting, id)
+		c.since = nil
+	}
+	if len(reporting) > 0 {
+		for id, reason := range reporting[0].ejected {
+			c := r.ready[id]
+			if c == nil || r.waiting[id] != nil {
+				continue
+			}
+			if !slices.ContainsFunc(reporting, func(g *gateway) bool { _, out := g.ejected[id]; return !out }) {
+				hold(c, id, "no gateway sends to it for what it saw of it: "+reason)
+			}
+		}
+	}
+	r.held = held
+	maps.DeleteFunc(r.masked, func(id string, _ masked) bool { return held[id] == nil })
+}
+
+// reporting are the gateways that tell how instances are, by id.
+func (h *hub) reporting() []*gateway {
+	var out []*gateway
+	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
+		if g := h.gateways[id]; g.stream != 0 && g.begun && !g.leaving && g.ejected != nil {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// unreached tells why the instance does not count yet; "": it does.
+func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
+	for _, g := range reporting {
+		for appID, change := range c.since {
+			if h.apps[appID] != nil && g.served[appID] < change {
+				return fmt.Sprintf("waits for gateway %s to know of it", g.id)
+			}
+		}
+		switch reason, unproven := g.unproven[id]; {
+		case unproven && reason != "":
+			return fmt.Sprintf("gateway %s cannot reach it at %s: %s", g.id, c.address, reason)
+		case unproven:
+			return fmt.Sprintf("waits for gateway %s to reach it", g.id)
+		}
+		if reason, ejected := g.ejected[id]; ejected {
+			return fmt.Sprintf("gateway %s does not send to it for what it saw of it: %s", g.id, reason)
+		}
+	}
+	return ""
+}
+
+// mask returns what runs as it counts: instances that the gateways cannot send to are not
+// ready. Lists without one are those that it was given, and others the same for as long as
+// nothing changed.
+func (r *routable) mask(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
+	if len(r.held) == 0 {
+		return seen
+	}
+	out := slices.Clone(seen)
+	for n := range out {
+		d := &out[n]
+		held := r.held[d.DeploymentID]
+		if held == nil || len(d.Instances) == 0 {
+			continue
+		}
+		was := r.masked[d.DeploymentID]
+		if len(was.from) != len(d.Instances) || &was.from[0] != &d.Instances[0] || !maps.Equal(was.held, held) {
+			was = masked{from: d.Instances, held: held, list: slices.Clone(d.Instances)}
+			for i := range was.list {
+				in := &was.list[i]
+				if why, ok := held[in.ID]; ok && in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+					in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotRoutable, why
+				}
+			}
+			r.masked[d.DeploymentID] = was
+		}
+		d.Instances = was.list
+	}
+	return out
+}

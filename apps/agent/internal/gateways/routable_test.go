@@ -1,0 +1,201 @@
+package gateways
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// counted is a region whose gateways do as the test says.
+type counted struct {
+	t   *testing.T
+	h   *hub
+	now time.Time
+	// seen is what runs, by deployment.
+	seen  []runtime.ObservedDeployment
+	begun bool
+}
+
+func newCounted(t *testing.T) *counted {
+	c := &counted{t: t, now: time.Unix(1_800_000_000, 0)}
+	c.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
+	c.h.touched(c.h.route(&agentv1.Routes{AppId: "app", Hosts: []string{"app.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep", Weight: 100}}}, 1, 1))
+	return c
+}
+
+// runs has instances of the deployment be ready, at addresses of their names.
+func (c *counted) runs(ids ...string) {
+	d := runtime.ObservedDeployment{DeploymentID: "dep"}
+	for _, id := range ids {
+		d.Instances = append(d.Instances, runtime.Instance{ID: id, Address: id + ":80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY})
+	}
+	c.see(d)
+}
+
+func (c *counted) see(all ...runtime.ObservedDeployment) {
+	c.seen = all
+	c.h.touched(c.h.see(all))
+	c.h.meet(all, !c.begun)
+	c.begun = true
+}
+
+// joins has a gateway come that serves all that there is.
+func (c *counted) joins(id string) *gateway {
+	g := c.h.open(id, nil, false, c.now)
+	c.h.begin(g, c.now)
+	c.reports(g)
+	return g
+}
+
+// reports has the gateway serve what there is, and tell of these instances.
+func (c *counted) reports(g *gateway, instances ...*gatewayv1.InstanceHealth) {
+	c.t.Helper()
+	r := &gatewayv1.ReportRequest{GatewayId: g.id, Instances: instances}
+	for _, a := range c.h.take(g) {
+		r.Served = append(r.Served, &gatewayv1.Served{AppId: a.AppId, InstancesChange: a.Change})
+	}
+	require.True(c.t, c.h.heed(r, c.now))
+}
+
+func unproven(id, reason string) *gatewayv1.InstanceHealth {
+	return &gatewayv1.InstanceHealth{InstanceId: id, Unproven: true, Reason: reason}
+}
+
+// holds asserts why instances do not count.
+func (c *counted) holds(want map[string]string) {
+	c.t.Helper()
+	got := map[string]string{}
+	for _, d := range c.h.mask(c.seen) {
+		for _, in := range d.Instances {
+			if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				continue
+			}
+			require.Equal(c.t, windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, in.Status)
+			require.Equal(c.t, runtime.ReasonNotRoutable, in.Reason)
+			got[in.ID] = in.Message
+		}
+	}
+	require.Equal(c.t, want, got)
+	for _, d := range c.seen {
+		for _, in := range d.Instances {
+			require.Equal(c.t, windlassv1.InstanceStatus_INSTANCE_STATUS_READY, in.Status, "what was seen is not changed")
+		}
+	}
+}
+
+var nobody = map[string]string{}
+
+func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
+	c := newCounted(t)
+	c.runs("old")
+	a, b := c.joins("gw_a"), c.joins("gw_b")
+	c.holds(nobody)
+
+	c.runs("old", "new")
+	c.holds(map[string]string{"new": "waits for gateway gw_a to know of it"})
+	c.reports(a, unproven("new", ""))
+	c.holds(map[string]string{"new": "waits for gateway gw_a to reach it"})
+	c.reports(a, unproven("new", "ConnectError"))
+	c.holds(map[string]string{"new": "gateway gw_a cannot reach it at new:80: ConnectError"})
+	c.reports(a)
+	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
+	c.reports(b)
+	c.holds(nobody)
+
+	// It counts on, whatever a gateway that comes later has not reached yet.
+	c.h.close(b, c.now)
+	late := c.h.open("gw_c", nil, false, c.now)
+	c.h.begin(late, c.now)
+	c.reports(late, unproven("old", ""), unproven("new", "ConnectError"))
+	c.holds(nobody)
+}
+
+func TestOnlyThoseWhoReportAreAsked(t *testing.T) {
+	c := newCounted(t)
+	c.runs("old")
+	a, b := c.joins("gw_a"), c.joins("gw_b")
+	c.runs("old", "new")
+	c.reports(a)
+	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
+	c.h.close(b, c.now)
+	c.holds(nobody)
+
+	// One that has come and said nothing yet is not waited for, and one that leaves is not.
+	c.runs("old", "new", "third")
+	b = c.h.open("gw_b", nil, false, c.now)
+	c.h.begin(b, c.now)
+	c.reports(a)
+	c.holds(nobody)
+	c.reports(b)
+	c.runs("old", "new", "third", "fourth")
+	c.reports(a)
+	require.True(t, c.h.heed(&gatewayv1.ReportRequest{GatewayId: b.id, Leaving: true}, c.now))
+	c.holds(nobody)
+}
+
+func TestAnInstanceThatIsReadyAnewIsReachedAnew(t *testing.T) {
+	c := newCounted(t)
+	c.runs("one")
+	a := c.joins("gw_a")
+	c.holds(nobody)
+	c.see(runtime.ObservedDeployment{DeploymentID: "dep", Instances: []runtime.Instance{{ID: "one", Address: "one:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING}}})
+	c.reports(a)
+	c.runs("one")
+	c.holds(map[string]string{"one": "waits for gateway gw_a to know of it"})
+	c.reports(a)
+	c.holds(nobody)
+	// Another address under the same name is another process.
+	c.see(runtime.ObservedDeployment{DeploymentID: "dep", Instances: []runtime.Instance{{ID: "one", Address: "else:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}})
+	c.holds(map[string]string{"one": "waits for gateway gw_a to know of it"})
+	c.reports(a)
+	c.holds(nobody)
+	// One that goes on as another deployment's is the same.
+	c.h.touched(c.h.route(&agentv1.Routes{AppId: "app", Hosts: []string{"app.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "next", Weight: 100}}}, 1, 2))
+	c.see(runtime.ObservedDeployment{DeploymentID: "next", Instances: c.seen[0].Instances})
+	c.holds(nobody)
+	c.reports(a)
+	c.see()
+	require.Empty(t, c.h.ready)
+	require.Empty(t, c.h.waiting)
+}
+
+func TestWhatEveryGatewayHasEjectedDoesNotCount(t *testing.T) {
+	c := newCounted(t)
+	c.runs("one", "two")
+	a, b := c.joins("gw_a"), c.joins("gw_b")
+	out := &gatewayv1.InstanceHealth{InstanceId: "one", Ejected: true, Reason: "ServerErrors"}
+	c.reports(a, out)
+	c.holds(nobody)
+	c.reports(b, out)
+	c.holds(map[string]string{"one": "no gateway sends to it for what it saw of it: ServerErrors"})
+	list := c.h.mask(c.seen)[0].Instances
+	c.reports(b, out)
+	require.Same(t, &list[0], &c.h.mask(c.seen)[0].Instances[0], "the same list while nothing changed")
+	c.reports(a)
+	c.holds(nobody)
+	require.Same(t, &c.seen[0].Instances[0], &c.h.mask(c.seen)[0].Instances[0])
+}
+
+func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {
+	c := newCounted(t)
+	c.runs("one")
+	c.runs("one", "two")
+	c.holds(nobody)
+	require.Empty(t, c.h.ready, "nobody looks at instances")
+	a := c.joins("gw_a")
+	c.holds(nobody)
+	c.runs("one", "two", "three")
+	c.holds(map[string]string{"three": "waits for gateway gw_a to know of it"})
+	c.reports(a)
+	c.holds(nobody)
+	// What nobody routes has no way through a gateway.
+	other := runtime.ObservedDeployment{DeploymentID: "other", Instances: []runtime.Instance{{ID: "x", Address: "x:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}}
+	c.see(append(c.seen, other)...)
+	c.holds(nobody)
+}

@@ -1,0 +1,70 @@
+package upstream
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	var arrived []Arrival
+	told := 0
+	r := New(Config{
+		Now: func() time.Time { return now }, Random: func() uint64 { return 0 },
+		Ejected: func(Ejection) {}, Drained: func(string) {},
+		Arrived: func(a Arrival) { arrived = append(arrived, a) }, Proven: func() { told++ },
+	})
+	put := func(state State, address string) {
+		t.Helper()
+		arrived = nil
+		require.NoError(t, r.Update(Spec{AppID: "app", Hosts: []string{"a.test"}, Policy: DefaultPolicy(), Targets: []TargetSpec{{
+			DeploymentID: "dep", Weight: 1, Instances: []InstanceSpec{{ID: "ins", Address: address, State: state}},
+		}}}))
+	}
+	unproven := []Health{{InstanceID: "ins", Unproven: true}}
+
+	put(NotReady, "1.1.1.1:1")
+	require.Empty(t, arrived)
+	require.Empty(t, r.Health())
+	put(Ready, "1.1.1.1:1")
+	require.Len(t, arrived, 1)
+	require.Equal(t, "1.1.1.1:1", arrived[0].Address)
+	require.Equal(t, unproven, r.Health())
+	first := arrived[0]
+	put(Ready, "1.1.1.1:1")
+	require.Empty(t, arrived, "it is being tried already")
+
+	// What is not reached is ejected, as if a request had found it so.
+	first.Unreached()
+	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Reason: "ConnectError"}}, r.Health())
+	require.Equal(t, 1, told)
+	first.Unreached()
+	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "ConnectError"}}, r.Health())
+	first.Reached()
+	require.Empty(t, r.Health(), "what put it out is over")
+	require.Equal(t, 2, told)
+	require.False(t, first.Wanted())
+
+	// Ready again, it is tried again, and the answer to the first try is none to this one.
+	put(NotReady, "1.1.1.1:1")
+	put(Ready, "1.1.1.1:1")
+	require.Equal(t, unproven, r.Health())
+	first.Reached()
+	require.Equal(t, unproven, r.Health())
+	second := arrived[0]
+	require.True(t, second.Wanted())
+	put(Draining, "1.1.1.1:1")
+	require.False(t, second.Wanted())
+	require.Empty(t, r.Health())
+
+	// Another address is another process; one that is not listed any more is nobody's.
+	put(Ready, "1.1.1.1:1")
+	third := arrived[0]
+	put(Ready, "1.1.1.1:2")
+	require.Len(t, arrived, 1)
+	require.False(t, third.Wanted())
+	r.Remove()
+	require.False(t, arrived[0].Wanted())
+}
