@@ -49,7 +49,7 @@ type agent struct {
 }
 
 // startAgent listens on a socket; stop ends it and all that it knew of gateways.
-func startAgent(t *testing.T, socket, table string) (_ *agent, stop func()) {
+func startAgent(t testing.TB, socket, table string) (_ *agent, stop func()) {
 	a := &agent{
 		socket: socket, table: table, changed: make(chan struct{}), apps: map[string]*gatewayv1.AppRoutes{},
 		sent: map[string]int64{}, watches: map[string]int{}, served: map[string]int64{},
@@ -168,7 +168,7 @@ func (a *agent) signal() {
 }
 
 // put has the gateways serve the app, and waits until one told that it does.
-func (a *agent) put(t *testing.T, app *gatewayv1.AppRoutes) {
+func (a *agent) put(t testing.TB, app *gatewayv1.AppRoutes) {
 	t.Helper()
 	change := a.set(app)
 	a.until(t, func() bool { return a.served[app.AppId] == change })
@@ -187,7 +187,7 @@ func (a *agent) set(apps ...*gatewayv1.AppRoutes) (change int64) {
 }
 
 // until waits for what holds under the lock, woken by every report.
-func (a *agent) until(t *testing.T, holds func() bool) {
+func (a *agent) until(t testing.TB, holds func() bool) {
 	t.Helper()
 	end := time.After(patience)
 	for {
@@ -227,7 +227,7 @@ type running struct {
 }
 
 // wait for a gateway that was told to stop.
-func (r *running) wait(t *testing.T) {
+func (r *running) wait(t testing.TB) {
 	t.Helper()
 	select {
 	case err := <-r.ended:
@@ -238,7 +238,7 @@ func (r *running) wait(t *testing.T) {
 	}
 }
 
-func startGateway(t *testing.T, dir, address string, change func(*gateway.Config)) *running {
+func startGateway(t testing.TB, dir, address string, change func(*gateway.Config)) *running {
 	t.Helper()
 	r := &running{registry: prometheus.NewRegistry(), ended: make(chan error, 1)}
 	cfg := gateway.Config{
@@ -262,7 +262,7 @@ func startGateway(t *testing.T, dir, address string, change func(*gateway.Config
 	return r
 }
 
-func start(t *testing.T, change func(*gateway.Config)) *region {
+func start(t testing.TB, change func(*gateway.Config)) *region {
 	t.Helper()
 	// t.TempDir is too long for a socket.
 	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // as it says
@@ -279,14 +279,14 @@ func start(t *testing.T, change func(*gateway.Config)) *region {
 }
 
 // request for the host of the app.
-func (r *region) request(t *testing.T, method, path, body string) *http.Request {
+func (r *region) request(t testing.TB, method, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
 	require.NoError(t, err)
 	req.Host = "echo.local"
 	return req
 }
 
-func (r *region) do(t *testing.T, req *http.Request) (*http.Response, string) {
+func (r *region) do(t testing.TB, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	res, err := r.client.Do(req)
 	require.NoError(t, err)
@@ -297,7 +297,7 @@ func (r *region) do(t *testing.T, req *http.Request) (*http.Response, string) {
 }
 
 // instance answers with its name and what it got.
-func instance(t *testing.T, handler http.HandlerFunc) string {
+func instance(t testing.TB, handler http.HandlerFunc) string {
 	s := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		s.CloseClientConnections()
@@ -317,7 +317,7 @@ func named(name string) http.HandlerFunc {
 
 // raw is an instance that is no HTTP server: it reads a request's header, then does what
 // it likes.
-func raw(t *testing.T, then func(net.Conn)) string {
+func raw(t testing.TB, then func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })

@@ -19,6 +19,7 @@ func (i *instance) arrive() Arrival {
 	defer i.mu.Unlock()
 	i.arrivals++
 	i.unproven.Store(true)
+	i.route.talk.Add(1)
 	i.unreached = ""
 	return Arrival{Address: i.Address, instance: i, number: i.arrivals}
 }

@@ -62,6 +62,8 @@ type Route struct {
 	// last is what a route that was removed led to: requests may be under way.
 	last  atomic.Pointer[view]
 	queue queue
+	// talk grows with each instance that there is something to tell of.
+	talk atomic.Uint64
 }
 
 // instance outlives the views that it is in.
@@ -94,6 +96,8 @@ type view struct {
 	policy  Policy
 	// gone had requests under way when they were no longer listed.
 	gone []*instance
+	// quiet is one more than the talk at which there was nothing to tell of what is listed.
+	quiet atomic.Uint64
 }
 
 type target struct {
@@ -308,8 +312,16 @@ func (r *Route) Health() []Health {
 		return nil
 	}
 	removed := r.now.Load() == nil
-	if !removed && len(v.gone) == 0 && !v.talked() {
-		return nil
+	if !removed && len(v.gone) == 0 {
+		// Before the look: who talks during it is found by the next one.
+		talk := r.talk.Load() + 1
+		if v.quiet.Load() == talk {
+			return nil
+		}
+		if !v.talked() {
+			v.quiet.Store(talk)
+			return nil
+		}
 	}
 	// An id comes twice when its address changed: the old process may have requests.
 	sums := map[string]Health{}
@@ -415,7 +427,12 @@ func (i *instance) told(outcome health.Outcome, p health.Policy) {
 	was := !i.passive.Until().IsZero()
 	next, ejected := i.passive.After(outcome, i.route.cfg.Now(), p)
 	i.passive = next
-	i.touched.Store(next != health.State{})
+	if next != (health.State{}) {
+		i.touched.Store(true)
+		i.route.talk.Add(1)
+	} else {
+		i.touched.Store(false)
+	}
 	back := was && next.Until().IsZero()
 	switch {
 	case ejected:
