@@ -42,7 +42,7 @@ func (a *Agent) changed(keys ...inbox.Key) {
 }
 
 // annotated is what the reconciler tells, with what people should know of the gateways, and
-// without the readiness of what they cannot send to.
+// without the readiness of what they cannot connect to.
 type annotated struct {
 	*reconcile.Reconciler
 	gateways *gateways.Gateways

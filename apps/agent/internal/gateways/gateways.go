@@ -233,7 +233,7 @@ func (g *Gateways) Stay(deploymentID string) {
 }
 
 // Countable is what runs as it counts in the region: an instance that passes its check, and
-// that the gateways cannot send to, is not ready. The same argument gives the same answer while
+// that the gateways cannot connect to, is not ready. The same argument gives the same answer while
 // nothing changed.
 func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	g.mu.Lock()

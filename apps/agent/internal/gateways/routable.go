@@ -10,9 +10,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routable knows which instances that pass their check do not count as ready, because the
-// gateways cannot send to them: those that are new and were not reached yet by every gateway
-// that reports, and those that all of them have ejected. It is pure.
+// routable knows what the gateways find about instances that pass their check. Those that are
+// new and were not reached yet by every gateway that reports, and those that all of them have
+// ejected because no connection is to be had, do not count as ready. Those that all of them
+// have ejected for how they answer do, which is for a rollout's analysis to judge, and it is
+// told of them. It is pure.
 //
 // What ran before this agent did, and what nobody routes, counts as the runtime has it. So
 // does everything where no gateway reports: one that has just come is not asked before it
@@ -27,12 +29,14 @@ type routable struct {
 	ready map[string]*candidate
 	// waiting are those of ready that were not reached yet.
 	waiting map[string]*candidate
-	// held is why instances do not count, by deployment and id. A deployment's is never
-	// changed, but replaced.
-	held map[string]map[string]string
-	// masked are the lists as they are told, of deployments in held.
+	// found is what was found, by deployment and id.
+	found map[string]map[string]finding
+	// masked are the lists as they are told, of deployments in found.
 	masked map[string]masked
 }
+
+// connectError is the reason of a gateway that had no connection; see InstanceHealth.
+const connectError = "ConnectError"
 
 // candidate is an instance that passes its check.
 type candidate struct {
@@ -41,16 +45,22 @@ type candidate struct {
 	since map[string]int64
 }
 
+// finding is about one instance, which is ready or not.
+type finding struct {
+	ready           bool
+	reason, message string
+}
+
 type masked struct {
-	from []runtime.Instance
-	held map[string]string
-	list []runtime.Instance
+	from  []runtime.Instance
+	found map[string]finding
+	list  []runtime.Instance
 }
 
 func newRoutable() *routable {
 	return &routable{
 		seen: map[string]runtime.ObservedDeployment{}, ready: map[string]*candidate{}, waiting: map[string]*candidate{},
-		held: map[string]map[string]string{}, masked: map[string]masked{},
+		found: map[string]map[string]finding{}, masked: map[string]masked{},
 	}
 }
 
@@ -133,20 +143,20 @@ func (h *hub) toldReady(deploymentID, instanceID string) map[string]int64 {
 	return since
 }
 
-// judge finds anew who does not count. It costs by those who wait and those who are ejected.
+// judge finds it all anew. It costs by those who wait and those who are ejected.
 func (h *hub) judge() {
 	r := h.routable
-	held := map[string]map[string]string{}
-	hold := func(c *candidate, id, why string) {
-		if held[c.deployment] == nil {
-			held[c.deployment] = map[string]string{}
+	found := map[string]map[string]finding{}
+	find := func(c *candidate, id string, f finding) {
+		if found[c.deployment] == nil {
+			found[c.deployment] = map[string]finding{}
 		}
-		held[c.deployment][id] = why
+		found[c.deployment][id] = f
 	}
 	reporting := h.reporting()
 	for id, c := range r.waiting {
 		if why := h.unreached(id, c, reporting); why != "" {
-			hold(c, id, why)
+			find(c, id, finding{reason: runtime.ReasonNotRoutable, message: why})
 			continue
 		}
 		delete(r.waiting, id)
@@ -158,13 +168,18 @@ func (h *hub) judge() {
 			if c == nil || r.waiting[id] != nil {
 				continue
 			}
-			if !slices.ContainsFunc(reporting, func(g *gateway) bool { _, out := g.ejected[id]; return !out }) {
-				hold(c, id, "no gateway sends to it for what it saw of it: "+reason)
+			if slices.ContainsFunc(reporting, func(g *gateway) bool { _, out := g.ejected[id]; return !out }) {
+				continue
 			}
+			f := finding{ready: true, reason: runtime.ReasonEjected, message: "no gateway sends to it for what requests found: " + reason}
+			if reason == connectError {
+				f = finding{reason: runtime.ReasonNotRoutable, message: "no gateway can connect to it at " + c.address}
+			}
+			find(c, id, f)
 		}
 	}
-	r.held = held
-	maps.DeleteFunc(r.masked, func(id string, _ masked) bool { return held[id] == nil })
+	r.found = found
+	maps.DeleteFunc(r.masked, func(id string, _ masked) bool { return found[id] == nil })
 }
 
 // reporting are the gateways that tell how instances are, by id.
@@ -192,34 +207,34 @@ func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
 		case unproven:
 			return fmt.Sprintf("waits for gateway %s to reach it", g.id)
 		}
-		if reason, ejected := g.ejected[id]; ejected {
-			return fmt.Sprintf("gateway %s does not send to it for what it saw of it: %s", g.id, reason)
-		}
 	}
 	return ""
 }
 
-// mask returns what runs as it counts: instances that the gateways cannot send to are not
-// ready. Lists without one are those that it was given, and others the same for as long as
-// nothing changed.
+// mask returns what runs, with what was found. Lists without a finding are those that it was
+// given, and others the same for as long as nothing changed.
 func (r *routable) mask(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
-	if len(r.held) == 0 {
+	if len(r.found) == 0 {
 		return seen
 	}
 	out := slices.Clone(seen)
 	for n := range out {
 		d := &out[n]
-		held := r.held[d.DeploymentID]
-		if held == nil || len(d.Instances) == 0 {
+		found := r.found[d.DeploymentID]
+		if found == nil || len(d.Instances) == 0 {
 			continue
 		}
 		was := r.masked[d.DeploymentID]
-		if len(was.from) != len(d.Instances) || &was.from[0] != &d.Instances[0] || !maps.Equal(was.held, held) {
-			was = masked{from: d.Instances, held: held, list: slices.Clone(d.Instances)}
+		if len(was.from) != len(d.Instances) || &was.from[0] != &d.Instances[0] || !maps.Equal(was.found, found) {
+			was = masked{from: d.Instances, found: found, list: slices.Clone(d.Instances)}
 			for i := range was.list {
 				in := &was.list[i]
-				if why, ok := held[in.ID]; ok && in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
-					in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotRoutable, why
+				f, ok := found[in.ID]
+				if !ok || in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+					continue
+				}
+				if in.Reason, in.Message = f.reason, f.message; !f.ready {
+					in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
 				}
 			}
 			r.masked[d.DeploymentID] = was

@@ -74,6 +74,10 @@ func (c *counted) holds(want map[string]string) {
 	for _, d := range c.h.mask(c.seen) {
 		for _, in := range d.Instances {
 			if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				if in.Reason != "" {
+					require.Equal(c.t, runtime.ReasonEjected, in.Reason)
+					got[in.ID] = "ready: " + in.Message
+				}
 				continue
 			}
 			require.Equal(c.t, windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, in.Status)
@@ -165,7 +169,7 @@ func TestAnInstanceThatIsReadyAnewIsReachedAnew(t *testing.T) {
 	require.Empty(t, c.h.waiting)
 }
 
-func TestWhatEveryGatewayHasEjectedDoesNotCount(t *testing.T) {
+func TestWhatEveryGatewayHasEjectedIsTold(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one", "two")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
@@ -173,13 +177,22 @@ func TestWhatEveryGatewayHasEjectedDoesNotCount(t *testing.T) {
 	c.reports(a, out)
 	c.holds(nobody)
 	c.reports(b, out)
-	c.holds(map[string]string{"one": "no gateway sends to it for what it saw of it: ServerErrors"})
+	c.holds(map[string]string{"one": "ready: no gateway sends to it for what requests found: ServerErrors"})
 	list := c.h.mask(c.seen)[0].Instances
 	c.reports(b, out)
 	require.Same(t, &list[0], &c.h.mask(c.seen)[0].Instances[0], "the same list while nothing changed")
 	c.reports(a)
 	c.holds(nobody)
 	require.Same(t, &c.seen[0].Instances[0], &c.h.mask(c.seen)[0].Instances[0])
+
+	// What nobody can connect to is not ready.
+	gone := &gatewayv1.InstanceHealth{InstanceId: "two", Ejected: true, Unproven: true, Reason: "ConnectError"}
+	c.reports(a, gone)
+	c.holds(nobody)
+	c.reports(b, gone)
+	c.holds(map[string]string{"two": "no gateway can connect to it at two:80"})
+	c.reports(a)
+	c.holds(nobody)
 }
 
 func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {

@@ -159,7 +159,8 @@ const (
 	ReasonHealthCheckFailed = "HealthCheckFailed" // it was ready and no longer passes
 	ReasonStartupTimeout    = "StartupTimeout"    // not ready within its startup budget
 	ReasonNotReady          = "NotReady"          // runs, and has not passed its check yet
-	ReasonNotRoutable       = "NotRoutable"       // passes its check, and the gateways cannot send to it
+	ReasonNotRoutable       = "NotRoutable"       // passes its check, and a gateway cannot connect to it
+	ReasonEjected           = "Ejected"           // is ready, and no gateway sends to it for what requests found
 	ReasonOOMKilled         = "OOMKilled"
 	ReasonPortInUse         = "PortInUse"
 	ReasonUnschedulable     = "Unschedulable" // does not fit: GPUs, CPU, memory

@@ -2,9 +2,9 @@ package upstream
 
 import "github.com/windlass-run/windlass/apps/gateway/internal/health"
 
-// Arrival is an instance that has become ready and is to be reached before anybody counts on
-// it. Of its answers those are ignored that come when it is not ready any more, or has become
-// so again.
+// Arrival is an instance that has become ready, or that requests could not connect to, and is
+// to be reached before anybody counts on it. Of its answers those are ignored that come when it
+// is not ready any more, or has become so again.
 type Arrival struct {
 	// Address is "host:port".
 	Address string
@@ -17,6 +17,26 @@ type Arrival struct {
 func (i *instance) arrive() Arrival {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.listed = true
+	return i.doubt()
+}
+
+// lost has an instance reached anew that requests could not connect to.
+func (i *instance) lost() {
+	if i.route.cfg.Arrived == nil {
+		return
+	}
+	i.mu.Lock()
+	if !i.listed || i.unproven.Load() {
+		i.mu.Unlock()
+		return
+	}
+	a := i.doubt()
+	i.mu.Unlock()
+	i.route.cfg.Arrived(a)
+}
+
+func (i *instance) doubt() Arrival {
 	i.arrivals++
 	i.unproven.Store(true)
 	i.route.talk.Add(1)
@@ -29,6 +49,7 @@ func (i *instance) depart() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.arrivals++
+	i.listed = false
 	i.unproven.Store(false)
 	i.unreached = ""
 }
@@ -50,11 +71,11 @@ func (a Arrival) Reached() {
 		i.mu.Unlock()
 		return
 	}
-	failed := i.unreached != ""
+	out := !i.passive.Until().IsZero() && i.reason == health.Refusal.String()
 	i.unproven.Store(false)
 	i.unreached = ""
 	i.mu.Unlock()
-	if failed {
+	if out {
 		i.reset() // what put it out is over
 	}
 	i.route.cfg.Proven()

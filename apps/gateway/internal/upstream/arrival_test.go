@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
 func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
@@ -46,6 +48,19 @@ func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
 	require.Empty(t, r.Health(), "what put it out is over")
 	require.Equal(t, 2, told)
 	require.False(t, first.Wanted())
+	require.Empty(t, arrived)
+
+	// So is what requests cannot connect to, until it is reached.
+	lease, err := r.Acquire(t.Context(), &Want{Host: "a.test"})
+	require.NoError(t, err)
+	lease.Told(health.Refusal)
+	require.Empty(t, arrived)
+	lease.Told(health.Refusal)
+	lease.End()
+	require.Len(t, arrived, 1)
+	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "ConnectError"}}, r.Health())
+	arrived[0].Reached()
+	require.Empty(t, r.Health())
 
 	// Ready again, it is tried again, and the answer to the first try is none to this one.
 	put(NotReady, "1.1.1.1:1")

@@ -47,7 +47,8 @@ type Config struct {
 	// of an instance that is on its way out; they must not block.
 	Ejected func(Ejection)
 	Drained func(instanceID string)
-	// Arrived is given every instance that has become ready, and Proven told when one was
+	// Arrived is given every instance that has become ready, or was put out because requests
+	// could not connect to it, and Proven told when one was
 	// reached, or was not for the first time; they must not block. Arrived nil: nobody tries,
 	// and all count as reached.
 	Arrived func(Arrival)
@@ -80,8 +81,9 @@ type instance struct {
 	mu       sync.Mutex
 	passive  health.State
 	reason   string
-	// arrivals counts how often it became ready, or was no longer; unreached is why it was
-	// not reached when that was tried last.
+	// listed: as ready. arrivals counts how often it became so, was no longer, or was lost;
+	// unreached is why it was not reached when that was tried last.
+	listed    bool
 	arrivals  uint64
 	unreached string
 }
@@ -444,6 +446,9 @@ func (i *instance) told(outcome health.Outcome, p health.Policy) {
 	switch {
 	case ejected:
 		i.route.cfg.Ejected(Ejection{InstanceID: i.ID, Ejected: true, Reason: outcome.String(), Until: next.Until()})
+		if outcome == health.Refusal {
+			i.lost()
+		}
 	case back:
 		i.route.cfg.Ejected(Ejection{InstanceID: i.ID})
 		i.route.queue.wakeFirst()

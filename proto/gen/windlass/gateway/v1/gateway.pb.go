@@ -1493,9 +1493,10 @@ type InstanceHealth struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Requests, streams included, that it was sent and has not finished.
 	InFlight int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// It is READY, and the gateway has not reached it since it became so: it tries until it
-	// has, or the instance is READY no more. Until then the instance does not count as ready in
-	// the region, unless it did before this gateway came.
+	// It is READY, and the gateway has not reached it since it became so, or since it was
+	// ejected because no request could connect to it: it tries until it has, or the instance is
+	// READY no more. Until then the instance does not count as ready in the region, unless it
+	// did before, and some gateway can connect to it.
 	Unproven      bool `protobuf:"varint,5,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
