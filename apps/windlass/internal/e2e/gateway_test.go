@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,13 +24,24 @@ type callers struct {
 	stop func()
 	mu   sync.Mutex
 	sent int
-	// failed are the first few that did not answer as they should.
-	failed []string
+	// failed are the first few that did not answer as they should, of failures.
+	failed   []string
+	failures int
+}
+
+// callsEach is how many requests each change of TestGatewaysLoseNoRequest is to see, which it
+// is made again for; 0: those that come while it is made once.
+var callsEach, _ = strconv.Atoi(os.Getenv("WINDLASS_E2E_REQUESTS"))
+
+// callEvery is the time between two requests to a region.
+func callEvery() time.Duration {
+	if callsEach > 0 {
+		return 4 * time.Millisecond
+	}
+	return 20 * time.Millisecond
 }
 
 const (
-	// callEvery is the time between two requests to a region.
-	callEvery = 20 * time.Millisecond
 	// underWay is how many may be at once: a machine that is busy with a dozen of other
 	// systems is to answer late, and not to be buried.
 	underWay = 32
@@ -40,7 +53,7 @@ func (s *stack) callers(host string) *callers {
 	var all sync.WaitGroup
 	for region, url := range s.gateways {
 		all.Go(func() {
-			tick := time.NewTicker(callEvery)
+			tick := time.NewTicker(callEvery())
 			defer tick.Stop()
 			slots := make(chan struct{}, underWay)
 			for {
@@ -55,7 +68,10 @@ func (s *stack) callers(host string) *callers {
 					err := complete(context.WithoutCancel(ctx), url, host)
 					c.mu.Lock()
 					defer c.mu.Unlock()
-					if c.sent++; err != nil && len(c.failed) < 10 {
+					if c.sent++; err == nil {
+						return
+					}
+					if c.failures++; len(c.failed) < 10 {
 						c.failed = append(c.failed, fmt.Sprintf("%s at %s: %v", region, time.Now().Format("15:04:05.000"), err))
 					}
 				})
@@ -78,6 +94,16 @@ func (c *callers) requireNoneFailed(t *testing.T, meanwhile string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	require.Empty(t, c.failed, "%s, of %d", meanwhile, c.sent)
+}
+
+// requireFewFailed has no more than so many be lost, and forgets them.
+func (c *callers) requireFewFailed(t *testing.T, most int, meanwhile string) (lost int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.LessOrEqual(t, c.failures, most, "%s: %v", meanwhile, c.failed)
+	lost, c.failures, c.failed = c.failures, 0, nil
+	return lost
 }
 
 // complete asks for a completion as it is made, and wants all of it.
@@ -134,6 +160,8 @@ func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, versi
 func TestGatewaysLoseNoRequest(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
+	built, err := programs()
+	require.NoError(t, err)
 	replicas := int32(2)
 	two := func(d *windlassv1.DeploymentSpec) { d.Replicas = &replicas }
 	first := s.deployReady(t, "chat", spec(two))
@@ -147,19 +175,30 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	}
 	load := s.callers(host)
 	defer load.stop()
+	changes := 0
+	fresh := func(value string) string { // another version each time
+		changes++
+		return fmt.Sprint(value, " ", changes)
+	}
 
 	for _, change := range []struct {
 		name string
 		do   func()
 	}{
 		{"a rolling change", func() {
-			resp := s.deployBy(t, "chat", spec(two, variable("rolling")), euThenUs())
+			resp := s.deployBy(t, "chat", spec(two, variable(fresh("rolling"))), euThenUs())
 			s.waitLive(t, "chat", resp.Version)
 		}},
 		{"blue-green", func() {
 			p := euThenUs()
 			p.MaxSurge, p.Strategy, p.Retain = "", windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, seconds(1)
-			resp := s.deployBy(t, "chat", spec(two, variable("green")), p)
+			resp := s.deployBy(t, "chat", spec(two, variable(fresh("green"))), p)
+			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"a canary", func() {
+			p := euThenUs()
+			p.Strategy, p.Steps = windlassv1.RolloutPolicy_STRATEGY_CANARY, []*windlassv1.CanaryStep{{Weight: 30, Pause: "1s"}}
+			resp := s.deployBy(t, "chat", spec(two, variable(fresh("canary"))), p)
 			s.waitLive(t, "chat", resp.Version)
 		}},
 		{"more replicas, and fewer", func() {
@@ -184,8 +223,20 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 				s.restart(partAgent(region))
 			}
 			s.waitConnected(s.cfg.regions...)
-			resp := s.deployBy(t, "chat", spec(two, variable("after agents")), euThenUs())
+			resp := s.deployBy(t, "chat", spec(two, variable(fresh("after agents"))), euThenUs())
 			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"gateways that are replaced", func() {
+			for _, region := range s.cfg.regions {
+				beside := partGateway(region) + "-beside"
+				if s.parts[beside] == nil {
+					s.addGateway(built, beside, region)
+				}
+				s.start(beside)
+				s.stop(partGateway(region))
+				s.start(partGateway(region))
+				s.stop(beside)
+			}
 		}},
 		{"a control plane that is gone", func() {
 			s.kill9(partControlPlane)
@@ -200,11 +251,31 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 			s.waitConnected(s.cfg.regions...)
 		}},
 	} {
-		before := load.count()
-		change.do()
-		load.requireNoneFailed(t, change.name)
-		t.Logf("%s: %d requests", change.name, load.count()-before)
+		before, times := load.count(), 0
+		for times == 0 || load.count()-before < callsEach {
+			change.do()
+			load.requireNoneFailed(t, change.name)
+			times++
+		}
+		t.Logf("%s, %d times: %d requests", change.name, times, load.count()-before)
 	}
+
+	// What an instance that is killed was answering is lost, and nothing else.
+	before, killed, lost := load.count(), 0, 0
+	for killed == 0 || load.count()-before < callsEach {
+		require.NoError(t, s.runningOf("chat")[0].kill9())
+		after := load.count() + 100
+		s.eventually(t, "requests go on", func(context.Context) error {
+			if load.count() < after {
+				return errors.New("they do not")
+			}
+			return nil
+		})
+		s.waitReplicas(t, "chat", 4)
+		killed++
+		lost += load.requireFewFailed(t, underWay, "an instance that is killed")
+	}
+	t.Logf("an instance that is killed, %d times: %d requests, %d lost", killed, load.count()-before, lost)
 
 	// A gateway that starts again serves what it knew, though nobody tells it anything.
 	load.stop()

@@ -194,7 +194,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	s.waitConnected(cfg.regions...)
 	if cfg.gateways {
 		for _, region := range cfg.regions {
-			s.addGateway(built, region)
+			s.addGateway(built, partGateway(region), region)
 			s.start(partGateway(region))
 		}
 	}
@@ -290,13 +290,15 @@ func (s *stack) addAgent(built, region string) {
 	}, s.runtimeArgs(region)...))
 }
 
-func (s *stack) addGateway(built, region string) {
-	name, port := partGateway(region), freePort(s.t)
-	s.gateways[region] = "http://" + address(port)
+// addGateway adds one of the region's, all of which listen at one address.
+func (s *stack) addGateway(built, name, region string) {
+	if s.gateways[region] == "" {
+		s.gateways[region] = "http://" + address(freePort(s.t))
+	}
 	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), []string{
 		"--log-format=json",
 		"--agent=unix:" + filepath.Join(s.agentDir(region), "data", "gateway.sock"),
-		"--listen=" + address(port),
+		"--listen=" + strings.TrimPrefix(s.gateways[region], "http://"),
 		"--data-dir=" + filepath.Join(s.dir, name, "data"),
 		"--drain-timeout=10s",
 	})
