@@ -3,6 +3,7 @@
 //
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
+//	                                      └─▶ prober: can they be reached? ──▶ instances
 //
 // It knows the region's agent and nobody else. While that is away, and the control plane
 // with it, it serves what it last knew, also after a restart of its own.
