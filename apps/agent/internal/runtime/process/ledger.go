@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -278,6 +279,10 @@ func (l *ledger) allocate(taken map[int]bool) int {
 
 // tryListen tells whether a port can be bound on every address of this host.
 func tryListen(p int) error {
+	// An instance that is just being forked would hold the socket, too, until it became
+	// another program, and the next look would find the port taken.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	ln, err := net.Listen("tcp", ":"+strconv.Itoa(p))
 	if err != nil {
 		return err
