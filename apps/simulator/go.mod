@@ -13,6 +13,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/windlass-run/windlass/apps/agent v0.0.0
 	github.com/windlass-run/windlass/apps/controlplane v0.0.0
+	github.com/windlass-run/windlass/apps/gateway v0.0.0
 	github.com/windlass-run/windlass/pkg v0.0.0
 	github.com/windlass-run/windlass/proto v0.0.0
 	go.etcd.io/bbolt v1.5.0
@@ -86,6 +87,9 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/quic-go/qpack v0.6.0 // indirect
+	github.com/quic-go/quic-go v0.65.0 // indirect
+	github.com/rs/cors v1.11.1 // indirect
 	github.com/rs/xid v1.4.0 // indirect
 	github.com/sethvargo/go-retry v0.4.0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
@@ -120,6 +124,7 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 	k8s.io/api v0.37.2 // indirect
 	k8s.io/apimachinery v0.37.2 // indirect
@@ -142,3 +147,5 @@ replace github.com/windlass-run/windlass/pkg => ../../pkg
 replace github.com/windlass-run/windlass/apps/controlplane => ../../apps/controlplane
 
 replace github.com/windlass-run/windlass/apps/agent => ../../apps/agent
+
+replace github.com/windlass-run/windlass/apps/gateway => ../../apps/gateway

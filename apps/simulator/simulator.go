@@ -29,7 +29,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/simulator/internal/chaos"
+	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 	"github.com/windlass-run/windlass/apps/simulator/internal/result"
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
@@ -68,6 +70,7 @@ type cli struct {
 	Overload  scenario.Overload  `cmd:"" help:"What somebody waits for while ten times too much is reported."`
 	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
+	Gateway   scenario.Gateway   `cmd:"" help:"What the gateway costs beside nginx and HAProxy, which are to be installed."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
 	All       all                `cmd:"" help:"Every scenario, one after the other, into a file."`
@@ -77,6 +80,12 @@ type cli struct {
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == stack.ControlPlaneCommand {
 		return controlplane.Main(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == proxies.GatewayCommand {
+		return gateway.Main(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == proxies.BareCommand {
+		return proxies.Bare(ctx, args[1:])
 	}
 	flags, name, chosen, err := parse(args, stdout, stderr)
 	if err != nil {

@@ -63,3 +63,27 @@ func ReadUsage(pid int) (Usage, error) {
 	}
 	return u, nil
 }
+
+// ReadFamily adds up the usage of a process and of its children.
+func ReadFamily(pid int) (Usage, error) {
+	sum, err := ReadUsage(pid)
+	if err != nil {
+		return sum, err
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return sum, fmt.Errorf("read children of process %d: %w", pid, err)
+	}
+	for child := range strings.FieldsSeq(string(children)) {
+		id, err := strconv.Atoi(child)
+		if err != nil {
+			return sum, fmt.Errorf("read children of process %d: %w", pid, err)
+		}
+		u, err := ReadUsage(id)
+		if err != nil {
+			return sum, err
+		}
+		sum.CPU, sum.RSS, sum.PeakRSS = sum.CPU+u.CPU, sum.RSS+u.RSS, sum.PeakRSS+u.PeakRSS
+	}
+	return sum, nil
+}

@@ -1,0 +1,163 @@
+package proxies
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+)
+
+// Seen is what clients saw.
+type Seen struct {
+	// PerSecond are answers, or events of streams.
+	PerSecond float64
+	// P99 of an answer, or of a whole stream.
+	P99 time.Duration
+}
+
+// Answers asks for what is answered at once, by wrk, over so many connections.
+func (p *Proxy) Answers(ctx context.Context, window time.Duration, connections int) (Seen, error) {
+	seconds := max(1, int(window.Round(time.Second)/time.Second))
+	out, err := exec.CommandContext(ctx, "wrk", "--latency", "-t1", "-c"+strconv.Itoa(connections), fmt.Sprintf("-d%ds", seconds),
+		"-H", "Host: "+Host, "http://"+p.Address+"/v1/chat/completions").CombinedOutput()
+	if err != nil {
+		return Seen{}, fmt.Errorf("wrk: %w: %.300s", err, out)
+	}
+	return readWrk(out)
+}
+
+// readWrk finds the figures in what wrk says; answers that are none are an error.
+func readWrk(out []byte) (s Seen, err error) {
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 2 && fields[0] == "Requests/sec:":
+			s.PerSecond, err = strconv.ParseFloat(fields[1], 64)
+		case len(fields) == 2 && fields[0] == "99%":
+			s.P99, err = time.ParseDuration(fields[1])
+		case strings.Contains(line, "Non-2xx") || strings.Contains(line, "Socket errors"):
+			err = fmt.Errorf("requests failed: %s", strings.TrimSpace(line))
+		}
+		if err != nil {
+			return s, fmt.Errorf("wrk: %w", err)
+		}
+	}
+	if s.PerSecond == 0 || s.P99 == 0 {
+		return s, fmt.Errorf("wrk: no figures in %.300q", out)
+	}
+	return s, nil
+}
+
+// Events takes streams, so many at a time, each to its end.
+func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, events int) (Seen, error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	var mu sync.Mutex
+	var times measure.Durations
+	var failed error
+	begin := time.Now()
+	end := begin.Add(window)
+	var all sync.WaitGroup
+	for range streams {
+		all.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				at := time.Now()
+				err := stream(ctx, client, "http://"+p.Streams+"/stream")
+				mu.Lock()
+				times.Add(time.Since(at))
+				failed = errors.Join(failed, err)
+				stop := failed != nil
+				mu.Unlock()
+				if stop {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		return Seen{}, failed
+	}
+	return Seen{PerSecond: float64(times.Len()*events) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, ctx.Err()
+}
+
+// stream takes one to its end, or what is answered at once.
+func stream(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if req.Host = Host; strings.HasSuffix(url, "/stream") {
+		req.Host = streamsHost
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	in := bufio.NewReader(res.Body)
+	last := ""
+	for {
+		line, err := in.ReadString('\n')
+		if line = strings.TrimSpace(line); line != "" {
+			last = line
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if req.Host == streamsHost && last != "data: [DONE]" || last == "" {
+		return fmt.Errorf("it ends with %q", last)
+	}
+	return nil
+}
+
+// streaming is an instance that streams so many events to whoever asks, as fast as it can,
+// each on its own.
+func streaming(ctx context.Context, events int) (at string, stop func() error, err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("listen: %w", err)
+	}
+	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"token "}}]}` + "\n\n")
+	done := []byte("data: [DONE]\n\n")
+	server := &http.Server{ReadHeaderTimeout: startTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := http.NewResponseController(w)
+		for n := range events {
+			piece := event
+			if n == events-1 {
+				piece = done
+			}
+			if _, err := io.Copy(w, bytes.NewReader(piece)); err != nil || flush.Flush() != nil || r.Context().Err() != nil {
+				return
+			}
+		}
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return l.Addr().String(), func() error {
+		err := server.Close()
+		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		return err
+	}, nil
+}

@@ -1,0 +1,44 @@
+package proxies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFiguresOfWrkAreRead(t *testing.T) {
+	const said = `Running 2s test @ http://127.0.0.1:8080/
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     1.50ms    1.02ms  20.63ms   89.50%
+    Req/Sec    42.91k     2.43k   46.76k    70.00%
+  Latency Distribution
+     50%    1.31ms
+     75%    1.77ms
+     90%    2.45ms
+     99%    5.16ms
+  85421 requests in 2.00s, 31.12MB read
+Requests/sec:  42707.40
+Transfer/sec:     15.56MB
+`
+	seen, err := readWrk([]byte(said))
+	require.NoError(t, err)
+	require.Equal(t, Seen{PerSecond: 42707.40, P99: 5160 * time.Microsecond}, seen)
+
+	_, err = readWrk([]byte(said + "  Non-2xx or 3xx responses: 3\n"))
+	require.ErrorContains(t, err, "requests failed: Non-2xx or 3xx responses: 3")
+	_, err = readWrk([]byte("unable to connect"))
+	require.ErrorContains(t, err, "no figures")
+}
+
+func TestStreamsComeWhole(t *testing.T) {
+	at, stop, err := streaming(t.Context(), 100)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stop()) }()
+	p := &Proxy{Streams: at}
+	seen, err := p.Events(t.Context(), 50*time.Millisecond, 4, 100)
+	require.NoError(t, err)
+	require.Positive(t, seen.PerSecond)
+	require.Positive(t, seen.P99)
+}

@@ -1,0 +1,259 @@
+// Package proxies runs proxies beside each other before the same instances: the gateway,
+// and those that people know, from the system's packages. It has the instances, the
+// configuration of each proxy, and the load.
+//
+//	wrk, or streams of this process ──▶ one proxy, two cores ──▶ two instances
+//
+// Instances that answer at once are nginx, which costs less than any proxy before it; those
+// that stream are of this process. Every proxy keeps connections to both open, balances
+// between them in turn, passes streams on as they come, and writes no log.
+package proxies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+)
+
+const (
+	// GatewayCommand has the simulator's binary be the gateway.
+	GatewayCommand = "run-gateway"
+	// Host that requests are for.
+	Host = "bench.test"
+
+	startTimeout = 30 * time.Second
+	stopTimeout  = 10 * time.Second
+)
+
+// Proxy is one that runs.
+type Proxy struct {
+	Name string
+	// Address is host:port of what answers at once, Streams of what streams.
+	Address, Streams string
+	*proc.Process
+}
+
+// Close stops it.
+func (p *Proxy) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return p.Stop(ctx, stopTimeout/2)
+}
+
+// House is where proxies and instances are at home.
+type House struct {
+	dir, self string
+	ports     localstack.Ports
+	agent     *agent
+	// answering and streaming are the instances' addresses.
+	answering, streaming []string
+	close                []func() error
+}
+
+// Missing names the programs that are not there, and what to do.
+func Missing(peers []string) error {
+	var missing []string
+	for _, name := range append([]string{"wrk", "nginx"}, peers...) {
+		switch name {
+		case "wrk", "nginx", "haproxy":
+			if _, err := find(name); err != nil {
+				missing = append(missing, name)
+			}
+		case "bare":
+		default:
+			return unknown(name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("not found: %s: install Debian's packages wrk, nginx-light and haproxy, or name other --peers (nginx has the instances, too)", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func unknown(name string) error {
+	return fmt.Errorf("--peers: %q: use bare, nginx or haproxy", name)
+}
+
+// find looks where system's packages put daemons, too, which is not in everybody's PATH.
+func find(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	return exec.LookPath(filepath.Join("/usr/sbin", name))
+}
+
+// Open starts the instances in dir; self is the simulator's binary. Streams have so many
+// events.
+func Open(ctx context.Context, dir, self string, events int) (h *House, err error) {
+	h = &House{dir: dir, self: self, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	for range 2 {
+		port, _, err := h.ports.Take(0)
+		if err != nil {
+			return h, err
+		}
+		h.answering = append(h.answering, address(port))
+		at, stop, err := streaming(ctx, events)
+		if err != nil {
+			return h, err
+		}
+		h.streaming, h.close = append(h.streaming, at), append(h.close, stop)
+	}
+	instances, err := h.start(ctx, "instances", "nginx", nginxArgs(dir, "instances", instancesConfig(h.answering)), h.answering...)
+	if err != nil {
+		return h, err
+	}
+	h.close = append(h.close, instances.Close)
+	h.agent, err = newAgent(ctx, filepath.Join(dir, "agent.sock"), h.answering, h.streaming)
+	if err != nil {
+		return h, err
+	}
+	h.close = append(h.close, h.agent.close)
+	return h, nil
+}
+
+// Close stops the proxies, and then the instances.
+func (h *House) Close() error {
+	var errs []error
+	for _, stop := range slices.Backward(h.close) {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Start a proxy by name: gateway, bare, nginx or haproxy. It runs until Close.
+func (h *House) Start(ctx context.Context, name string) (*Proxy, error) {
+	var at [2]string
+	for i := range at {
+		port, _, err := h.ports.Take(0)
+		if err != nil {
+			return nil, err
+		}
+		at[i] = address(port)
+	}
+	path := name
+	var args configured
+	switch name {
+	case "gateway":
+		// The hosts are of one gateway, which tells them apart by name.
+		at[1] = at[0]
+		path = h.self
+		args = configured{args: []string{GatewayCommand, "--agent=unix:" + h.agent.socket, "--listen=" + at[0], "--log-level=warn"}}
+	case "bare":
+		path = h.self
+		args = configured{args: []string{BareCommand, at[0] + "=" + strings.Join(h.answering, ","), at[1] + "=" + strings.Join(h.streaming, ",")}}
+	case "nginx":
+		args = nginxArgs(h.dir, name, nginxConfig(at, h.answering, h.streaming))
+	case "haproxy":
+		file := filepath.Join(h.dir, "haproxy.cfg")
+		args = configured{file: file, text: haproxyConfig(at, h.answering, h.streaming), args: []string{"-db", "-f", file}}
+	default:
+		return nil, unknown(name)
+	}
+	p, err := h.start(ctx, name, path, args, at[:]...)
+	if err != nil {
+		return nil, err
+	}
+	out := &Proxy{Name: name, Address: at[0], Streams: at[1], Process: p.Process}
+	h.close = append(h.close, out.Close)
+	for _, url := range []string{"http://" + out.Address, "http://" + out.Streams + "/stream"} {
+		if err := answers(ctx, url); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+// configured is how a program is started.
+type configured struct {
+	file, text string
+	args       []string
+}
+
+func (h *House) start(ctx context.Context, name, program string, how configured, listens ...string) (*Proxy, error) {
+	path, err := find(program)
+	if filepath.IsAbs(program) {
+		path, err = program, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if how.file != "" {
+		if err := os.MkdirAll(filepath.Dir(how.file), 0o700); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(how.file, []byte(how.text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	log := filepath.Join(h.dir, name+".log")
+	p, err := proc.Start(proc.Spec{
+		Name: name, Path: path, Args: how.args, Dir: h.dir, DieWithParent: true,
+		RecordFile: filepath.Join(h.dir, name+".json"), LogFile: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &Proxy{Name: name, Process: p}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not listen"))
+	defer cancel()
+	for _, at := range listens {
+		if err := listening(ctx, p, at); err != nil {
+			said, _ := os.ReadFile(log) // for people, if there is any
+			return nil, errors.Join(fmt.Errorf("%s: %w: %.500s", name, err, said), out.Close())
+		}
+	}
+	return out, nil
+}
+
+func listening(ctx context.Context, p *proc.Process, at string) error {
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.Done():
+			return errors.New("it ended at once")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// answers waits for a route to be served.
+func answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not answer"))
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for {
+		err := stream(ctx, client, url)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

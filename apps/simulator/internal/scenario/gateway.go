@@ -1,0 +1,127 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
+)
+
+// Gateway sends the same load through the gateway and through proxies that people know, one
+// after the other, round by round, so that what else the machine does meets all of them. The
+// medians of the rounds count; ratios are to the last peer.
+//
+// What limits it: net/http, which has two goroutines for each connection to an instance, and
+// an allocation for each header; the peers are C, on an event loop.
+type Gateway struct {
+	Window      time.Duration `help:"How long each is under each load." default:"5s"`
+	Rounds      int           `help:"How often each is." default:"3"`
+	Connections int           `help:"Connections that ask for what is answered at once." default:"64"`
+	Streams     int           `help:"Streams at a time." default:"32"`
+	Events      int           `help:"Events of a stream." default:"100"`
+	Peers       []string      `help:"Proxies beside it, of bare (net/http alone), nginx and haproxy; the last one is what ratios are to." default:"bare,nginx,haproxy"`
+}
+
+// Deadline implements Scenario.
+func (s *Gateway) Deadline() time.Duration {
+	return 2*time.Minute + 3*time.Duration(s.Rounds)*time.Duration(1+len(s.Peers))*s.Window
+}
+
+// Run implements Scenario.
+func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
+	err = positive("--window", s.Window, "--rounds", s.Rounds, "--connections", s.Connections, "--streams", s.Streams, "--events", s.Events, "--peers", len(s.Peers))
+	if err != nil {
+		return err
+	}
+	if err := proxies.Missing(s.Peers); err != nil {
+		return err
+	}
+	env.sizes("window", s.Window.String(), "rounds", s.Rounds, "connections", s.Connections, "streams", s.Streams, "events", s.Events)
+	dir, err := os.MkdirTemp("", "windlass-gateway-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	house, err := proxies.Open(ctx, dir, env.Self, s.Events)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, house.Close()) }()
+	names := append([]string{"gateway"}, s.Peers...)
+	all := map[string]*rounds{}
+	for _, name := range names {
+		p, err := house.Start(ctx, name)
+		if err != nil {
+			return err
+		}
+		all[name] = &rounds{Proxy: p}
+	}
+	for n := range s.Rounds {
+		for i := range names {
+			r := all[names[(i+n)%len(names)]]
+			if err := r.measure(ctx, s); err != nil {
+				return fmt.Errorf("%s: %w", r.Name, err)
+			}
+			env.Progress(fmt.Sprintf("round %d, %s: %.0f answers/s, %.0f events/s", n+1, r.Name, r.answers.last(), r.events.last()))
+		}
+	}
+	peer := all[s.Peers[len(s.Peers)-1]]
+	for _, name := range names {
+		if err := all[name].note(env); err != nil {
+			return err
+		}
+	}
+	own := all["gateway"]
+	env.Result.Figure("json_ratio", own.answers.median()/peer.answers.median(), "of "+peer.Name+"'s answers/s")
+	env.Result.Figure("json_p99_ratio", own.answersP99.median()/peer.answersP99.median(), "of its p99")
+	env.Result.Figure("sse_ratio", own.events.median()/peer.events.median(), "of its events/s")
+	env.Result.Figure("sse_p99_ratio", own.eventsP99.median()/peer.eventsP99.median(), "of its p99")
+	return nil
+}
+
+// rounds of one proxy.
+type rounds struct {
+	*proxies.Proxy
+	answers, answersP99, events, eventsP99 series
+}
+
+type series []float64
+
+func (s series) last() float64 { return s[len(s)-1] }
+
+func (s series) median() float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[len(sorted)/2]
+}
+
+func (r *rounds) measure(ctx context.Context, s *Gateway) error {
+	at, err := r.Answers(ctx, s.Window, s.Connections)
+	if err != nil {
+		return err
+	}
+	r.answers, r.answersP99 = append(r.answers, at.PerSecond), append(r.answersP99, measure.Millis(at.P99))
+	if at, err = r.Events(ctx, s.Window, s.Streams, s.Events); err != nil {
+		return err
+	}
+	r.events, r.eventsP99 = append(r.events, at.PerSecond), append(r.eventsP99, measure.Millis(at.P99))
+	return nil
+}
+
+func (r *rounds) note(env Env) error {
+	// Children of nginx do the work: theirs is the memory of all its workers.
+	usage, err := measure.ReadFamily(r.PID())
+	if err != nil {
+		return err
+	}
+	env.Result.Figure(r.Name+"_json_per_s", r.answers.median(), "answers/s")
+	env.Result.Figure(r.Name+"_json_p99_ms", r.answersP99.median(), "ms")
+	env.Result.Figure(r.Name+"_sse_per_s", r.events.median(), "events/s")
+	env.Result.Figure(r.Name+"_sse_p99_ms", r.eventsP99.median(), "ms of a whole stream")
+	env.Result.Figure(r.Name+"_rss_mib", float64(usage.RSS)/(1<<20), "MiB at the end")
+	return nil
+}
