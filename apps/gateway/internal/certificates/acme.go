@@ -62,8 +62,25 @@ type ACME struct {
 
 	mu      sync.Mutex
 	failing map[string]failure
-	expiry  map[string]time.Time
+	valid   map[string]validity
 }
+
+// validity of a certificate that is in use.
+type validity struct {
+	from, to time.Time
+	// told is when it was said that it is not renewed.
+	told time.Time
+}
+
+// overdue tells whether it should have been renewed long ago. Autocert begins in the last
+// third of its time, within 30 days of the end, and tries every hour without a word: half of
+// that is many attempts.
+func (v validity) overdue(now time.Time) bool {
+	return v.to.Sub(now) < min(v.to.Sub(v.from)/3, 30*24*time.Hour)/2
+}
+
+// remind is the time between two words about one that is overdue.
+const remind = time.Hour
 
 // failure of the last order for a host.
 type failure struct {
@@ -92,9 +109,9 @@ func NewACME(cfg Config) (*ACME, error) {
 		return nil, fmt.Errorf("folder for certificates: %w", err)
 	}
 	a := &ACME{
-		cfg: cfg, failing: map[string]failure{}, expiry: map[string]time.Time{},
+		cfg: cfg, failing: map[string]failure{}, valid: map[string]validity{},
 		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\".",
+			Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\"; \"renewal\" once an hour for each that is not renewed.",
 		}, []string{"problem"}),
 	}
 	soonest := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -169,7 +186,9 @@ func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	if err == nil {
 		delete(a.failing, host)
 		if got.Leaf != nil {
-			a.expiry[host] = got.Leaf.NotAfter
+			v := a.valid[host]
+			v.from, v.to = got.Leaf.NotBefore, got.Leaf.NotAfter
+			a.valid[host] = v
 		}
 		return got, nil
 	}
@@ -199,9 +218,9 @@ func (a *ACME) soonest() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	first := time.Time{}
-	for _, at := range a.expiry {
-		if first.IsZero() || at.Before(first) {
-			first = at
+	for _, v := range a.valid {
+		if first.IsZero() || v.to.Before(first) {
+			first = v.to
 		}
 	}
 	if first.IsZero() {
@@ -215,7 +234,7 @@ func (a *ACME) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.failing, func(host string, _ failure) bool { return !a.cfg.Routed(host) })
-	maps.DeleteFunc(a.expiry, func(host string, _ time.Time) bool { return !a.cfg.Routed(host) })
+	maps.DeleteFunc(a.valid, func(host string, _ validity) bool { return !a.cfg.Routed(host) })
 }
 
 // Keep has certificates for all hosts, one order after the other, until ctx ends. What it
@@ -230,9 +249,27 @@ func (a *ACME) Keep(ctx context.Context) error {
 				a.order(ctx, host)
 			}
 		}
+		for host, v := range a.overdue(time.Now()) {
+			a.orders.WithLabelValues("renewal").Inc()
+			a.cfg.Log.ErrorContext(ctx, "a certificate is not renewed: the ACME server has to reach this gateway at the host's port 80 or 443", "host", host, "ends", v.to)
+		}
 		_ = backoff.Sleep(ctx, look+time.Duration(a.cfg.Rand()*float64(look))) // the loop sees that ctx ended
 	}
 	return ctx.Err()
+}
+
+// overdue are the certificates that are, and of which that was not said for a while.
+func (a *ACME) overdue(now time.Time) map[string]validity {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]validity{}
+	for host, v := range a.valid {
+		if v.overdue(now) && now.Sub(v.told) >= remind {
+			v.told = now
+			a.valid[host], out[host] = v, v
+		}
+	}
+	return out
 }
 
 // order waits for an order or the end of ctx: what autocert has begun it ends by itself, and
