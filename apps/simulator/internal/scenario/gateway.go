@@ -17,7 +17,10 @@ import (
 // medians of the rounds count; ratios are to the last peer.
 //
 // What limits it: net/http, which has two goroutines for each connection to an instance, and
-// an allocation for each header; the peers are C, on an event loop.
+// an allocation for each header. Of HAProxy's 67,700 small answers a second on two cores,
+// wrk and instances included, the gateway had 13,800, and so had net/http's ReverseProxy
+// alone, 13,200; of its 352,000 events 243,000 and 284,000. The language is not the limit: a
+// proxy of fasthttp's server and client alone had 62,000 answers.
 type Gateway struct {
 	Window      time.Duration `help:"How long each is under each load." default:"5s"`
 	Rounds      int           `help:"How often each is." default:"3"`
