@@ -75,6 +75,8 @@ type Config struct {
 	// GatewayListen is host:port for gateways of other hosts; empty: those of this one
 	// only, through the socket in DataDir.
 	GatewayListen string
+	// GatewayURL is where gateways of other regions reach this one's; empty: nowhere.
+	GatewayURL string
 	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
 	XDSListen string
 }
@@ -97,6 +99,9 @@ type Agent struct {
 func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if cfg.Server == "" || cfg.HTTPClient == nil || (cfg.DataDir == "") == (cfg.Memory == nil) || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
 		return nil, errors.New("agent: Server, HTTPClient, DataDir or Memory, NewRuntime, Log, Registerer, Tracer and Rand are required")
+	}
+	if err := checkGatewayURL(cfg.GatewayURL); err != nil {
+		return nil, err
 	}
 	a := &Agent{cfg: cfg}
 	defer func() {
@@ -165,7 +170,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.session, err = session.New(session.Config{
 		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
-		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Instances: a.runtime, Traffic: a.gateways.Traffic,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Neighbours: a.gateways.Around, Instances: a.runtime, Traffic: a.gateways.Traffic,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})
 	if err != nil {
@@ -198,7 +203,7 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
 	}
 	return credentials, client, &agentv1.AgentInfo{
-		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: runtime.Features(),
+		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: runtime.Features(), GatewayUrl: cfg.GatewayURL,
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -88,6 +89,18 @@ func (a *Agent) serveGateways(ctx context.Context) error {
 		err = errors.Join(err, <-ended)
 	}
 	return err
+}
+
+// checkGatewayURL refuses what gateways could not use.
+func checkGatewayURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || s != u.Scheme+"://"+u.Host || len(s) > 512 {
+		return fmt.Errorf("--gateway-url=%q: use http or https, a host and a port if it is not the scheme's, like https://us-east-1.example.com:8443", s)
+	}
+	return nil
 }
 
 // maxSocketPath is what the kernel takes, without the zero at its end.

@@ -66,6 +66,7 @@ type AppRoute struct {
 	Generation  int64
 	UpdatedAt   int64
 	Policy      sql.NullString
+	CrossRegion int32
 }
 
 type AppStaging struct {
@@ -296,6 +297,7 @@ type Region struct {
 	CreatedAt           int64
 	UpdatedAt           int64
 	ResourceVersion     int64
+	GatewayUrl          string
 }
 
 type RegionHead struct {

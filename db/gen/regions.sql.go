@@ -11,7 +11,7 @@ import (
 )
 
 const allRegions = `-- name: AllRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version FROM regions WHERE id > ? ORDER BY id LIMIT ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id > ? ORDER BY id LIMIT ?
 `
 
 type AllRegionsParams struct {
@@ -50,6 +50,7 @@ func (q *Queries) AllRegions(ctx context.Context, arg AllRegionsParams) ([]Regio
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.GatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -103,7 +104,7 @@ func (q *Queries) DeleteRegion(ctx context.Context, id string) (int64, error) {
 }
 
 const getRegion = `-- name: GetRegion :one
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version FROM regions WHERE id = ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id = ?
 `
 
 func (q *Queries) GetRegion(ctx context.Context, id string) (Region, error) {
@@ -131,12 +132,13 @@ func (q *Queries) GetRegion(ctx context.Context, id string) (Region, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.GatewayUrl,
 	)
 	return i, err
 }
 
 const getRegionByName = `-- name: GetRegionByName :one
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
 WHERE r.name = ? AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?)))
 ORDER BY r.workspace_id DESC LIMIT 1
@@ -173,12 +175,13 @@ func (q *Queries) GetRegionByName(ctx context.Context, arg GetRegionByNameParams
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.GatewayUrl,
 	)
 	return i, err
 }
 
 const getRegions = `-- name: GetRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version FROM regions WHERE id IN (/*SLICE:ids*/?) ORDER BY id
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id IN (/*SLICE:ids*/?) ORDER BY id
 `
 
 func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error) {
@@ -222,6 +225,7 @@ func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.GatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -237,7 +241,7 @@ func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error
 }
 
 const getRegionsByName = `-- name: GetRegionsByName :many
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
 WHERE r.name IN (/*SLICE:names*/?) AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?)))
 ORDER BY r.name, r.workspace_id DESC
@@ -292,6 +296,7 @@ func (q *Queries) GetRegionsByName(ctx context.Context, arg GetRegionsByNamePara
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.GatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -326,8 +331,8 @@ const insertRegion = `-- name: InsertRegion :exec
 INSERT INTO regions (
     id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence,
     lease_expires_at, agent_version, agent_runtime, agent_features, received_revision,
-    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertRegionParams struct {
@@ -352,6 +357,7 @@ type InsertRegionParams struct {
 	CreatedAt           int64
 	UpdatedAt           int64
 	ResourceVersion     int64
+	GatewayUrl          string
 }
 
 func (q *Queries) InsertRegion(ctx context.Context, arg InsertRegionParams) error {
@@ -377,12 +383,13 @@ func (q *Queries) InsertRegion(ctx context.Context, arg InsertRegionParams) erro
 		arg.CreatedAt,
 		arg.UpdatedAt,
 		arg.ResourceVersion,
+		arg.GatewayUrl,
 	)
 	return err
 }
 
 const listPlatformRegions = `-- name: ListPlatformRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version FROM regions WHERE workspace_id = '' AND name > ? ORDER BY name LIMIT ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE workspace_id = '' AND name > ? ORDER BY name LIMIT ?
 `
 
 type ListPlatformRegionsParams struct {
@@ -421,6 +428,7 @@ func (q *Queries) ListPlatformRegions(ctx context.Context, arg ListPlatformRegio
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.GatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -436,7 +444,7 @@ func (q *Queries) ListPlatformRegions(ctx context.Context, arg ListPlatformRegio
 }
 
 const listRegions = `-- name: ListRegions :many
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
 WHERE r.name > ? AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?
 ) AND NOT EXISTS (
@@ -487,6 +495,7 @@ func (q *Queries) ListRegions(ctx context.Context, arg ListRegionsParams) ([]Reg
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ResourceVersion,
+			&i.GatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -502,7 +511,7 @@ func (q *Queries) ListRegions(ctx context.Context, arg ListRegionsParams) ([]Reg
 }
 
 const lockRegion = `-- name: LockRegion :one
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version FROM regions WHERE id = ? FOR UPDATE
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id = ? FOR UPDATE
 `
 
 func (q *Queries) LockRegion(ctx context.Context, id string) (Region, error) {
@@ -530,6 +539,7 @@ func (q *Queries) LockRegion(ctx context.Context, id string) (Region, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
+		&i.GatewayUrl,
 	)
 	return i, err
 }

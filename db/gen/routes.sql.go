@@ -10,8 +10,58 @@ import (
 	"strings"
 )
 
+const crossRegion = `-- name: CrossRegion :many
+SELECT r.app_id, r.region, g.name, g.gateway_url, CAST(COALESCE(SUM(o.ready), 0) AS SIGNED) AS ready
+FROM app_routes r
+JOIN regions g ON g.id = r.region
+JOIN deployment_topology t ON t.app_id = r.app_id AND t.region = r.region AND t.weight > 0 AND t.status IN (1, 2)
+LEFT JOIN deployment_observed o ON o.deployment_id = t.deployment_id AND o.region = t.region AND o.deleted = FALSE
+WHERE r.cross_region > 1
+GROUP BY r.app_id, r.region, g.name, g.gateway_url
+ORDER BY r.app_id, r.region
+`
+
+type CrossRegionRow struct {
+	AppID      string
+	Region     string
+	Name       string
+	GatewayUrl string
+	Ready      int64
+}
+
+// Every app whose requests may go to other regions, and each region that serves it, with how
+// many instances are ready there. 1 and 2 are starting and started.
+func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
+	rows, err := q.db.QueryContext(ctx, crossRegion)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CrossRegionRow
+	for rows.Next() {
+		var i CrossRegionRow
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Region,
+			&i.Name,
+			&i.GatewayUrl,
+			&i.Ready,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getRoutes = `-- name: GetRoutes :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes
 WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?)
 ORDER BY app_id, region
 `
@@ -56,6 +106,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 			&i.Generation,
 			&i.UpdatedAt,
 			&i.Policy,
+			&i.CrossRegion,
 		); err != nil {
 			return nil, err
 		}
@@ -71,7 +122,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 }
 
 const listRoutesOfApps = `-- name: ListRoutesOfApps :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
 `
 
 func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppRoute, error) {
@@ -101,6 +152,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 			&i.Generation,
 			&i.UpdatedAt,
 			&i.Policy,
+			&i.CrossRegion,
 		); err != nil {
 			return nil, err
 		}
@@ -116,7 +168,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 }
 
 const routesOfRegion = `-- name: RoutesOfRegion :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy FROM app_routes WHERE region = ? ORDER BY app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes WHERE region = ? ORDER BY app_id
 `
 
 func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute, error) {
@@ -136,6 +188,7 @@ func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute
 			&i.Generation,
 			&i.UpdatedAt,
 			&i.Policy,
+			&i.CrossRegion,
 		); err != nil {
 			return nil, err
 		}

@@ -145,7 +145,7 @@ const startSession = `-- name: StartSession :exec
 
 UPDATE regions
 SET session_id = ?, session_epoch = ?, session_fence = ?, session_sequence = ?, status = 2, agent_version = ?,
-    agent_runtime = ?, agent_features = ?,
+    agent_runtime = ?, agent_features = ?, gateway_url = ?,
     lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + CAST(? AS SIGNED)
 WHERE id = ?
 `
@@ -158,6 +158,7 @@ type StartSessionParams struct {
 	AgentVersion    string
 	AgentRuntime    string
 	AgentFeatures   []byte
+	GatewayUrl      string
 	LeaseTtl        int64
 	ID              string
 }
@@ -174,6 +175,7 @@ func (q *Queries) StartSession(ctx context.Context, arg StartSessionParams) erro
 		arg.AgentVersion,
 		arg.AgentRuntime,
 		arg.AgentFeatures,
+		arg.GatewayUrl,
 		arg.LeaseTtl,
 		arg.ID,
 	)

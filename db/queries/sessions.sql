@@ -5,7 +5,7 @@
 -- 2 is connected.
 UPDATE regions
 SET session_id = ?, session_epoch = ?, session_fence = ?, session_sequence = ?, status = 2, agent_version = ?,
-    agent_runtime = ?, agent_features = ?,
+    agent_runtime = ?, agent_features = ?, gateway_url = ?,
     lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + CAST(sqlc.arg(lease_ttl) AS SIGNED)
 WHERE id = ?;
 

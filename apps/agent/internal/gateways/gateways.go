@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/traffic"
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -68,6 +69,8 @@ type Gateways struct {
 	// runtime was looked at.
 	knows, looked bool
 	known         chan struct{}
+	// around are the regions that requests may be handed to, as the control plane told last.
+	around *neighbours.Picture
 	// capacity was told last with notes, as noted.
 	capacity, noted *agentv1.Capacity
 }

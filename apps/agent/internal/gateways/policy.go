@@ -14,6 +14,13 @@ var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_AFFINITY:       gatewayv1.Balancing_BALANCING_AFFINITY,
 }
 
+// crossRegion by the word of the user API. What a later release may add is off.
+var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion{
+	windlassv1.RoutingPolicy_CROSS_REGION_OFF:       gatewayv1.CrossRegion_CROSS_REGION_OFF,
+	windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER:  gatewayv1.CrossRegion_CROSS_REGION_FAILOVER,
+	windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER: gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER,
+}
+
 // policyOf is what gateways are told of a route's policy: the same, in their words.
 func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	if p == nil {
@@ -23,6 +30,7 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 		Balancing:       balancing[p.Balancing],
 		ResponseTimeout: p.ResponseTimeout, IdleTimeout: p.IdleTimeout, RequestTimeout: p.RequestTimeout,
 		QueueSize: p.QueueSize, QueueWait: p.QueueWait, Retries: p.Retries, MaxInFlight: p.MaxInFlight, MaxBodyBytes: p.MaxBodyBytes,
+		CrossRegion: crossRegion[p.CrossRegion],
 	}
 	switch a := p.Affinity; {
 	case a.GetHeader() != "":

@@ -24,7 +24,8 @@ func policy() *windlassv1.RoutingPolicy {
 			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
-		PayloadLog: &windlassv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
+		PayloadLog:  &windlassv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
+		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER,
 	}
 }
 
@@ -49,7 +50,8 @@ func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
 			AllowedOrigins: []string{"https://a.test"}, AllowedMethods: []string{"PUT"}, AllowedHeaders: []string{"X-A"}, ExposedHeaders: []string{"X-B"},
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
-		PayloadLog: &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
+		PayloadLog:  &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
+		CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_FAILOVER,
 	}
 	require.True(t, proto.Equal(want, got), "%v", got)
 
@@ -59,6 +61,10 @@ func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
 	for i := range values.Len() {
 		v := windlassv1.RoutingPolicy_Balancing(values.Get(i).Number())
 		require.Equal(t, v.String(), balancing[v].String())
+	}
+	for i := range windlassv1.RoutingPolicy_CrossRegion(0).Descriptor().Values().Len() {
+		v := windlassv1.RoutingPolicy_CrossRegion(i)
+		require.Equal(t, v.String(), crossRegion[v].String())
 	}
 	require.Nil(t, policyOf(nil))
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
@@ -72,17 +74,20 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	beat := time.NewTicker(Interval)
 	defer beat.Stop()
 	known := g.known
+	var around *neighbours.Picture // as it was told
 	for quiet := true; ; {
-		var frames []*gatewayv1.WatchResponse
+		var frames, more []*gatewayv1.WatchResponse
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-known:
 			known, quiet = nil, false
 			frames = g.whole(one)
+			around, more = g.neighbours(around)
 		case <-one.poke:
 			frames, err = g.news(one)
-			quiet = quiet && len(frames) == 0
+			around, more = g.neighbours(around)
+			quiet = quiet && len(frames)+len(more) == 0
 		case <-beat.C:
 			g.Learn()
 			if err = g.stillThere(one); quiet {
@@ -93,7 +98,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		if err != nil {
 			return err
 		}
-		if err := send(frames...); err != nil {
+		if err := send(slices.Concat(frames, more)...); err != nil {
 			return err
 		}
 	}

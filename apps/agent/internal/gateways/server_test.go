@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -293,4 +294,50 @@ func TestAPreviewLeadsToOneDeploymentAloneWithARouteOrWithoutAny(t *testing.T) {
 	require.Equal(t, []string{"app_1"}, tab.hold("dep_2", state("dep_2", remove)))
 	require.True(t, tab.apps["app_1"].gone())
 	require.Empty(t, tab.users)
+}
+
+// What is around the region a gateway is told whole, and then what changes; one that comes
+// later, all of it.
+func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	around := func(whole bool, app string, regions ...string) {
+		n := &gatewayv1.Neighbours{Region: "here", Whole: whole, Apps: []*gatewayv1.AppNeighbours{{AppId: app}}}
+		for _, name := range regions {
+			n.Apps[0].Regions = append(n.Apps[0].Regions, &gatewayv1.Neighbour{Region: name, GatewayUrl: "http://" + name})
+		}
+		r.Around(n)
+	}
+	var has *neighbours.Picture
+	told := func(w watcher) map[string]*gatewayv1.AppNeighbours {
+		t.Helper()
+		n := w.next().GetNeighbours()
+		require.NotNil(t, n)
+		has = has.With(n)
+		require.Equal(t, "here", has.Region)
+		return has.Apps
+	}
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
+	around(true, "app_1", "there")
+	r.hold(t)
+	if f := w.next(); f.GetNeighbours() != nil { // before the table or after it
+		has = has.With(f.GetNeighbours())
+		w.table()
+	} else {
+		for f.GetEnd() == nil {
+			f = w.next()
+		}
+		told(w)
+	}
+	require.Equal(t, "http://there", has.Apps["app_1"].Regions[0].GatewayUrl)
+	around(false, "app_2", "there", "elsewhere")
+	require.Len(t, told(w), 2)
+	around(false, "app_1")
+	require.Len(t, told(w), 1)
+
+	has = nil
+	late := r.watch(t, &gatewayv1.WatchRequest{GatewayId: "gateway-0002"})
+	late.table()
+	require.Len(t, told(late)["app_2"].Regions, 2)
+	around(true, "app_3", "there")
+	require.Len(t, told(late), 1)
 }

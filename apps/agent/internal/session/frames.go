@@ -87,6 +87,10 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 			// Whoever asks gives up at the deadline; desired state does not wait for it.
 			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
 		}
+	case *agentv1.WatchResponse_Neighbours:
+		if s.cfg.Neighbours != nil {
+			s.cfg.Neighbours(frame.Neighbours)
+		}
 	case *agentv1.WatchResponse_GoAway:
 		f.retryAfter = min(max(frame.GoAway.RetryAfter.AsDuration(), 0), maxRetryAfter)
 		return goAway{reason: frame.GoAway.Reason}

@@ -23,6 +23,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
 // Client is the part of the agent API that a session calls.
@@ -61,7 +62,9 @@ type Config struct {
 	Elsewhere func()
 	// Changed is told the keys that a frame changed.
 	Changed   func(keys ...inbox.Key)
-	Instances Instances
+	// Neighbours is told what is around the region; nil: nobody is.
+	Neighbours func(*gatewayv1.Neighbours)
+	Instances  Instances
 	// Traffic tells what the region's gateways saw.
 	Traffic    func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
 	Log        *slog.Logger

@@ -45,6 +45,8 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 	try("max_body_bytes", "", &windlassv1.RoutingPolicy{MaxBodyBytes: new(int64(0))})
 	try("response_timeout", "", &windlassv1.RoutingPolicy{ResponseTimeout: durationpb.New(0)})
 	try("idle_timeout", "", &windlassv1.RoutingPolicy{IdleTimeout: durationpb.New(25 * time.Hour)})
+	try("cross_region", "", &windlassv1.RoutingPolicy{CrossRegion: 99})
+	try("cross_region", "without max_in_flight", &windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER})
 	try("request_timeout", "", &windlassv1.RoutingPolicy{RequestTimeout: durationpb.New(-1)})
 
 	try("cors.allowed_origins", "", origins())

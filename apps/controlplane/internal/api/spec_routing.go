@@ -24,6 +24,9 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	case p.GetQueueWait().AsDuration() > 0 && p.GetQueueSize() == 0 && p.QueueSize != nil:
 		return invalidFix(field+".queue_wait", "queue_wait is set, and queue_size is 0: no request waits",
 			"Set queue_size to how many may wait, or leave queue_wait out.")
+	case p.GetCrossRegion() == windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER && p.GetMaxInFlight() == 0:
+		return invalidFix(field+".cross_region", "it is spillover, and without max_in_flight no instance ever has as many requests as it takes",
+			"Set max_in_flight to how many requests an instance has at a time, or choose failover.")
 	}
 	return checkCors(p.GetCors(), field+".cors")
 }

@@ -34,6 +34,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -53,6 +54,7 @@ type Tx interface {
 	ListPeers(seenWithin int64) ([]model.Peer, error)
 	CountStreams() (int, error)
 	Wake(appIDs []string, due, now int64) error
+	CrossRegion() ([]model.AppRegion, error)
 }
 
 // Store runs transactions on the primary.
@@ -99,7 +101,10 @@ type Config struct {
 	// been the same before anything is done about it: 15 s, so that a rolling restart
 	// is over, or as good as, and who died is no longer counted.
 	Even, EvenAfter time.Duration
-	Version         string
+	// Neighbours is how often it is looked where apps are whose requests may go to other
+	// regions: 5 s, one small query while this process has streams.
+	Neighbours time.Duration
+	Version    string
 	// Domain below which deployments have their preview hosts; empty: they have none.
 	Domain string
 }
@@ -116,6 +121,7 @@ func (c *Config) defaults() {
 	set(&c.SendTimeout, 30*time.Second)
 	set(&c.Even, 5*time.Second)
 	set(&c.EvenAfter, 15*time.Second)
+	set(&c.Neighbours, 5*time.Second)
 	if c.SnapshotRate == 0 {
 		c.SnapshotRate = 50
 	}
@@ -146,6 +152,9 @@ type Service struct {
 	drained  bool
 	// leavers is how many streams there were when draining began.
 	leavers int
+	// pictures of what is around each region that has something, by region; known once it was
+	// looked.
+	pictures map[string]*neighbours.Picture
 }
 
 // New checks the config and returns a service; Run makes it move.
@@ -171,15 +180,16 @@ func New(cfg Config) (*Service, error) {
 // regions; with none given, of any. It never blocks.
 func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 
-// Run tails the feed, and keeps this process at its share of the streams, until ctx
-// ends.
+// Run tails the feed, looks what is around regions, and keeps this process at its share of
+// the streams, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	var even sync.WaitGroup
-	defer even.Wait()
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	beside.Go(func() { s.lookAround(ctx) })
 	if s.cfg.Peer != "" {
-		even.Go(func() { s.even(ctx) })
+		beside.Go(func() { s.even(ctx) })
 	}
 	return s.tailer.Run(ctx)
 }
@@ -210,6 +220,9 @@ func (s *Service) enter(st *stream) {
 		old.end(errReplaced)
 	}
 	s.streams[st.region] = st
+	if s.pictures[st.region] != nil {
+		st.around <- struct{}{} // it is new, and so is its buffer
+	}
 	s.metrics.streams.Set(float64(len(s.streams)))
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/digest"
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -59,6 +60,10 @@ type stream struct {
 	// service's mutex guards.
 	away    chan goAway
 	leaving bool
+	// around wakes the stream when the region's picture is another one; a buffer of one. told
+	// is the one that its agent has from it.
+	around chan struct{}
+	told   *neighbours.Picture
 }
 
 func newStream(s *Service, region, session string, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
@@ -68,6 +73,7 @@ func newStream(s *Service, region, session string, out *connect.ServerStream[age
 		index:    digest.NewIndex(),
 		requests: make(chan *agentv1.Request, 16),
 		away:     make(chan goAway, 1),
+		around:   make(chan struct{}, 1),
 	}
 }
 
@@ -100,6 +106,10 @@ func (st *stream) run(ctx context.Context) error {
 		case <-st.ended:
 			return rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "", st.cause.Error())
 		case <-st.sub.signal:
+		case <-st.around:
+			if err := st.lookAround(ctx); err != nil {
+				return err
+			}
 		case req := <-st.requests:
 			err := st.send(ctx, "request", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Request{Request: req}})
 			if err != nil {

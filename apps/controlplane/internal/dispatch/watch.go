@@ -148,6 +148,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 			AgentVersion:  req.GetAgent().GetVersion(),
 			AgentRuntime:  req.GetAgent().GetRuntime(),
 			AgentFeatures: req.GetAgent().GetFeatures(),
+			GatewayURL:    req.GetAgent().GetGatewayUrl(),
 		})
 		if err != nil {
 			return fmt.Errorf("start session: %w", err)

@@ -276,6 +276,7 @@ type Region struct {
 	AgentVersion        string
 	AgentRuntime        string
 	AgentFeatures       []string
+	GatewayURL          string // where gateways of other regions reach this one's; empty: nowhere
 	ReceivedRevision    int64
 	LastReportAt        int64
 	Capacity            []byte // agentv1.Capacity, serialised

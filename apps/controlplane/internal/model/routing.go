@@ -42,3 +42,21 @@ func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 	}
 	return proto.Equal(was, p)
 }
+
+// CrossRegion is when the policy has requests handed to other regions.
+func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
+	p, err := r.Routing()
+	if err != nil {
+		return windlassv1.RoutingPolicy_CROSS_REGION_UNSPECIFIED // whoever reads the policy says it
+	}
+	return p.GetCrossRegion()
+}
+
+// AppRegion is a region that serves an app whose requests may go to other regions.
+type AppRegion struct {
+	AppID, RegionID string
+	// RegionName and GatewayURL are the region's.
+	RegionName, GatewayURL string
+	// Ready: some instance of it is, as the region told last.
+	Ready bool
+}

@@ -262,6 +262,10 @@ type TopologyTx interface {
 	// ListRoutes returns the app's routes sorted by region.
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	PutRoutes([]model.Route) error
+	// CrossRegion returns where the apps are whose route has requests handed to other
+	// regions (failover or spillover), sorted by app and region: regions in which one of the
+	// app's deployments has a weight and is not stopping or stopped.
+	CrossRegion() ([]model.AppRegion, error)
 
 	// Change notes that agents of the region must see the key's new state. Twice
 	// the same key in one transaction is one change, with the later generation.

@@ -28,6 +28,7 @@ routing:
   retries: 1
   maxInFlight: 8
   maxBodyBytes: 1048576
+  crossRegion: spillover
   cors:
     allowedOrigins: ["https://*.example.com"]
     allowedMethods: [GET, POST]
@@ -44,6 +45,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},
 		ResponseTimeout: durationpb.New(2 * time.Minute), IdleTimeout: durationpb.New(30 * time.Second), RequestTimeout: durationpb.New(0),
 		QueueSize: new(int32(0)), QueueWait: durationpb.New(1500 * time.Millisecond), Retries: new(int32(1)), MaxInFlight: new(int32(8)), MaxBodyBytes: new(int64(1 << 20)),
+		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER,
 		Cors: &windlassv1.Cors{
 			AllowedOrigins: []string{"https://*.example.com"}, AllowedMethods: []string{"GET", "POST"}, AllowedHeaders: []string{"*"},
 			ExposedHeaders: []string{"X-Request-Id"}, Credentials: true, MaxAge: durationpb.New(10 * time.Minute),
@@ -55,6 +57,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 		"balancing: affinity":            {"balancing: fastest", "routing.balancing: fastest is no choice: use round-robin or least-requests or power-of-two or affinity"},
 		"affinity: {header: X-Session}":  {"affinity: X-Session", "routing.affinity: want a mapping, got X-Session"},
 		"queueWait: 1.5s":                {"queueWait: 2", "routing.queueWait: 2 has no unit: write for example 10s or 5m"},
+		"crossRegion: spillover":         {"crossRegion: always", "routing.crossRegion: always is no choice: use off or failover or spillover"},
 		"retries: 1":                     {"retrys: 1", "routing.retrys: no such field: did you mean retries?"},
 		"maxInFlight: 8":                 {"maxInFlight: 1.5", "routing.maxInFlight: 1.5 is not a whole number in range"},
 		"credentials: true":              {"credentials: yes please", "routing.cors.credentials: want true or false, got yes please"},
@@ -85,7 +88,7 @@ func TestADiffHasTheRoutingBlockAndItsEnd(t *testing.T) {
 	without.Routing = nil
 	lines, err = diffSpecs(with, without)
 	require.NoError(t, err)
-	require.Len(t, lines, 17)
+	require.Len(t, lines, 18)
 	require.Contains(t, lines, "- routing.queueSize: 0")
 }
 

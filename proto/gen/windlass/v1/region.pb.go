@@ -46,7 +46,9 @@ type Region struct {
 	CpuMillicores    int64          `protobuf:"varint,18,opt,name=cpu_millicores,json=cpuMillicores,proto3" json:"cpu_millicores,omitempty"`
 	MemoryMib        int64          `protobuf:"varint,19,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	// What its runtime may not do there ("cgroup limits: ..."), for people.
-	Notes         []string `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`
+	// Where gateways of other regions reach this one's, as its agent told; empty: they do not.
+	GatewayUrl    string `protobuf:"bytes,21,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +221,13 @@ func (x *Region) GetNotes() []string {
 		return x.Notes
 	}
 	return nil
+}
+
+func (x *Region) GetGatewayUrl() string {
+	if x != nil {
+		return x.GatewayUrl
+	}
+	return ""
 }
 
 type GpuCapacity struct {
@@ -1531,7 +1540,7 @@ var File_windlass_v1_region_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_region_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xf1\x05\n" +
+	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x92\x06\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -1556,7 +1565,9 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\x0ecpu_millicores\x18\x12 \x01(\x03R\rcpuMillicores\x12\x1d\n" +
 	"\n" +
 	"memory_mib\x18\x13 \x01(\x03R\tmemoryMib\x12\x14\n" +
-	"\x05notes\x18\x14 \x03(\tR\x05notes\x1a9\n" +
+	"\x05notes\x18\x14 \x03(\tR\x05notes\x12\x1f\n" +
+	"\vgateway_url\x18\x15 \x01(\tR\n" +
+	"gatewayUrl\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x02\n" +

@@ -83,6 +83,65 @@ func (RoutingPolicy_Balancing) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{0, 0}
 }
 
+// When a request is handed to another region. It goes to a gateway of the nearest region in
+// which the app has a ready instance, and only to regions where the app runs; the answer names
+// that region in the header Windlass-Region. A request is handed over once at the most.
+type RoutingPolicy_CrossRegion int32
+
+const (
+	// As OFF.
+	RoutingPolicy_CROSS_REGION_UNSPECIFIED RoutingPolicy_CrossRegion = 0
+	RoutingPolicy_CROSS_REGION_OFF         RoutingPolicy_CrossRegion = 1
+	// While no instance is ready here.
+	RoutingPolicy_CROSS_REGION_FAILOVER RoutingPolicy_CrossRegion = 2
+	// Also while all instances have as many requests as max_in_flight lets them, instead of
+	// waiting in the queue.
+	RoutingPolicy_CROSS_REGION_SPILLOVER RoutingPolicy_CrossRegion = 3
+)
+
+// Enum value maps for RoutingPolicy_CrossRegion.
+var (
+	RoutingPolicy_CrossRegion_name = map[int32]string{
+		0: "CROSS_REGION_UNSPECIFIED",
+		1: "CROSS_REGION_OFF",
+		2: "CROSS_REGION_FAILOVER",
+		3: "CROSS_REGION_SPILLOVER",
+	}
+	RoutingPolicy_CrossRegion_value = map[string]int32{
+		"CROSS_REGION_UNSPECIFIED": 0,
+		"CROSS_REGION_OFF":         1,
+		"CROSS_REGION_FAILOVER":    2,
+		"CROSS_REGION_SPILLOVER":   3,
+	}
+)
+
+func (x RoutingPolicy_CrossRegion) Enum() *RoutingPolicy_CrossRegion {
+	p := new(RoutingPolicy_CrossRegion)
+	*p = x
+	return p
+}
+
+func (x RoutingPolicy_CrossRegion) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RoutingPolicy_CrossRegion) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_routing_proto_enumTypes[1].Descriptor()
+}
+
+func (RoutingPolicy_CrossRegion) Type() protoreflect.EnumType {
+	return &file_windlass_v1_routing_proto_enumTypes[1]
+}
+
+func (x RoutingPolicy_CrossRegion) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RoutingPolicy_CrossRegion.Descriptor instead.
+func (RoutingPolicy_CrossRegion) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{0, 1}
+}
+
 // RoutingPolicy says how the gateways of an app's regions send its requests to instances.
 // It is part of a version, and goes back with it.
 //
@@ -117,7 +176,8 @@ type RoutingPolicy struct {
 	// Absent: the gateway has no part in CORS, and instances answer for themselves.
 	Cors *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
-	PayloadLog    *PayloadLog `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
+	PayloadLog    *PayloadLog               `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
+	CrossRegion   RoutingPolicy_CrossRegion `protobuf:"varint,13,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.v1.RoutingPolicy_CrossRegion" json:"cross_region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -234,6 +294,13 @@ func (x *RoutingPolicy) GetPayloadLog() *PayloadLog {
 		return x.PayloadLog
 	}
 	return nil
+}
+
+func (x *RoutingPolicy) GetCrossRegion() RoutingPolicy_CrossRegion {
+	if x != nil {
+		return x.CrossRegion
+	}
+	return RoutingPolicy_CROSS_REGION_UNSPECIFIED
 }
 
 // PayloadLog has gateways log what clients ask and instances answer, without headers and
@@ -457,7 +524,7 @@ var File_windlass_v1_routing_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\a\n" +
+	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa3\t\n" +
 	"\rRoutingPolicy\x12L\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2$.windlass.v1.RoutingPolicy.BalancingB\b\xbaH\x05\x82\x01\x02\x10\x01R\tbalancing\x121\n" +
 	"\baffinity\x18\x02 \x01(\v2\x15.windlass.v1.AffinityR\baffinity\x12T\n" +
@@ -476,13 +543,19 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	" \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\x80\x80\x80\x80  \x00H\x03R\fmaxBodyBytes\x88\x01\x01\x12%\n" +
 	"\x04cors\x18\v \x01(\v2\x11.windlass.v1.CorsR\x04cors\x128\n" +
 	"\vpayload_log\x18\f \x01(\v2\x17.windlass.v1.PayloadLogR\n" +
-	"payloadLog\"\x93\x01\n" +
+	"payloadLog\x12S\n" +
+	"\fcross_region\x18\r \x01(\x0e2&.windlass.v1.RoutingPolicy.CrossRegionB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcrossRegion\"\x93\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
 	"\x18BALANCING_LEAST_REQUESTS\x10\x02\x12\x1a\n" +
 	"\x16BALANCING_POWER_OF_TWO\x10\x03\x12\x16\n" +
-	"\x12BALANCING_AFFINITY\x10\x04B\r\n" +
+	"\x12BALANCING_AFFINITY\x10\x04\"x\n" +
+	"\vCrossRegion\x12\x1c\n" +
+	"\x18CROSS_REGION_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10CROSS_REGION_OFF\x10\x01\x12\x19\n" +
+	"\x15CROSS_REGION_FAILOVER\x10\x02\x12\x1a\n" +
+	"\x16CROSS_REGION_SPILLOVER\x10\x03B\r\n" +
 	"\v_queue_sizeB\n" +
 	"\n" +
 	"\b_retriesB\x10\n" +
@@ -518,31 +591,33 @@ func file_windlass_v1_routing_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_routing_proto_rawDescData
 }
 
-var file_windlass_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_windlass_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_windlass_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_v1_routing_proto_goTypes = []any{
-	(RoutingPolicy_Balancing)(0), // 0: windlass.v1.RoutingPolicy.Balancing
-	(*RoutingPolicy)(nil),        // 1: windlass.v1.RoutingPolicy
-	(*PayloadLog)(nil),           // 2: windlass.v1.PayloadLog
-	(*Affinity)(nil),             // 3: windlass.v1.Affinity
-	(*Cors)(nil),                 // 4: windlass.v1.Cors
-	(*durationpb.Duration)(nil),  // 5: google.protobuf.Duration
+	(RoutingPolicy_Balancing)(0),   // 0: windlass.v1.RoutingPolicy.Balancing
+	(RoutingPolicy_CrossRegion)(0), // 1: windlass.v1.RoutingPolicy.CrossRegion
+	(*RoutingPolicy)(nil),          // 2: windlass.v1.RoutingPolicy
+	(*PayloadLog)(nil),             // 3: windlass.v1.PayloadLog
+	(*Affinity)(nil),               // 4: windlass.v1.Affinity
+	(*Cors)(nil),                   // 5: windlass.v1.Cors
+	(*durationpb.Duration)(nil),    // 6: google.protobuf.Duration
 }
 var file_windlass_v1_routing_proto_depIdxs = []int32{
-	0, // 0: windlass.v1.RoutingPolicy.balancing:type_name -> windlass.v1.RoutingPolicy.Balancing
-	3, // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
-	5, // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
-	5, // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
-	5, // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
-	5, // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
-	4, // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
-	2, // 7: windlass.v1.RoutingPolicy.payload_log:type_name -> windlass.v1.PayloadLog
-	5, // 8: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	0,  // 0: windlass.v1.RoutingPolicy.balancing:type_name -> windlass.v1.RoutingPolicy.Balancing
+	4,  // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
+	6,  // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
+	6,  // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
+	6,  // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
+	6,  // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
+	5,  // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
+	3,  // 7: windlass.v1.RoutingPolicy.payload_log:type_name -> windlass.v1.PayloadLog
+	1,  // 8: windlass.v1.RoutingPolicy.cross_region:type_name -> windlass.v1.RoutingPolicy.CrossRegion
+	6,  // 9: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_routing_proto_init() }
@@ -556,7 +631,7 @@ func file_windlass_v1_routing_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_routing_proto_rawDesc), len(file_windlass_v1_routing_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -30,6 +30,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	r.SessionID, r.SessionEpoch = sessionID, h.Epoch
 	r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
 	r.AgentVersion, r.AgentRuntime, r.AgentFeatures = agent.AgentVersion, agent.AgentRuntime, slices.Clone(agent.AgentFeatures)
+	r.GatewayURL = agent.GatewayURL
 	return r, resumed, t.regions.put(r)
 }
 

@@ -10,6 +10,8 @@ import (
 )
 
 const (
+	starting = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING
+	started  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	stopping = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
 	stopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
 )
@@ -130,6 +132,33 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))
 	})
 	return rows, nil
+}
+
+func (t *tx) CrossRegion() ([]model.AppRegion, error) {
+	var out []model.AppRegion
+	for _, route := range t.routes.list(func(r model.Route) bool {
+		return r.CrossRegion() > windlassv1.RoutingPolicy_CROSS_REGION_OFF
+	}) {
+		at, ok := t.regions.get(route.RegionID)
+		if !ok {
+			continue
+		}
+		here := model.AppRegion{AppID: route.AppID, RegionID: at.ID, RegionName: at.Name, GatewayURL: at.GatewayURL}
+		served := t.topology.list(func(r model.Topology) bool {
+			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)
+		})
+		for _, r := range served {
+			seen, ok := t.observed.get(pair{r.DeploymentID, r.RegionID})
+			here.Ready = here.Ready || ok && !seen.Deleted && seen.Ready > 0
+		}
+		if len(served) > 0 {
+			out = append(out, here)
+		}
+	}
+	slices.SortFunc(out, func(a, b model.AppRegion) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	return out, nil
 }
 
 func (t *tx) PutRoutes(rows []model.Route) error {

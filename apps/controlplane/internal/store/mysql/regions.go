@@ -15,7 +15,7 @@ func region(r gen.Region) (model.Region, error) {
 	m := model.Region{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, Status: windlassv1.RegionStatus(r.Status), Message: r.Message,
 		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
-		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, ReceivedRevision: r.ReceivedRevision,
+		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, GatewayURL: r.GatewayUrl, ReceivedRevision: r.ReceivedRevision,
 		LastReportAt: r.LastReportAt, Capacity: blob(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
 	}
@@ -40,7 +40,7 @@ func (t *tx) InsertRegion(r model.Region) error {
 		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
 		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, AgentFeatures: features, ReceivedRevision: r.ReceivedRevision,
 		LastReportAt: r.LastReportAt, Capacity: notNull(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
-		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion, GatewayUrl: clip(r.GatewayURL, maxGatewayURL),
 	})
 	if err != nil {
 		return t.err(err, "insert region", r.ID)

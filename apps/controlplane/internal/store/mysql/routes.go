@@ -27,7 +27,7 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 }
 
 var (
-	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy"}
+	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy", "cross_region"}
 	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacing(routeColumns[2:]...)
 )
 
@@ -48,6 +48,12 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 		t.touch(r.AppID)
 	}
 	return t.err(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
-		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy)
+		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy, int32(r.CrossRegion()))
 	}), "put routes", "")
+}
+
+func (t *tx) CrossRegion() ([]model.AppRegion, error) {
+	return list(t, "find apps that cross regions", "", func(r gen.CrossRegionRow) (model.AppRegion, error) {
+		return model.AppRegion{AppID: r.AppID, RegionID: r.Region, RegionName: r.Name, GatewayURL: r.GatewayUrl, Ready: r.Ready > 0}, nil
+	})(t.q.CrossRegion(t.ctx))
 }

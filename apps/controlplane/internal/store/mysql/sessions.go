@@ -35,7 +35,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	err = t.q.StartSession(t.ctx, gen.StartSessionParams{
 		SessionID: sessionID, SessionEpoch: head.Epoch, SessionFence: fence, SessionSequence: sequence,
 		AgentVersion: clip(agent.AgentVersion, maxReason), AgentRuntime: clip(agent.AgentRuntime, 64), AgentFeatures: features,
-		LeaseTtl: leaseTTL, ID: regionID,
+		GatewayUrl: clip(agent.GatewayURL, maxGatewayURL), LeaseTtl: leaseTTL, ID: regionID,
 	})
 	if err != nil {
 		return model.Region{}, false, t.err(err, "start session of region", regionID)
@@ -51,6 +51,9 @@ func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 		return t.primary.GetRegions(t.ctx, ids)
 	}))
 }
+
+// maxGatewayURL is the column's.
+const maxGatewayURL = 512
 
 // noteRow is one row of the values that NoteReports joins with. The id is
 // converted to the column's character set, or the join could not use its index.

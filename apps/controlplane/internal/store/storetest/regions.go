@@ -178,7 +178,7 @@ func testSessions(t *testing.T, setup setup) {
 		var resumed bool
 		w.update(func(tx store.Tx) (err error) {
 			r, resumed, err = tx.StartSession(region, session, ttl, model.Region{
-				AgentVersion: "1.2.3", AgentRuntime: "process", AgentFeatures: []string{"a", "b"},
+				AgentVersion: "1.2.3", AgentRuntime: "process", AgentFeatures: []string{"a", "b"}, GatewayURL: "http://gw",
 			})
 			return err
 		})
@@ -197,7 +197,7 @@ func testSessions(t *testing.T, setup setup) {
 		require.Equal(t, connected, first.Status)
 		require.Equal(t, "s1", first.SessionID)
 		require.Equal(t, []string{"a", "b"}, first.AgentFeatures)
-		require.Equal(t, "1.2.3 process", first.AgentVersion+" "+first.AgentRuntime)
+		require.Equal(t, "1.2.3 process http://gw", first.AgentVersion+" "+first.AgentRuntime+" "+first.GatewayURL)
 		require.EqualValues(t, 1, first.SessionEpoch)
 		require.Equal(t, first, get(w, region))
 

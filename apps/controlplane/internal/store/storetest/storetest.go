@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Freezes", testFreezes},
 		{"Pins", testPins},
 		{"Domains", testDomains},
+		{"CrossRegion", testCrossRegion},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })

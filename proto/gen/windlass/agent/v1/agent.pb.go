@@ -16,7 +16,8 @@ package agentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	v1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	v1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	v11 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -449,7 +450,10 @@ type AgentInfo struct {
 	Hostname string `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// What it can do beyond the base protocol: names of Feature. A deployment whose
 	// required_features are not all in here is rejected as "Unsupported".
-	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
+	// Where gateways of other regions reach this one's: a URL of http or https with nothing
+	// after the host and its port. Empty: they do not, and no request is handed to this region.
+	GatewayUrl    string `protobuf:"bytes,5,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -510,6 +514,13 @@ func (x *AgentInfo) GetFeatures() []string {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *AgentInfo) GetGatewayUrl() string {
+	if x != nil {
+		return x.GatewayUrl
+	}
+	return ""
 }
 
 type Credential struct {
@@ -761,6 +772,7 @@ type WatchResponse struct {
 	//	*WatchResponse_Bookmark
 	//	*WatchResponse_Request
 	//	*WatchResponse_GoAway
+	//	*WatchResponse_Neighbours
 	Frame         isWatchResponse_Frame `protobuf_oneof:"frame"`
 	Required      bool                  `protobuf:"varint,15,opt,name=required,proto3" json:"required,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -876,6 +888,15 @@ func (x *WatchResponse) GetGoAway() *GoAway {
 	return nil
 }
 
+func (x *WatchResponse) GetNeighbours() *v1.Neighbours {
+	if x != nil {
+		if x, ok := x.Frame.(*WatchResponse_Neighbours); ok {
+			return x.Neighbours
+		}
+	}
+	return nil
+}
+
 func (x *WatchResponse) GetRequired() bool {
 	if x != nil {
 		return x.Required
@@ -919,6 +940,12 @@ type WatchResponse_GoAway struct {
 	GoAway *GoAway `protobuf:"bytes,8,opt,name=go_away,json=goAway,proto3,oneof"`
 }
 
+type WatchResponse_Neighbours struct {
+	// The agent keeps it, and passes it on to the region's gateways. It is no state: no
+	// revision counts it, and nobody waits for it.
+	Neighbours *v1.Neighbours `protobuf:"bytes,9,opt,name=neighbours,proto3,oneof"`
+}
+
 func (*WatchResponse_Hello) isWatchResponse_Frame() {}
 
 func (*WatchResponse_SnapshotBegin) isWatchResponse_Frame() {}
@@ -934,6 +961,8 @@ func (*WatchResponse_Bookmark) isWatchResponse_Frame() {}
 func (*WatchResponse_Request) isWatchResponse_Frame() {}
 
 func (*WatchResponse_GoAway) isWatchResponse_Frame() {}
+
+func (*WatchResponse_Neighbours) isWatchResponse_Frame() {}
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1666,7 +1695,7 @@ type Deployment struct {
 	Version       int32                  `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"`
 	Replicas      int32                  `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Complete: defaults filled in, image resolved, env merged and pinned.
-	Spec *v1.DeploymentSpec `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *v11.DeploymentSpec `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Versions that the references in spec.secrets resolve to now.
 	Secrets []*SecretVersion `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// Names what one instance is made of: spec, image and secret versions, not the
@@ -1772,7 +1801,7 @@ func (x *Deployment) GetReplicas() int32 {
 	return 0
 }
 
-func (x *Deployment) GetSpec() *v1.DeploymentSpec {
+func (x *Deployment) GetSpec() *v11.DeploymentSpec {
 	if x != nil {
 		return x.Spec
 	}
@@ -1881,7 +1910,7 @@ type Routes struct {
 	Targets []*RouteTarget         `protobuf:"bytes,3,rep,name=targets,proto3" json:"targets,omitempty"`
 	// Of the app's live version, for all that its hosts and previews lead to. Absent, or a field
 	// of it: the gateway's default.
-	Policy        *v1.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy        *v11.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1937,7 +1966,7 @@ func (x *Routes) GetTargets() []*RouteTarget {
 	return nil
 }
 
-func (x *Routes) GetPolicy() *v1.RoutingPolicy {
+func (x *Routes) GetPolicy() *v11.RoutingPolicy {
 	if x != nil {
 		return x.Policy
 	}
@@ -2960,7 +2989,7 @@ type InstanceState struct {
 	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	Group         int32                  `protobuf:"varint,4,opt,name=group,proto3" json:"group,omitempty"`
 	Slot          int32                  `protobuf:"varint,5,opt,name=slot,proto3" json:"slot,omitempty"`
-	Status        v1.InstanceStatus      `protobuf:"varint,6,opt,name=status,proto3,enum=windlass.v1.InstanceStatus" json:"status,omitempty"`
+	Status        v11.InstanceStatus     `protobuf:"varint,6,opt,name=status,proto3,enum=windlass.v1.InstanceStatus" json:"status,omitempty"`
 	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	Address       string                 `protobuf:"bytes,9,opt,name=address,proto3" json:"address,omitempty"`
@@ -3038,11 +3067,11 @@ func (x *InstanceState) GetSlot() int32 {
 	return 0
 }
 
-func (x *InstanceState) GetStatus() v1.InstanceStatus {
+func (x *InstanceState) GetStatus() v11.InstanceStatus {
 	if x != nil {
 		return x.Status
 	}
-	return v1.InstanceStatus(0)
+	return v11.InstanceStatus(0)
 }
 
 func (x *InstanceState) GetReason() string {
@@ -3767,7 +3796,7 @@ var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\x8a\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\x8a\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
@@ -3778,12 +3807,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"regionName\x12=\n" +
 	"\n" +
 	"credential\x18\x03 \x01(\v2\x1d.windlass.agent.v1.CredentialR\n" +
-	"credential\"\x9f\x01\n" +
+	"credential\"\xca\x01\n" +
 	"\tAgentInfo\x12\"\n" +
 	"\aversion\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12!\n" +
 	"\aruntime\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\aruntime\x12$\n" +
 	"\bhostname\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\bhostname\x12%\n" +
-	"\bfeatures\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\bfeatures\"F\n" +
+	"\bfeatures\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\bfeatures\x12)\n" +
+	"\vgateway_url\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
+	"gatewayUrl\"F\n" +
 	"\n" +
 	"Credential\x12\x19\n" +
 	"\x05value\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05value\x12\x1d\n" +
@@ -3803,7 +3834,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x05chain\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x05chain\x12*\n" +
 	"\vbucket_sums\x18\x06 \x03(\x06B\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\n" +
 	"bucketSums\x124\n" +
-	"\x11reported_sequence\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x10reportedSequence\"\x9c\x04\n" +
+	"\x11reported_sequence\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x10reportedSequence\"\xdf\x04\n" +
 	"\rWatchResponse\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.windlass.agent.v1.HelloH\x00R\x05hello\x12I\n" +
 	"\x0esnapshot_begin\x18\x02 \x01(\v2 .windlass.agent.v1.SnapshotBeginH\x00R\rsnapshotBegin\x12I\n" +
@@ -3812,7 +3843,10 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x05delta\x18\x05 \x01(\v2\x18.windlass.agent.v1.DeltaH\x00R\x05delta\x129\n" +
 	"\bbookmark\x18\x06 \x01(\v2\x1b.windlass.agent.v1.BookmarkH\x00R\bbookmark\x126\n" +
 	"\arequest\x18\a \x01(\v2\x1a.windlass.agent.v1.RequestH\x00R\arequest\x124\n" +
-	"\ago_away\x18\b \x01(\v2\x19.windlass.agent.v1.GoAwayH\x00R\x06goAway\x12\x1a\n" +
+	"\ago_away\x18\b \x01(\v2\x19.windlass.agent.v1.GoAwayH\x00R\x06goAway\x12A\n" +
+	"\n" +
+	"neighbours\x18\t \x01(\v2\x1f.windlass.gateway.v1.NeighboursH\x00R\n" +
+	"neighbours\x12\x1a\n" +
 	"\brequired\x18\x0f \x01(\bR\brequiredB\a\n" +
 	"\x05frame\"\xe5\x01\n" +
 	"\x05Hello\x12\x14\n" +
@@ -4163,10 +4197,11 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*SecretValue)(nil),             // 45: windlass.agent.v1.SecretValue
 	(*UploadLogsRequest)(nil),       // 46: windlass.agent.v1.UploadLogsRequest
 	(*UploadLogsResponse)(nil),      // 47: windlass.agent.v1.UploadLogsResponse
-	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
-	(*v1.DeploymentSpec)(nil),       // 49: windlass.v1.DeploymentSpec
-	(*v1.RoutingPolicy)(nil),        // 50: windlass.v1.RoutingPolicy
-	(v1.InstanceStatus)(0),          // 51: windlass.v1.InstanceStatus
+	(*v1.Neighbours)(nil),           // 48: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 49: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 50: windlass.v1.DeploymentSpec
+	(*v11.RoutingPolicy)(nil),       // 51: windlass.v1.RoutingPolicy
+	(v11.InstanceStatus)(0),         // 52: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -4181,59 +4216,60 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	26, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
 	33, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	48, // 12: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
-	14, // 13: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	48, // 14: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	48, // 15: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
-	20, // 16: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
-	20, // 17: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
-	1,  // 18: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
-	21, // 19: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	24, // 20: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
-	2,  // 21: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
-	22, // 22: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	49, // 23: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	23, // 24: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	25, // 25: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	50, // 26: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
-	27, // 27: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	28, // 28: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	29, // 29: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	30, // 30: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	48, // 31: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	32, // 32: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	48, // 33: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	37, // 34: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	38, // 35: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	39, // 36: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	40, // 37: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	42, // 38: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	35, // 39: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 40: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 41: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	48, // 42: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 43: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 44: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	51, // 45: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	41, // 46: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	45, // 47: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 48: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 49: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 50: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	34, // 51: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	43, // 52: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	46, // 53: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 54: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 55: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 56: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	36, // 57: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	44, // 58: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	47, // 59: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	54, // [54:60] is the sub-list for method output_type
-	48, // [48:54] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	48, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	49, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
+	49, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	49, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
+	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
+	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
+	21, // 20: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
+	24, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
+	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
+	50, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	23, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	25, // 26: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	51, // 27: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	27, // 28: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	28, // 29: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	29, // 30: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	30, // 31: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	49, // 32: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	32, // 33: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	49, // 34: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	37, // 35: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	38, // 36: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	39, // 37: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	40, // 38: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	42, // 39: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	35, // 40: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 41: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 42: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	49, // 43: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 44: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 45: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	52, // 46: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	41, // 47: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	45, // 48: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 49: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 50: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 51: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	34, // 52: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	43, // 53: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	46, // 54: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 55: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 56: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 57: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	36, // 58: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	44, // 59: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	47, // 60: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	55, // [55:61] is the sub-list for method output_type
+	49, // [49:55] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -4250,6 +4286,7 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*WatchResponse_Bookmark)(nil),
 		(*WatchResponse_Request)(nil),
 		(*WatchResponse_GoAway)(nil),
+		(*WatchResponse_Neighbours)(nil),
 	}
 	file_windlass_agent_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*Item_Deployment)(nil),

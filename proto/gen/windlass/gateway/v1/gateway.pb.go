@@ -31,6 +31,68 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// CrossRegion is when a request for one of the app's hosts is handed to the nearest region
+// that has a ready instance: to a gateway there, by its usual way in, with the header
+// "Windlass-Handed-Over: failover REGION" or "spillover REGION", which names this region. One
+// that comes with that header is never handed on, and after a spillover it does not wait in the
+// queue. The answer says "Windlass-Region: " and the region that gave it. Requests
+// for previews are not handed over.
+type CrossRegion int32
+
+const (
+	// As OFF.
+	CrossRegion_CROSS_REGION_UNSPECIFIED CrossRegion = 0
+	CrossRegion_CROSS_REGION_OFF         CrossRegion = 1
+	// While no instance is ready here.
+	CrossRegion_CROSS_REGION_FAILOVER CrossRegion = 2
+	// Also while all instances have as many requests as they take, before the request would
+	// wait in the queue.
+	CrossRegion_CROSS_REGION_SPILLOVER CrossRegion = 3
+)
+
+// Enum value maps for CrossRegion.
+var (
+	CrossRegion_name = map[int32]string{
+		0: "CROSS_REGION_UNSPECIFIED",
+		1: "CROSS_REGION_OFF",
+		2: "CROSS_REGION_FAILOVER",
+		3: "CROSS_REGION_SPILLOVER",
+	}
+	CrossRegion_value = map[string]int32{
+		"CROSS_REGION_UNSPECIFIED": 0,
+		"CROSS_REGION_OFF":         1,
+		"CROSS_REGION_FAILOVER":    2,
+		"CROSS_REGION_SPILLOVER":   3,
+	}
+)
+
+func (x CrossRegion) Enum() *CrossRegion {
+	p := new(CrossRegion)
+	*p = x
+	return p
+}
+
+func (x CrossRegion) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CrossRegion) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_gateway_v1_gateway_proto_enumTypes[0].Descriptor()
+}
+
+func (CrossRegion) Type() protoreflect.EnumType {
+	return &file_windlass_gateway_v1_gateway_proto_enumTypes[0]
+}
+
+func (x CrossRegion) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CrossRegion.Descriptor instead.
+func (CrossRegion) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{0}
+}
+
 // Balancing is how one of a target's instances is chosen.
 type Balancing int32
 
@@ -75,11 +137,11 @@ func (x Balancing) String() string {
 }
 
 func (Balancing) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_gateway_v1_gateway_proto_enumTypes[0].Descriptor()
+	return file_windlass_gateway_v1_gateway_proto_enumTypes[1].Descriptor()
 }
 
 func (Balancing) Type() protoreflect.EnumType {
-	return &file_windlass_gateway_v1_gateway_proto_enumTypes[0]
+	return &file_windlass_gateway_v1_gateway_proto_enumTypes[1]
 }
 
 func (x Balancing) Number() protoreflect.EnumNumber {
@@ -88,7 +150,7 @@ func (x Balancing) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Balancing.Descriptor instead.
 func (Balancing) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{1}
 }
 
 type Instance_State int32
@@ -133,11 +195,11 @@ func (x Instance_State) String() string {
 }
 
 func (Instance_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_gateway_v1_gateway_proto_enumTypes[1].Descriptor()
+	return file_windlass_gateway_v1_gateway_proto_enumTypes[2].Descriptor()
 }
 
 func (Instance_State) Type() protoreflect.EnumType {
-	return &file_windlass_gateway_v1_gateway_proto_enumTypes[1]
+	return &file_windlass_gateway_v1_gateway_proto_enumTypes[2]
 }
 
 func (x Instance_State) Number() protoreflect.EnumNumber {
@@ -146,7 +208,7 @@ func (x Instance_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Instance_State.Descriptor instead.
 func (Instance_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{10, 0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type WatchRequest struct {
@@ -304,6 +366,7 @@ type WatchResponse struct {
 	//	*WatchResponse_Apps
 	//	*WatchResponse_End
 	//	*WatchResponse_Heartbeat
+	//	*WatchResponse_Neighbours
 	Frame         isWatchResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -382,6 +445,15 @@ func (x *WatchResponse) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *WatchResponse) GetNeighbours() *Neighbours {
+	if x != nil {
+		if x, ok := x.Frame.(*WatchResponse_Neighbours); ok {
+			return x.Neighbours
+		}
+	}
+	return nil
+}
+
 type isWatchResponse_Frame interface {
 	isWatchResponse_Frame()
 }
@@ -402,6 +474,10 @@ type WatchResponse_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,4,opt,name=heartbeat,proto3,oneof"`
 }
 
+type WatchResponse_Neighbours struct {
+	Neighbours *Neighbours `protobuf:"bytes,5,opt,name=neighbours,proto3,oneof"`
+}
+
 func (*WatchResponse_Begin) isWatchResponse_Frame() {}
 
 func (*WatchResponse_Apps) isWatchResponse_Frame() {}
@@ -409,6 +485,8 @@ func (*WatchResponse_Apps) isWatchResponse_Frame() {}
 func (*WatchResponse_End) isWatchResponse_Frame() {}
 
 func (*WatchResponse_Heartbeat) isWatchResponse_Frame() {}
+
+func (*WatchResponse_Neighbours) isWatchResponse_Frame() {}
 
 // Begin: the agent knows what it tells. Up to End the gateway may apply what comes at
 // once, app by app; at End it has the whole table.
@@ -582,6 +660,181 @@ func (x *Heartbeat) GetInterval() *durationpb.Duration {
 	return nil
 }
 
+// Neighbours are the other regions that requests may be handed to, of the apps whose policy
+// wants that (see CrossRegion). It comes when the agent has it from the control plane, which is
+// nobody's to wait for: until then, and while that is away, what was told last holds, also
+// after a restart of the gateway.
+type Neighbours struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// This region, as people name it.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// What is not mentioned in this frame has none. Otherwise it has what it had.
+	Whole         bool             `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
+	Apps          []*AppNeighbours `protobuf:"bytes,3,rep,name=apps,proto3" json:"apps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Neighbours) Reset() {
+	*x = Neighbours{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Neighbours) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Neighbours) ProtoMessage() {}
+
+func (x *Neighbours) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Neighbours.ProtoReflect.Descriptor instead.
+func (*Neighbours) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Neighbours) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Neighbours) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *Neighbours) GetApps() []*AppNeighbours {
+	if x != nil {
+		return x.Apps
+	}
+	return nil
+}
+
+type AppNeighbours struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// Those where the app had a ready instance a few seconds ago, in no order: which is the
+	// nearest a gateway finds out. Empty: none.
+	Regions       []*Neighbour `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppNeighbours) Reset() {
+	*x = AppNeighbours{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppNeighbours) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppNeighbours) ProtoMessage() {}
+
+func (x *AppNeighbours) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppNeighbours.ProtoReflect.Descriptor instead.
+func (*AppNeighbours) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AppNeighbours) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *AppNeighbours) GetRegions() []*Neighbour {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+type Neighbour struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As people name it.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Where its gateways are reached: "http" or "https", a host, and a port if it is another
+	// than the scheme's. By https the certificate is that of the app's host.
+	GatewayUrl    string `protobuf:"bytes,2,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Neighbour) Reset() {
+	*x = Neighbour{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Neighbour) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Neighbour) ProtoMessage() {}
+
+func (x *Neighbour) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Neighbour.ProtoReflect.Descriptor instead.
+func (*Neighbour) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Neighbour) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Neighbour) GetGatewayUrl() string {
+	if x != nil {
+		return x.GatewayUrl
+	}
+	return ""
+}
+
 // AppRoutes is one app in this region, whole: it takes the place of what was known of it.
 // Without hosts and previews the app has none here, and nothing else of the message says
 // anything but its version. What was sent last counts, also when its generation is lower:
@@ -608,7 +861,7 @@ type AppRoutes struct {
 
 func (x *AppRoutes) Reset() {
 	*x = AppRoutes{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +873,7 @@ func (x *AppRoutes) String() string {
 func (*AppRoutes) ProtoMessage() {}
 
 func (x *AppRoutes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +886,7 @@ func (x *AppRoutes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppRoutes.ProtoReflect.Descriptor instead.
 func (*AppRoutes) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{7}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AppRoutes) GetAppId() string {
@@ -717,7 +970,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +982,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +995,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{8}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Target) GetDeploymentId() string {
@@ -792,7 +1045,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +1057,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1070,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{9}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Preview) GetHost() string {
@@ -847,7 +1100,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1112,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1125,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{10}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Instance) GetInstanceId() string {
@@ -928,13 +1181,14 @@ type RoutePolicy struct {
 	Cors *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
 	PayloadLog    *PayloadLog `protobuf:"bytes,13,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
+	CrossRegion   CrossRegion `protobuf:"varint,14,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.gateway.v1.CrossRegion" json:"cross_region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoutePolicy) Reset() {
 	*x = RoutePolicy{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1200,7 @@ func (x *RoutePolicy) String() string {
 func (*RoutePolicy) ProtoMessage() {}
 
 func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1213,7 @@ func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePolicy.ProtoReflect.Descriptor instead.
 func (*RoutePolicy) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RoutePolicy) GetBalancing() Balancing {
@@ -1064,6 +1318,13 @@ func (x *RoutePolicy) GetPayloadLog() *PayloadLog {
 	return nil
 }
 
+func (x *RoutePolicy) GetCrossRegion() CrossRegion {
+	if x != nil {
+		return x.CrossRegion
+	}
+	return CrossRegion_CROSS_REGION_UNSPECIFIED
+}
+
 type isRoutePolicy_Affinity interface {
 	isRoutePolicy_Affinity()
 }
@@ -1097,7 +1358,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1370,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1383,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -1165,7 +1426,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1438,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1451,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1259,7 +1520,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1532,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1545,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1350,7 +1611,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1623,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1636,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1427,7 +1688,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1700,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1713,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Served) GetAppId() string {
@@ -1504,7 +1765,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1777,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1790,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1575,7 +1836,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1848,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1861,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -1623,12 +1884,15 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
 	"generation\x12\x16\n" +
-	"\x06change\x18\x04 \x01(\x03R\x06change\"\xeb\x01\n" +
+	"\x06change\x18\x04 \x01(\x03R\x06change\"\xae\x02\n" +
 	"\rWatchResponse\x122\n" +
 	"\x05begin\x18\x01 \x01(\v2\x1a.windlass.gateway.v1.BeginH\x00R\x05begin\x12/\n" +
 	"\x04apps\x18\x02 \x01(\v2\x19.windlass.gateway.v1.AppsH\x00R\x04apps\x12,\n" +
 	"\x03end\x18\x03 \x01(\v2\x18.windlass.gateway.v1.EndH\x00R\x03end\x12>\n" +
-	"\theartbeat\x18\x04 \x01(\v2\x1e.windlass.gateway.v1.HeartbeatH\x00R\theartbeatB\a\n" +
+	"\theartbeat\x18\x04 \x01(\v2\x1e.windlass.gateway.v1.HeartbeatH\x00R\theartbeat\x12A\n" +
+	"\n" +
+	"neighbours\x18\x05 \x01(\v2\x1f.windlass.gateway.v1.NeighboursH\x00R\n" +
+	"neighboursB\a\n" +
 	"\x05frame\"\"\n" +
 	"\x05Begin\x12\x19\n" +
 	"\btable_id\x18\x01 \x01(\tR\atableId\":\n" +
@@ -1636,7 +1900,19 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x04apps\x18\x01 \x03(\v2\x1e.windlass.gateway.v1.AppRoutesR\x04apps\"\x05\n" +
 	"\x03End\"B\n" +
 	"\tHeartbeat\x125\n" +
-	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\xcc\x02\n" +
+	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"r\n" +
+	"\n" +
+	"Neighbours\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
+	"\x05whole\x18\x02 \x01(\bR\x05whole\x126\n" +
+	"\x04apps\x18\x03 \x03(\v2\".windlass.gateway.v1.AppNeighboursR\x04apps\"`\n" +
+	"\rAppNeighbours\x12\x15\n" +
+	"\x06app_id\x18\x01 \x01(\tR\x05appId\x128\n" +
+	"\aregions\x18\x02 \x03(\v2\x1e.windlass.gateway.v1.NeighbourR\aregions\"D\n" +
+	"\tNeighbour\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
+	"\vgateway_url\x18\x02 \x01(\tR\n" +
+	"gatewayUrl\"\xcc\x02\n" +
 	"\tAppRoutes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x14\n" +
@@ -1667,7 +1943,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x03\"\xdd\x06\n" +
+	"\x0eSTATE_DRAINING\x10\x03\"\xa2\a\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -1688,7 +1964,8 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x0emax_body_bytes\x18\v \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x04R\fmaxBodyBytes\x88\x01\x01\x12-\n" +
 	"\x04cors\x18\f \x01(\v2\x19.windlass.gateway.v1.CorsR\x04cors\x12@\n" +
 	"\vpayload_log\x18\r \x01(\v2\x1f.windlass.gateway.v1.PayloadLogR\n" +
-	"payloadLogB\n" +
+	"payloadLog\x12C\n" +
+	"\fcross_region\x18\x0e \x01(\x0e2 .windlass.gateway.v1.CrossRegionR\vcrossRegionB\n" +
 	"\n" +
 	"\baffinityB\r\n" +
 	"\v_queue_sizeB\n" +
@@ -1743,7 +2020,12 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06reason\x12$\n" +
 	"\tin_flight\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\binFlight\x12\x1a\n" +
 	"\bunproven\x18\x05 \x01(\bR\bunproven\"\x10\n" +
-	"\x0eReportResponse*\x93\x01\n" +
+	"\x0eReportResponse*x\n" +
+	"\vCrossRegion\x12\x1c\n" +
+	"\x18CROSS_REGION_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10CROSS_REGION_OFF\x10\x01\x12\x19\n" +
+	"\x15CROSS_REGION_FAILOVER\x10\x02\x12\x1a\n" +
+	"\x16CROSS_REGION_SPILLOVER\x10\x03*\x93\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
@@ -1767,65 +2049,73 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 	return file_windlass_gateway_v1_gateway_proto_rawDescData
 }
 
-var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
-	(Balancing)(0),              // 0: windlass.gateway.v1.Balancing
-	(Instance_State)(0),         // 1: windlass.gateway.v1.Instance.State
-	(*WatchRequest)(nil),        // 2: windlass.gateway.v1.WatchRequest
-	(*AppVersion)(nil),          // 3: windlass.gateway.v1.AppVersion
-	(*WatchResponse)(nil),       // 4: windlass.gateway.v1.WatchResponse
-	(*Begin)(nil),               // 5: windlass.gateway.v1.Begin
-	(*Apps)(nil),                // 6: windlass.gateway.v1.Apps
-	(*End)(nil),                 // 7: windlass.gateway.v1.End
-	(*Heartbeat)(nil),           // 8: windlass.gateway.v1.Heartbeat
-	(*AppRoutes)(nil),           // 9: windlass.gateway.v1.AppRoutes
-	(*Target)(nil),              // 10: windlass.gateway.v1.Target
-	(*Preview)(nil),             // 11: windlass.gateway.v1.Preview
-	(*Instance)(nil),            // 12: windlass.gateway.v1.Instance
-	(*RoutePolicy)(nil),         // 13: windlass.gateway.v1.RoutePolicy
-	(*PayloadLog)(nil),          // 14: windlass.gateway.v1.PayloadLog
-	(*Cors)(nil),                // 15: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 16: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 17: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 18: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 19: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 20: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
+	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
+	(Instance_State)(0),         // 2: windlass.gateway.v1.Instance.State
+	(*WatchRequest)(nil),        // 3: windlass.gateway.v1.WatchRequest
+	(*AppVersion)(nil),          // 4: windlass.gateway.v1.AppVersion
+	(*WatchResponse)(nil),       // 5: windlass.gateway.v1.WatchResponse
+	(*Begin)(nil),               // 6: windlass.gateway.v1.Begin
+	(*Apps)(nil),                // 7: windlass.gateway.v1.Apps
+	(*End)(nil),                 // 8: windlass.gateway.v1.End
+	(*Heartbeat)(nil),           // 9: windlass.gateway.v1.Heartbeat
+	(*Neighbours)(nil),          // 10: windlass.gateway.v1.Neighbours
+	(*AppNeighbours)(nil),       // 11: windlass.gateway.v1.AppNeighbours
+	(*Neighbour)(nil),           // 12: windlass.gateway.v1.Neighbour
+	(*AppRoutes)(nil),           // 13: windlass.gateway.v1.AppRoutes
+	(*Target)(nil),              // 14: windlass.gateway.v1.Target
+	(*Preview)(nil),             // 15: windlass.gateway.v1.Preview
+	(*Instance)(nil),            // 16: windlass.gateway.v1.Instance
+	(*RoutePolicy)(nil),         // 17: windlass.gateway.v1.RoutePolicy
+	(*PayloadLog)(nil),          // 18: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 19: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 20: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 21: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 22: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 23: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 24: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
-	3,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
-	5,  // 1: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
-	6,  // 2: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
-	7,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
-	8,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
-	9,  // 5: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	21, // 6: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
-	10, // 7: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
-	11, // 8: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
-	13, // 9: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
-	12, // 10: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
-	1,  // 11: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	0,  // 12: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	21, // 13: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	21, // 14: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	21, // 15: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	21, // 16: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	15, // 17: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	14, // 18: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	21, // 19: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	18, // 20: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	19, // 21: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	17, // 22: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	2,  // 23: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	16, // 24: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	4,  // 25: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	20, // 26: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	25, // [25:27] is the sub-list for method output_type
-	23, // [23:25] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	4,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
+	6,  // 1: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
+	7,  // 2: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
+	8,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
+	9,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
+	10, // 5: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	13, // 6: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
+	25, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	11, // 8: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
+	12, // 9: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
+	14, // 10: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
+	15, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
+	17, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
+	16, // 13: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
+	2,  // 14: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 15: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	25, // 16: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	25, // 17: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	25, // 18: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	25, // 19: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	19, // 20: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	18, // 21: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 22: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	25, // 23: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	22, // 24: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	23, // 25: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	21, // 26: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	3,  // 27: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	20, // 28: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	5,  // 29: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	24, // 30: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	29, // [29:31] is the sub-list for method output_type
+	27, // [27:29] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -1838,8 +2128,9 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Apps)(nil),
 		(*WatchResponse_End)(nil),
 		(*WatchResponse_Heartbeat)(nil),
+		(*WatchResponse_Neighbours)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[11].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[14].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),
 	}
@@ -1848,8 +2139,8 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   19,
+			NumEnums:      3,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,89 @@
+package dispatch_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/dispatch"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/neighbours"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// An agent is told of the other regions that have a ready instance of an app which may hand its
+// requests to them, whole on each stream and then when that changes; of no other app.
+func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
+	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
+	// serve has app_1 served in both regions, reg_2 with so many instances ready.
+	serve := func(cross windlassv1.RoutingPolicy_CrossRegion, ready int32) {
+		h.update(func(tx store.Tx) error {
+			for _, id := range []string{region, "reg_2"} {
+				if err := tx.PutTopology([]model.Topology{{
+					WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: id, Generation: 1, Weight: 100, Status: starting,
+				}}); err != nil {
+					return err
+				}
+				if err := tx.PutRoutes([]model.Route{{
+					WorkspaceID: "ws_1", AppID: "app_1", RegionID: id, Generation: 1, Policy: model.EncodeRouting(&windlassv1.RoutingPolicy{CrossRegion: cross}),
+				}}); err != nil {
+					return err
+				}
+			}
+			return tx.PutObserved([]model.Observed{{WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", RegionID: "reg_2", Guard: model.NewGuard(1, time.Now().UnixNano()), Ready: ready}})
+		})
+	}
+	h.update(func(tx store.Tx) error {
+		if err := tx.InsertRegion(model.Region{ID: "reg_2", WorkspaceID: "ws_1", Name: "eu-west-1", ResourceVersion: 1}); err != nil {
+			return err
+		}
+		_, _, err := tx.StartSession("reg_2", "session-2", 1000, model.Region{GatewayURL: "https://eu.example.com"})
+		return err
+	})
+	h.deploy("dep_1", 1, starting)
+	serve(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, 1)
+
+	var has *neighbours.Picture
+	until := func(w *watcher, regions ...string) {
+		t.Helper()
+		for {
+			n := w.step().GetNeighbours()
+			if n == nil {
+				continue
+			}
+			has = has.With(n)
+			require.Equal(t, "us-east-1", n.Region)
+			var got []string
+			for _, r := range has.Apps["app_1"].GetRegions() {
+				got = append(got, r.Region+" "+r.GatewayUrl)
+			}
+			if len(got) == len(regions) {
+				require.Equal(t, regions, got)
+				return
+			}
+		}
+	}
+	w := newWatcher(t, "session-1")
+	cancel := w.connect(h)
+	until(w, "eu-west-1 https://eu.example.com")
+	serve(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, 0)
+	until(w)
+	serve(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER, 2)
+	until(w, "eu-west-1 https://eu.example.com")
+	cancel()
+
+	has = nil
+	w = newWatcher(t, "session-1")
+	defer w.connect(h)()
+	until(w, "eu-west-1 https://eu.example.com")
+
+	// What crosses no more is gone, with the last of them too.
+	serve(windlassv1.RoutingPolicy_CROSS_REGION_OFF, 2)
+	for len(has.Apps) > 0 {
+		if n := w.step().GetNeighbours(); n != nil {
+			has = has.With(n)
+		}
+	}
+}

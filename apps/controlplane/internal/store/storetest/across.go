@@ -1,0 +1,66 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func testCrossRegion(t *testing.T, setup setup) {
+	t.Run("only regions that serve an app whose route crosses them", func(t *testing.T) {
+		w := setup(t)
+		ids, app, off, silent := w.regions(4), w.app("chat"), w.app("off"), w.app("silent")
+		policy := func(c windlassv1.RoutingPolicy_CrossRegion) []byte {
+			return model.EncodeRouting(&windlassv1.RoutingPolicy{CrossRegion: c})
+		}
+		row := func(d model.Deployment, region string, weight int32, status windlassv1.TopologyStatus) model.Topology {
+			r := place(d, region, 1)
+			r.Weight, r.Status = weight, status
+			return r
+		}
+		const starting, started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(off, 1), w.deployment(silent, 1)
+		w.put(row(d1, ids[0], 80, started), row(d2, ids[0], 20, starting), row(d1, ids[1], 100, started),
+			row(d1, ids[2], 0, started), row(d2, ids[3], 100, stopped), row(d3, ids[0], 100, started), row(d4, ids[0], 100, started))
+		var routes []model.Route
+		for _, region := range ids {
+			routes = append(routes, model.Route{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Generation: 1, UpdatedAt: now,
+				Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER)})
+		}
+		routes = append(routes,
+			model.Route{WorkspaceID: w.ws, AppID: off.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now, Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_OFF)},
+			model.Route{WorkspaceID: w.ws, AppID: silent.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now})
+		ready := func(d model.Deployment, region string, n int32, deleted bool) model.Observed {
+			o := report(d, region, 7)
+			o.Ready, o.Deleted = n, deleted
+			return o
+		}
+		w.update(func(tx store.Tx) error {
+			if _, _, err := tx.StartSession(ids[1], "s1", 1000, model.Region{GatewayURL: "https://gw.example.com"}); err != nil {
+				return err
+			}
+			if err := tx.PutObserved([]model.Observed{ready(d1, ids[0], 0, false), ready(d2, ids[0], 2, false), ready(d1, ids[1], 3, true)}); err != nil {
+				return err
+			}
+			return tx.PutRoutes(routes)
+		})
+		got := func() []model.AppRegion {
+			return read(w, func(tx store.Tx) ([]model.AppRegion, error) { return tx.CrossRegion() })
+		}
+		want := []model.AppRegion{
+			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Ready: true},
+			{AppID: app.ID, RegionID: ids[1], RegionName: "region-01", GatewayURL: "https://gw.example.com"},
+		}
+		require.Equal(t, want, got())
+
+		// The policy goes with the route.
+		routes[0].Policy, routes[4].Policy = nil, policy(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER)
+		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
+		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00"}}
+		require.Equal(t, want, got())
+	})
+}
