@@ -4,6 +4,7 @@
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
 //	                                      └─▶ prober: can they be reached? ──▶ instances
+//	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //
 // It knows the region's agent and nobody else. While that is away, and the control plane
 // with it, it serves what it last knew, also after a restart of its own.
@@ -12,6 +13,7 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
+	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
@@ -73,6 +76,9 @@ type Config struct {
 	// stop, for load balancers to see it; DrainTimeout what requests then have to end in.
 	// 0: none, and 5 min.
 	DrainDelay, DrainTimeout time.Duration
+	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
+	// which requests may be handed to; empty: the host's.
+	NeighbourRoots string
 	// Access gets a line for one request of AccessEvery; nil: nobody.
 	Access      *slog.Logger
 	AccessEvery uint64
@@ -105,6 +111,8 @@ type Gateway struct {
 	source *source.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
+	// elsewhere are the regions that requests may be handed to.
+	elsewhere *elsewhere.Regions
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
 	health           service.Health
@@ -161,6 +169,18 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Arrived: g.prober.Add,
 		Proven:  func() { g.source.Changed() },
 	})
+	var roots *x509.CertPool
+	if cfg.NeighbourRoots != "" {
+		if roots, err = certificates.Roots(cfg.NeighbourRoots); err != nil {
+			return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
+		}
+	}
+	g.elsewhere = elsewhere.New(elsewhere.Config{Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Gone: func(url string) { g.proxy.Forget(url) }})
+	if err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
+	}, func() float64 { return float64(g.elsewhere.Reached()) })); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	counts := &traffic.Traffic{}
 	g.source, err = source.Open(source.Config{
 		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
@@ -168,7 +188,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			// A frame is a megabyte, unless one app alone is larger.
 			ReadMaxBytes: 32 << 20,
 		})...),
-		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, Traffic: counts, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
+		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, Traffic: counts, Around: g.elsewhere.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
 		// The agent has them all; not to start because of a copy would be the outage.
@@ -182,7 +202,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads,
+		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots,
 	})
 	if err != nil {
 		return nil, err
@@ -290,6 +310,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 		{Name: "save", Run: g.source.Save},
 		{Name: "sweep", Run: g.proxy.Sweep},
 		{Name: "probes", Run: g.prober.Run},
+		{Name: "other regions", Run: g.elsewhere.Run},
 	}, beside...)
 	if g.acme != nil {
 		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})

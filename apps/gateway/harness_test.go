@@ -40,9 +40,10 @@ type agent struct {
 	table   string
 	change  int64
 	apps    map[string]*gatewayv1.AppRoutes
-	sent    map[string]int64 // what the running streams were sent, by gateway and app
-	watches map[string]int   // number of the running stream, by gateway
-	served  map[string]int64 // change, by gateway and app
+	around  []*gatewayv1.Neighbours // what streams are told of other regions
+	sent    map[string]int64        // what the running streams were sent, by gateway and app
+	watches map[string]int          // number of the running stream, by gateway
+	served  map[string]int64        // change, by gateway and app
 	health  map[string]*gatewayv1.InstanceHealth
 	leaving map[string]bool
 	reports int
@@ -97,10 +98,12 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 	if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Begin{Begin: &gatewayv1.Begin{TableId: a.table}}}); err != nil {
 		return err
 	}
-	ended := false
+	ended, told := false, 0
 	for {
 		a.mu.Lock()
 		changed := a.changed
+		around := a.around[told:]
+		told = len(a.around)
 		var apps []*gatewayv1.AppRoutes
 		for id := range held {
 			if a.apps[id] == nil {
@@ -119,6 +122,11 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 		a.mu.Unlock()
 		if stale {
 			return connect.NewError(connect.CodeAborted, fmt.Errorf("watched again"))
+		}
+		for _, n := range around {
+			if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Neighbours{Neighbours: n}}); err != nil {
+				return err
+			}
 		}
 		if len(apps) > 0 {
 			if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Apps{Apps: &gatewayv1.Apps{Apps: apps}}}); err != nil {

@@ -43,6 +43,7 @@ type flags struct {
 	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
 	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-* are believed." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
+	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion; default: the host's." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
@@ -136,7 +137,7 @@ func run(ctx context.Context, f flags) (err error) {
 	registry := telemetry.NewRegistry()
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
-		ACME: f.acme(), RedirectPort: f.HTTPSRedirect,
+		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots,
 		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
 	}

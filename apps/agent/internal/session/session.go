@@ -61,7 +61,7 @@ type Config struct {
 	// nil: whatever the client has.
 	Elsewhere func()
 	// Changed is told the keys that a frame changed.
-	Changed   func(keys ...inbox.Key)
+	Changed func(keys ...inbox.Key)
 	// Neighbours is told what is around the region; nil: nobody is.
 	Neighbours func(*gatewayv1.Neighbours)
 	Instances  Instances

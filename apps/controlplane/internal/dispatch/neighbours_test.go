@@ -76,7 +76,8 @@ func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
 
 	has = nil
 	w = newWatcher(t, "session-1")
-	defer w.connect(h)()
+	cancel = w.connect(h)
+	defer cancel()
 	until(w, "eu-west-1 https://eu.example.com")
 
 	// What crosses no more is gone, with the last of them too.

@@ -3,7 +3,6 @@ package certificates
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -93,13 +92,9 @@ type failure struct {
 func NewACME(cfg Config) (*ACME, error) {
 	client := &acme.Client{DirectoryURL: cfg.Directory, UserAgent: cfg.UserAgent, HTTPClient: &http.Client{Timeout: callTimeout}}
 	if cfg.Roots != "" {
-		pem, err := os.ReadFile(cfg.Roots)
+		pool, err := Roots(cfg.Roots)
 		if err != nil {
 			return nil, fmt.Errorf("roots of the ACME server: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("roots of the ACME server: %s has no certificate in PEM", cfg.Roots)
 		}
 		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}

@@ -59,7 +59,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.x.payload != nil {
 		a.x.payload.Answer.Write(p)
 	}
-	if a.x.instance != "" {
+	if a.x.instance != "" { // another region counts its own
 		a.x.tail.write(a.Header(), p)
 	}
 	n, err := a.ResponseWriter.Write(p)
@@ -221,6 +221,12 @@ func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if x.instance != "" {
 		attrs = append(attrs, slog.String("deployment_id", x.deployment), slog.Int("version", int(x.version)),
 			slog.String("instance_id", x.instance), slog.Int("attempts", x.attempts))
+	}
+	if x.crossed != "" {
+		attrs = append(attrs, slog.String("handed_to", x.crossed))
+	}
+	if x.handed != "" {
+		attrs = append(attrs, slog.String("handed_over", x.handed))
 	}
 	if !x.firstByte.IsZero() {
 		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))

@@ -22,6 +22,7 @@ type metrics struct {
 	tokens     *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
+	handed     *prometheus.CounterVec
 	seen       sync.Map // series -> bool
 	traffic    *traffic.Traffic
 }
@@ -54,15 +55,22 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_retries_total", Help: "Attempts after a request's first.",
 		}, []string{"app"}),
+		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover or spillover.",
+		}, []string{"app", "region", "why"}),
 	}
 	var err error
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.failures, m.retries, routesCollector{t}} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.failures, m.retries, m.handed, routesCollector{t}} {
 		err = errors.Join(err, r.Register(c))
 	}
 	return m, err
 }
 
 func (m *metrics) retried(x *exchange) { m.retries.WithLabelValues(x.spec.AppName).Inc() }
+
+func (m *metrics) handedOver(x *exchange, region, why string) {
+	m.handed.WithLabelValues(x.spec.AppName, region, why).Inc()
+}
 
 func (m *metrics) ended(x *exchange, took time.Duration) {
 	status := x.status
@@ -139,6 +147,7 @@ func (m *metrics) sweep(t *table.Table) {
 				m.requests.DeletePartialMatch(app)
 				m.failures.DeletePartialMatch(app)
 				m.retries.DeletePartialMatch(app)
+				m.handed.DeletePartialMatch(app)
 			}
 		}
 		return true

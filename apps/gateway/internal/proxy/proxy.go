@@ -26,6 +26,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
@@ -71,6 +73,10 @@ type Config struct {
 	SlowClient time.Duration
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
+	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
+	// their gateways have; nil: the host's.
+	Elsewhere *elsewhere.Regions
+	Roots     *x509.CertPool
 	// Traffic counts, for those who judge rollouts.
 	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
@@ -89,14 +95,14 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
-	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 {
-		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Registerer and SlowClient are required")
+	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Elsewhere == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 {
+		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Elsewhere, Registerer and SlowClient are required")
 	}
 	m, err := newMetrics(cfg.Registerer, cfg.Table, cfg.Traffic)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: newTransport(m)}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots}}}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
 		Transport:      p.transport,
@@ -129,6 +135,9 @@ func (p *Proxy) Leave() { p.leaving.Store(true) }
 // UnderWay is how many requests have not ended.
 func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 
+// Forget lets go of connections to gateways of another region that no request goes to.
+func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forget(gatewayURL) }
+
 // Close lets go of connections that nobody uses.
 func (p *Proxy) Close() { p.transport.close() }
 
@@ -146,6 +155,10 @@ type exchange struct {
 	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
 	// It is set again with an instance's answer: an answer 1xx before it drops what was set.
 	header, cors http.Header
+
+	// handed is what HandedOverHeader said: another region handed it over. crossed is the other
+	// region that it was handed to; empty: none.
+	handed, crossed string
 
 	// Of the last attempt.
 	deployment string
@@ -179,7 +192,7 @@ const hstsHeader = "Strict-Transport-Security"
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
-	x := &exchange{start: time.Now(), id: requestID(r.Header), host: table.Host(r.Host)}
+	x := &exchange{start: time.Now(), id: requestID(r.Header), host: table.Host(r.Host), handed: r.Header.Get(HandedOverHeader)}
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
 	p.say(out.Header(), r, x)
@@ -301,14 +314,22 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	pr.Out.Header.Set(RequestIDHeader, x.id)
+	pr.Out.Header.Del(HandedOverHeader)
 }
 
-// answered takes out of an instance's answer what is ours to say.
+// answered takes out of an answer what is ours to say. The error of another region's gateway is
+// as ours.
 func (p *Proxy) answered(res *http.Response) error {
+	x := exchangeOf(res.Request.Context())
 	res.Header.Del(RequestIDHeader)
-	res.Header.Del(ErrorHeader)
+	res.Header.Del(RegionHeader)
+	if x.crossed == "" {
+		res.Header.Del(ErrorHeader)
+	} else {
+		res.Header.Set(RegionHeader, x.crossed)
+	}
 	keepTrailers(res.Trailer)
-	if x := exchangeOf(res.Request.Context()); x.cors != nil {
+	if x.cors != nil {
 		cors.Replace(x.header, res.Header, x.cors)
 	}
 	if p.cfg.HSTS > 0 && res.Request.Header.Get("X-Forwarded-Proto") == "https" {

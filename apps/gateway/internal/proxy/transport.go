@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
@@ -33,37 +35,67 @@ const (
 	maxInterim = 2000
 )
 
-// transport places a request at an instance, and at another where that is safe.
+// transport places a request at an instance, and at another, or in another region, where that
+// is safe.
 type transport struct {
-	metrics *metrics
-	// plain speaks HTTP/1.1; h2c is for gRPC, which has nothing else.
-	plain, h2c *http.Transport
+	metrics   *metrics
+	elsewhere *elsewhere.Regions
+	here      protocols
+	across    across
 }
 
-func newTransport(m *metrics) *transport {
-	base := func() *http.Transport {
-		return &http.Transport{
-			DialContext:         dial,
-			DisableCompression:  true, // what the client did not ask for is not ours to add
-			MaxIdleConnsPerHost: idlePerInstance,
-			IdleConnTimeout:     idleConnection,
-			// An instance that answers 100 late or never gets the body anyhow.
-			ExpectContinueTimeout:  time.Second,
-			MaxResponseHeaderBytes: 256 << 10,
-			Protocols:              new(http.Protocols),
-		}
+// protocols to whom there is no TLS: plain speaks HTTP/1.1; h2c is for gRPC, which has nothing
+// else.
+type protocols struct{ plain, h2c *http.Transport }
+
+func newProtocols(dial dialer) protocols {
+	p := protocols{plain: base(dial), h2c: base(dial)}
+	p.plain.Protocols.SetHTTP1(true)
+	p.h2c.Protocols.SetUnencryptedHTTP2(true)
+	p.h2c.HTTP2 = keepAlive()
+	return p
+}
+
+func (p protocols) close() {
+	p.plain.CloseIdleConnections()
+	p.h2c.CloseIdleConnections()
+}
+
+// of a request.
+func (p protocols) of(req *http.Request) *http.Transport {
+	if isGRPC(req) {
+		return p.h2c
 	}
-	t := &transport{metrics: m, plain: base(), h2c: base()}
-	t.plain.Protocols.SetHTTP1(true)
-	t.h2c.Protocols.SetUnencryptedHTTP2(true)
-	t.h2c.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
-	return t
+	return p.plain
+}
+
+func isGRPC(req *http.Request) bool {
+	return req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc")
+}
+
+func base(dial dialer) *http.Transport {
+	return &http.Transport{
+		DialContext:         dial,
+		DisableCompression:  true, // what the client did not ask for is not ours to add
+		MaxIdleConnsPerHost: idlePerInstance,
+		IdleConnTimeout:     idleConnection,
+		// An instance that answers 100 late or never gets the body anyhow.
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+		Protocols:              new(http.Protocols),
+	}
+}
+
+func keepAlive() *http.HTTP2Config {
+	return &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
 }
 
 func (t *transport) close() {
-	t.plain.CloseIdleConnections()
-	t.h2c.CloseIdleConnections()
+	t.here.close()
+	t.across.close()
 }
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // dialError: no connection was had.
 type dialError struct{ err error }
@@ -97,7 +129,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	repeatable := idempotent(req)
 	var last error
 	for repeated := 0; ; {
-		lease, err := x.route.Acquire(req.Context(), want)
+		lease, res, err := t.place(req, x, want, body)
+		if res != nil {
+			return res, nil
+		}
 		if err != nil {
 			if last != nil {
 				err = errors.Join(err, last)
@@ -108,8 +143,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			t.metrics.retried(x)
 		}
 		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
-		res, sent, err := t.attempt(req, x, lease, body)
-		again := body != nil || x.in == nil || !x.in.touched.Load()
+		res, sent, err := t.attempt(req, x, instance{lease}, body)
+		again := resendable(x, body)
 		switch {
 		case err == nil && (res.StatusCode != http.StatusServiceUnavailable || !repeatable || !again || repeated >= x.policy.Retries):
 			return res, nil
@@ -127,6 +162,27 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		last = err
 		want.Tried(lease)
 	}
+}
+
+// resendable tells whether the request's body can be sent again.
+func resendable(x *exchange, body []byte) bool {
+	return body != nil || x.in == nil || !x.in.touched.Load()
+}
+
+// destination is where an attempt goes.
+type destination interface {
+	// to is where a request is sent, by which transport.
+	to(*transport, *http.Request) (scheme, host string, through *http.Transport)
+	// Told says how it went, as far as that tells about the destination; End is the end of it.
+	Told(health.Outcome)
+	End()
+}
+
+// instance of this region.
+type instance struct{ *upstream.Lease }
+
+func (i instance) to(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
+	return "http", i.Address(), t.here.of(req)
 }
 
 // kept tells whether keep keeps the body.
@@ -152,25 +208,27 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 	return body, nil
 }
 
-// attempt sends the request to the lease's instance. The lease ends with the answer's
-// body, or before attempt returns an error; sent tells whether the instance may have got
-// any of it.
-func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Lease, body []byte) (_ *http.Response, sent bool, err error) {
+// attempt sends the request to the destination, which ends with the answer's body, or before
+// attempt returns an error; sent tells whether the destination may have got any of it.
+func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (_ *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := time.AfterFunc(x.policy.Response, func() { cancel(failTimeout) })
 	var conn atomic.Pointer[connection]
 	var before atomic.Int64
-	through := t.plain
-	if req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
-		through = t.h2c
-	}
+	u := *req.URL
+	var through *http.Transport
+	u.Scheme, u.Host, through = at.to(t, req)
 	interim := 0
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
-			if c, ok := info.Conn.(*connection); ok {
-				if through == t.plain {
-					c.begin(ctx, info.Reused)
-				}
+			c, ok := info.Conn.(*connection)
+			if ok && through.Protocols.HTTP1() {
+				c.begin(ctx, info.Reused)
+			}
+			if secure, is := info.Conn.(*tls.Conn); is { // which may have been told something by now
+				c, ok = secure.NetConn().(*connection)
+			}
+			if ok {
 				before.Store(c.written.Load())
 				conn.Store(c)
 			}
@@ -183,8 +241,6 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 		},
 	})
 	out := req.WithContext(ctx)
-	u := *req.URL
-	u.Host = lease.Address()
 	out.URL = &u
 	if body != nil {
 		out.Body = io.NopCloser(bytes.NewReader(body))
@@ -201,9 +257,9 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 		cancel(nil)
 		outcome, told, err := judge(req, x, err, cause)
 		if told {
-			lease.Told(outcome)
+			at.Told(outcome)
 		}
-		lease.End()
+		at.End()
 		c := conn.Load()
 		return nil, outcome != health.Refusal && c != nil && c.written.Load() > before.Load(), err
 	}
@@ -212,8 +268,8 @@ func (t *transport) attempt(req *http.Request, x *exchange, lease *upstream.Leas
 	if res.StatusCode >= 500 {
 		outcome = health.Failure
 	}
-	lease.Told(outcome)
-	b := &responseBody{ReadCloser: res.Body, res: res, x: x, req: req, lease: lease, cancel: cancel, limit: x.policy.Idle}
+	at.Told(outcome)
+	b := &responseBody{ReadCloser: res.Body, res: res, x: x, req: req, at: at, cancel: cancel, limit: x.policy.Idle}
 	b.ctx = ctx
 	b.idle = time.AfterFunc(x.policy.Idle, func() { cancel(failTimeout) })
 	if res.StatusCode == http.StatusSwitchingProtocols {
@@ -275,7 +331,7 @@ type responseBody struct {
 	ctx    context.Context //nolint:containedctx // it is the attempt's, and ends with the body
 	x      *exchange
 	req    *http.Request
-	lease  *upstream.Lease
+	at     destination
 	cancel context.CancelCauseFunc
 	idle   *time.Timer
 	limit  time.Duration
@@ -300,7 +356,7 @@ func (b *responseBody) broke(err error) {
 	if !told {
 		return
 	}
-	b.lease.Told(outcome)
+	b.at.Told(outcome)
 	b.x.failure, b.x.cause = failBroken, err
 	if outcome == health.Timeout {
 		b.x.failure = failTimeout
@@ -311,7 +367,7 @@ func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.idle.Stop()
 	b.cancel(nil)
-	b.lease.End()
+	b.at.End()
 	return err
 }
 
@@ -332,6 +388,6 @@ func (u *upgraded) CloseWrite() error {
 func (u *upgraded) Close() error {
 	err := u.ReadWriteCloser.Close()
 	u.body.cancel(nil)
-	u.body.lease.End()
+	u.body.at.End()
 	return err
 }

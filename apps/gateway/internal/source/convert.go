@@ -143,6 +143,14 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
 		out.MaxBody = *p.MaxBodyBytes
 	}
+	switch p.CrossRegion {
+	case gatewayv1.CrossRegion_CROSS_REGION_FAILOVER:
+		out.Cross = upstream.Failover
+	case gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER:
+		out.Cross = upstream.Spillover
+	case gatewayv1.CrossRegion_CROSS_REGION_UNSPECIFIED, gatewayv1.CrossRegion_CROSS_REGION_OFF:
+	default: // of a later release: requests stay here
+	}
 	if l := p.PayloadLog; l != nil {
 		if !(l.Sample > 0 && l.Sample <= 1) || l.MaxBytes < 0 {
 			return out, fmt.Errorf("policy.payload_log %v: sample is of (0, 1], and max_bytes 0 or positive", l)

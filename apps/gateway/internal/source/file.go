@@ -17,18 +17,20 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
 // The file of the last known table: a line that says what it is and which table_id it is
-// of, then each app's AppRoutes with its length before it, a length of 0, and the CRC-32
-// of all that, big endian.
+// of, then each app's AppRoutes with its length before it, a length of 0, Neighbours of what is
+// around with its length before it if that is known, and the CRC-32 of all that, big endian.
 const fileHead = "windlass-gateway-routes 1 "
 
-// held is what is in the file: the routes of each app as they came.
+// held is what is in the file: the routes of each app as they came, and the regions around.
 type held struct {
 	tableID string
 	apps    map[string][]byte
+	around  *neighbours.Picture // nil: not known
 }
 
 func encode(h held) []byte {
@@ -43,6 +45,16 @@ func encode(h held) []byte {
 		out = append(out, h.apps[id]...)
 	}
 	out = binary.AppendUvarint(out, 0)
+	if h.around != nil {
+		whole := &gatewayv1.Neighbours{Region: h.around.Region, Whole: true}
+		for _, id := range slices.Sorted(maps.Keys(h.around.Apps)) {
+			whole.Apps = append(whole.Apps, h.around.Apps[id])
+		}
+		// It fails for texts that are no UTF-8, which no message came with.
+		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(whole); err == nil {
+			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
+		}
+	}
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 }
 
@@ -58,16 +70,12 @@ func decode(data []byte) (held, error) {
 	}
 	h.tableID = strings.TrimSpace(strings.TrimPrefix(head, fileHead))
 	for {
-		n, err := binary.ReadUvarint(r)
-		if err != nil || n > uint64(len(data)) {
-			return h, errors.New("a length is wrong")
+		line, err := readLine(r, len(data))
+		if err != nil {
+			return h, err
 		}
-		if n == 0 {
-			return h, nil
-		}
-		line := make([]byte, n)
-		if _, err := io.ReadFull(r, line); err != nil {
-			return h, fmt.Errorf("it ends early: %w", err)
+		if len(line) == 0 {
+			break
 		}
 		app := &gatewayv1.AppRoutes{}
 		if err := proto.Unmarshal(line, app); err != nil {
@@ -75,6 +83,32 @@ func decode(data []byte) (held, error) {
 		}
 		h.apps[app.AppId] = line
 	}
+	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+		return h, nil
+	}
+	line, err := readLine(r, len(data))
+	if err != nil {
+		return h, err
+	}
+	around := &gatewayv1.Neighbours{}
+	if err := proto.Unmarshal(line, around); err != nil {
+		return h, fmt.Errorf("neighbours: %w", err)
+	}
+	h.around = h.around.With(around)
+	return h, nil
+}
+
+// readLine reads what has its length before it, at most so much.
+func readLine(r *bufio.Reader, most int) ([]byte, error) {
+	n, err := binary.ReadUvarint(r)
+	if err != nil || n > uint64(most) {
+		return nil, errors.New("a length is wrong")
+	}
+	line := make([]byte, n)
+	if _, err := io.ReadFull(r, line); err != nil {
+		return nil, fmt.Errorf("it ends early: %w", err)
+	}
+	return line, nil
 }
 
 // load reads the file; nothing when there is none.

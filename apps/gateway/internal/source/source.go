@@ -27,6 +27,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/neighbours"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
@@ -55,6 +56,8 @@ type Config struct {
 	Table     *table.Table
 	// Traffic that the agent is told of.
 	Traffic *traffic.Traffic
+	// Around is told of the regions that requests may be handed to; nil: nobody is.
+	Around func(*neighbours.Picture)
 	// File keeps the table; empty: nothing does.
 	File string
 	Log  *slog.Logger
@@ -91,6 +94,9 @@ func Open(cfg Config) (*Source, error) {
 		cfg: cfg, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
 		complete: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
 	}
+	if cfg.Around == nil {
+		s.cfg.Around = func(*neighbours.Picture) {}
+	}
 	s.held.apps = map[string][]byte{}
 	if cfg.File == "" {
 		return s, nil
@@ -115,6 +121,9 @@ func Open(cfg Config) (*Source, error) {
 		}
 	}
 	s.held = h
+	if h.around != nil {
+		s.cfg.Around(h.around)
+	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
 	}
@@ -205,6 +214,8 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 			}
 			whole = true
 			s.end(began)
+		case *gatewayv1.WatchResponse_Neighbours:
+			s.around(frame.Neighbours)
 		case *gatewayv1.WatchResponse_Heartbeat:
 			if d := frame.Heartbeat.Interval.AsDuration(); d > 0 {
 				s.mu.Lock()
@@ -259,6 +270,16 @@ func (s *Source) end(tableID string) {
 	s.number++
 	s.mu.Unlock()
 	s.wake(s.report)
+	s.wake(s.save)
+}
+
+// around takes what is told of other regions.
+func (s *Source) around(n *gatewayv1.Neighbours) {
+	s.mu.Lock()
+	s.held.around = s.held.around.With(n)
+	now := s.held.around
+	s.mu.Unlock()
+	s.cfg.Around(now)
 	s.wake(s.save)
 }
 

@@ -116,6 +116,27 @@ func (q *queue) first(w *waiter) bool {
 // process that starts again listens within that.
 const again = 100 * time.Millisecond
 
+// Try is Acquire without a wait: where somebody waits already, or no instance can take the
+// request at once, it says why.
+func (r *Route) Try(w *Want) (*Lease, *Refused) {
+	v := r.now.Load()
+	if v == nil {
+		return nil, &Refused{Reason: Removed}
+	}
+	if r.queue.len() > 0 {
+		t, _, why := r.candidates(v, w, r.cfg.Now())
+		if t != nil {
+			why.reason = AtLimit // what is free is for who came first
+		}
+		return nil, &Refused{Reason: why.reason, Full: true}
+	}
+	l, why := r.choose(v, w, r.cfg.Now())
+	if l == nil {
+		return nil, &Refused{Reason: why.reason, Full: true}
+	}
+	return l, nil
+}
+
 // Acquire returns a lease on an instance, which the caller ends. It waits in the queue if
 // it must, at most until w.Until; the error is *Refused or the context's.
 func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {

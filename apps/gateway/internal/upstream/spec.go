@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"slices"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
@@ -37,6 +38,11 @@ type Spec struct {
 
 // Preview is a host that leads to one of the targets, whatever its weight.
 type Preview struct{ Host, DeploymentID string }
+
+// IsPreview tells whether the host is one deployment's alone.
+func (s Spec) IsPreview(host string) bool {
+	return slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Host == host })
+}
 
 // AllHosts are hosts and previews.
 func (s Spec) AllHosts() []string {
@@ -91,11 +97,26 @@ type Policy struct {
 	Panic int
 	// Health is the policy of ejection.
 	Health health.Policy
+	// Cross is when requests are handed to another region.
+	Cross Cross
 	// CORS is what the gateway answers browsers; nil: instances do.
 	CORS *cors.Policy
 	// Payload is what of it is logged; nil: nothing.
 	Payload *payload.Policy
 }
+
+// Cross is when a request for one of an app's hosts, previews aside, is handed to another
+// region.
+type Cross int
+
+const (
+	// CrossOff: never.
+	CrossOff Cross = iota
+	// Failover: while no instance is ready here.
+	Failover
+	// Spillover: also while all have as many requests as they take.
+	Spillover
+)
 
 // DefaultPolicy is what a route gets that says nothing.
 func DefaultPolicy() Policy {

@@ -97,6 +97,9 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 	}
 	row(w, "Status:", status)
 	row(w, "Agent:", strings.TrimSpace(dash(r.Runtime)+" "+r.AgentVersion)+", reported "+ago(r.LastReportAt)+" ago")
+	if r.GatewayUrl != "" {
+		row(w, "Gateways:", r.GatewayUrl)
+	}
 	row(w, "Instances:", r.Instances)
 	row(w, "CPU:", cores(r)+" cores")
 	row(w, "Memory:", memory(r.MemoryMib))

@@ -93,6 +93,7 @@ func (r *run) agent(region string, runtimeArgs []string) child {
 			"--server=" + localURL(r.ports[portAPI]),
 			"--data-dir=" + dataDir(dir),
 			"--join-token-file=" + filepath.Join(dir, "join-token"),
+			"--gateway-url=" + localURL(r.ports[portGateway(region)]),
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		}, runtimeArgs...),

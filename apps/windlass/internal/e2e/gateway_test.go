@@ -277,6 +277,8 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	}
 	t.Logf("an instance that is killed, %d times: %d requests, %d lost", killed, load.count()-before, lost)
 
+	s.crossRegions(t, load, host)
+
 	// A gateway that starts again serves what it knew, though nobody tells it anything.
 	load.stop()
 	load.requireNoneFailed(t, "to the end")
@@ -300,4 +302,54 @@ func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
 		}
 		return err
 	})
+}
+
+// crossRegions has a region be without instances, while requests come to it that another one
+// can take.
+func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
+	t.Helper()
+	crossing := func(usReplicas int32) func(*windlassv1.DeploymentSpec) {
+		return func(d *windlassv1.DeploymentSpec) {
+			d.Replicas = new(int32(2))
+			d.Routing = &windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER}
+			if usReplicas != *d.Replicas {
+				d.Overrides = []*windlassv1.Override{{Regions: []string{us}, Replicas: &usReplicas}}
+			}
+		}
+	}
+	servedBy := func(want string) {
+		s.eventually(t, "requests in "+us+" are served by "+want, func(ctx context.Context) error {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.gateways[us]+"/health", nil)
+			if err != nil {
+				return err
+			}
+			req.Host = host
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			_ = resp.Body.Close()
+			if region := resp.Header.Get("Windlass-Region"); region != want {
+				return fmt.Errorf("%s by %q", resp.Status, region)
+			}
+			return nil
+		})
+	}
+	resp := s.deployBy(t, "chat", spec(crossing(2)), euThenUs())
+	s.waitLive(t, "chat", resp.Version)
+	s.eventually(t, "the gateway of "+us+" reaches "+eu, func(ctx context.Context) error {
+		_, metrics, err := get(ctx, s.metrics[partGateway(us)]+"/metrics")
+		if err == nil && !strings.Contains(string(metrics), "\nwindlass_gateway_regions_reached 1\n") {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	before := load.count()
+	for _, replicas := range []int32{0, 2} {
+		s.deployBy(t, "chat", spec(crossing(replicas)), euThenUs())
+		s.waitReplicas(t, "chat", 2+replicas)
+		servedBy(map[int32]string{0: eu, 2: ""}[replicas])
+		load.requireNoneFailed(t, fmt.Sprintf("%d replicas in %s", replicas, us))
+	}
+	t.Logf("a region without instances, and with: %d requests", load.count()-before)
 }

@@ -281,8 +281,14 @@ func (s *stack) addAgent(built, region string) {
 	token := filepath.Join(dir, "token")
 	require.NoError(s.t, os.MkdirAll(dir, 0o700))
 	require.NoError(s.t, os.WriteFile(token, []byte(s.keys.JoinTokens[region]), 0o600))
+	gateway := "" // of a region that other regions hand nothing to
+	if s.cfg.gateways {
+		gateway = "http://" + address(freePort(s.t))
+		s.gateways[region] = gateway
+	}
 	s.addProgram(partAgent(region), filepath.Join(built, "agent"), dir, freePort(s.t), s.environ(), append([]string{
 		"--log-format=json",
+		"--gateway-url=" + gateway,
 		"--server=" + s.url,
 		"--data-dir=" + filepath.Join(dir, "data"),
 		"--join-token-file=" + token,
@@ -292,9 +298,6 @@ func (s *stack) addAgent(built, region string) {
 
 // addGateway adds one of the region's, all of which listen at one address.
 func (s *stack) addGateway(built, name, region string) {
-	if s.gateways[region] == "" {
-		s.gateways[region] = "http://" + address(freePort(s.t))
-	}
 	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), []string{
 		"--log-format=json",
 		"--agent=unix:" + filepath.Join(s.agentDir(region), "data", "gateway.sock"),

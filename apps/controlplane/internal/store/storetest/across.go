@@ -28,8 +28,10 @@ func testCrossRegion(t *testing.T, setup setup) {
 			row(d1, ids[2], 0, started), row(d2, ids[3], 100, stopped), row(d3, ids[0], 100, started), row(d4, ids[0], 100, started))
 		var routes []model.Route
 		for _, region := range ids {
-			routes = append(routes, model.Route{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Generation: 1, UpdatedAt: now,
-				Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER)})
+			routes = append(routes, model.Route{
+				WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Generation: 1, UpdatedAt: now,
+				Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER),
+			})
 		}
 		routes = append(routes,
 			model.Route{WorkspaceID: w.ws, AppID: off.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now, Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_OFF)},

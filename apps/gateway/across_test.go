@@ -1,0 +1,312 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+const (
+	failover  = gatewayv1.CrossRegion_CROSS_REGION_FAILOVER
+	spillover = gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER
+)
+
+// crossing is echo with a policy of crossing regions, and no queue.
+func crossing(cross gatewayv1.CrossRegion, addresses ...string) *gatewayv1.AppRoutes {
+	app := echo(addresses...)
+	app.Policy.CrossRegion, app.Policy.QueueSize = cross, new(int32(0))
+	return app
+}
+
+// around has the region's gateway told of where else the app is, by name and URL, and waits
+// until it goes by that.
+func (r *region) around(t testing.TB, pairs ...string) {
+	t.Helper()
+	n := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{{AppId: "app_1"}}}
+	for i := 0; i < len(pairs); i += 2 {
+		n.Apps[0].Regions = append(n.Apps[0].Regions, &gatewayv1.Neighbour{Region: pairs[i], GatewayUrl: pairs[i+1]})
+	}
+	r.mu.Lock()
+	r.agent.around = append(r.agent.around, n)
+	r.signal()
+	r.mu.Unlock()
+	// Frames come in order: what follows is served after this was taken.
+	r.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(r.agent.around))}})
+}
+
+// waiting waits until so many requests wait for an instance.
+func (r *region) waiting(t testing.TB, n float64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
+}
+
+// get returns the answer's status, region, gateway's error and body.
+func (r *region) get(t testing.TB, method, body string) string {
+	t.Helper()
+	res, got := r.do(t, r.request(t, method, "/", body))
+	if code := res.Header.Get("Windlass-Error"); code != "" {
+		got = code
+	}
+	return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), got}, " ")
+}
+
+// untilGot waits until a GET has that answer.
+func (r *region) untilGot(t testing.TB, want string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
+}
+
+func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
+	var access bytes.Buffer
+	here := start(t, func(c *gateway.Config) { c.Access = slog.New(slog.NewJSONHandler(&access, nil)) })
+	near, far := start(t, nil), start(t, nil)
+	var got atomic.Pointer[http.Request]
+	echoed := func(name string) string {
+		return instance(t, func(w http.ResponseWriter, q *http.Request) {
+			body, _ := io.ReadAll(q.Body)
+			got.Store(q)
+			w.Header().Set("Windlass-Region", "mine")
+			w.Header().Set("Windlass-Error", "mine")
+			_, _ = fmt.Fprintf(w, "%s %d", name, len(body))
+		})
+	}
+	near.put(t, crossing(failover, echoed("near")))
+	far.put(t, crossing(failover, echoed("far")))
+	here.put(t, crossing(failover))
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "nobody is around")
+	here.around(t, "a-near", near.url, "b-far", far.url)
+
+	// Whatever the method and the size: no instance had it.
+	req := here.request(t, http.MethodPost, "/v1/chat?x=y", "hello")
+	req.Header.Set("X-Request-Id", "req-1")
+	res, body := here.do(t, req)
+	require.Equal(t, "near 5", body)
+	require.Equal(t, []string{"a-near"}, res.Header["Windlass-Region"])
+	require.Empty(t, res.Header["Windlass-Error"])
+	require.Equal(t, []string{"req-1"}, res.Header["X-Request-Id"])
+	q := got.Load()
+	require.Equal(t, "echo.local/v1/chat?x=y", q.Host+q.RequestURI)
+	require.Equal(t, []string{"req-1"}, q.Header["X-Request-Id"])
+	require.Empty(t, q.Header["Windlass-Handed-Over"])
+	require.Contains(t, access.String(), `"handed_to":"a-near"`)
+	require.Equal(t, "200 a-near near 1000000", here.get(t, http.MethodPost, strings.Repeat("x", 1_000_000)))
+
+	// What the nearest refuses, or is not reached for, the next one has.
+	near.put(t, crossing(failover))
+	require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
+	near.put(t, crossing(failover, echoed("near")))
+	here.untilGot(t, "200 a-near near 0") // which refused just before, and gets none for a moment
+	near.stop()
+	near.wait(t)
+	require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
+
+	// One that has come up again has its requests, and a region's own instance before all.
+	near.running = startGateway(t, near.dir, strings.TrimPrefix(near.url, "http://"), nil)
+	here.untilGot(t, "200 a-near near 0") // which is tried now and then
+	here.put(t, crossing(failover, instance(t, named("here"))))
+	require.Equal(t, "200  here", here.get(t, http.MethodPost, "hello"))
+
+	// One that cannot be connected to is as good as none, and one that does not count is none.
+	here.put(t, crossing(failover, "127.0.0.1:1"))
+	require.Equal(t, "200 a-near near 5", here.get(t, http.MethodPost, "hello"))
+	here.put(t, crossing(gatewayv1.CrossRegion_CROSS_REGION_OFF))
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+	preview := crossing(failover)
+	preview.Hosts, preview.Previews = []string{"other.local"}, []*gatewayv1.Preview{{Host: "echo.local", DeploymentId: "dep_1"}}
+	here.put(t, preview)
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "a version's own host")
+
+	// What is around is gone with the message that does not have it.
+	here.put(t, crossing(failover))
+	require.Equal(t, "200 a-near near 0", here.get(t, http.MethodGet, ""))
+	here.around(t)
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+}
+
+// No request goes round in circles, and what an instance may have had no other region gets.
+func TestARequestIsHandedOverOnce(t *testing.T) {
+	here, there, third := start(t, nil), start(t, nil), start(t, nil)
+	here.put(t, crossing(failover))
+	there.put(t, crossing(failover))
+	var had atomic.Int32
+	third.put(t, crossing(failover, instance(t, func(http.ResponseWriter, *http.Request) { had.Add(1) })))
+	here.around(t, "a-there", there.url)
+	there.around(t, "here", here.url, "third", third.url)
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+	require.Zero(t, had.Load(), "it was handed to there, and is not handed on")
+	require.Equal(t, "200 third ", there.get(t, http.MethodGet, ""))
+	require.EqualValues(t, 1, had.Load())
+
+	there.put(t, crossing(failover, raw(t, func(c net.Conn) {})))
+	here.around(t, "a-there", there.url, "b-third", third.url)
+	for {
+		got := here.get(t, http.MethodPost, "hello")
+		if got == "502 a-there bad_answer" {
+			break
+		}
+		require.Equal(t, "200 b-third ", got) // a-there refused just before
+	}
+	require.Equal(t, "503 no_instance", func() string {
+		req := here.request(t, http.MethodGet, "/", "")
+		req.Header.Set("Windlass-Handed-Over", "failover nowhere")
+		res, _ := here.do(t, req)
+		return res.Status[:3] + " " + res.Header.Get("Windlass-Error")
+	}(), "who says so himself gets what is here")
+}
+
+// A region whose instances have as many requests as they take hands over what would wait, if
+// the policy says so and there is room elsewhere.
+func TestARegionOverItsLimitHandsRequestsOn(t *testing.T) {
+	here, there := start(t, nil), start(t, nil)
+	busy := func(name string) (address string, entered, leave chan struct{}) {
+		entered, leave = make(chan struct{}, 8), make(chan struct{})
+		return instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path == "/long" {
+				entered <- struct{}{}
+				<-leave
+			}
+			_, _ = io.WriteString(w, name)
+		}), entered, leave
+	}
+	hereAt, hereIn, hereOut := busy("here")
+	thereAt, thereIn, thereOut := busy("there")
+	limited := func(cross gatewayv1.CrossRegion, at string, queue int32) *gatewayv1.AppRoutes {
+		app := crossing(cross, at)
+		app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), &queue, durationpb.New(patience)
+		return app
+	}
+	here.put(t, limited(spillover, hereAt, 8))
+	there.put(t, limited(spillover, thereAt, 8))
+	here.around(t, "there", there.url)
+	long := func(r *region) chan string {
+		out := make(chan string, 1)
+		req := r.request(t, http.MethodPost, "/long", "x")
+		go func() {
+			res, err := r.client.Do(req)
+			if err != nil {
+				out <- err.Error()
+				return
+			}
+			defer res.Body.Close()
+			body, _ := io.ReadAll(res.Body)
+			out <- string(body)
+		}()
+		return out
+	}
+	first := long(here)
+	<-hereIn
+	require.Equal(t, "200 there there", here.get(t, http.MethodPost, "hello"))
+	second := long(here)
+	<-thereIn // it was handed over
+
+	// Both are full: it waits here, where it came.
+	third := long(here)
+	here.waiting(t, 1)
+	require.Zero(t, there.gauge(t, "windlass_gateway_queue"))
+	hereOut <- struct{}{}
+	require.Equal(t, "here", <-first)
+	<-hereIn
+	hereOut <- struct{}{}
+	require.Equal(t, "here", <-third)
+	thereOut <- struct{}{}
+	require.Equal(t, "there", <-second)
+
+	// With failover it waits here at once.
+	here.put(t, limited(failover, hereAt, 8))
+	first = long(here)
+	<-hereIn
+	second = long(here)
+	here.waiting(t, 1)
+	hereOut <- struct{}{}
+	<-hereIn
+	hereOut <- struct{}{}
+	require.Equal(t, []string{"here", "here"}, []string{<-first, <-second})
+
+	// What comes because nothing was ready there may wait where it was handed to.
+	first = long(there)
+	<-thereIn
+	here.put(t, limited(failover, "127.0.0.1:1", 8))
+	second = long(here)
+	there.waiting(t, 1)
+	thereOut <- struct{}{}
+	<-thereIn
+	thereOut <- struct{}{}
+	require.Equal(t, []string{"there", "there"}, []string{<-first, <-second})
+}
+
+// Other regions are reached by TLS, with the certificate of the app's host; and what was known
+// of them is kept over a restart without agent.
+func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
+	certs := t.TempDir()
+	certify(t, certs)
+	secure := func(c *gateway.Config) {
+		c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
+	}
+	trusting := func(c *gateway.Config) { c.NeighbourRoots = filepath.Join(certs, "cert.pem") }
+	here, stranger, there := start(t, trusting), start(t, nil), start(t, secure)
+	var protocol atomic.Value
+	next := make(chan struct{})
+	there.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
+		protocol.Store(q.Header.Get("X-Forwarded-Proto"))
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 3 {
+			_, _ = io.WriteString(w, "data: token\n\n")
+			w.(http.Flusher).Flush()
+			<-next
+		}
+	})))
+	at := "https://" + there.gateway.Addresses()[1].String()
+	here.put(t, crossing(failover))
+	here.around(t, "there", at)
+	streams := func(r *region) {
+		t.Helper()
+		res, err := r.client.Do(r.request(t, http.MethodPost, "/", strings.Repeat("x", 100)))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		require.Equal(t, []string{"there"}, res.Header["Windlass-Region"])
+		event := make([]byte, len("data: token\n\n"))
+		for range 3 {
+			_, err = io.ReadFull(res.Body, event)
+			require.NoError(t, err)
+			next <- struct{}{}
+		}
+		_, err = io.ReadFull(res.Body, event)
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, "https", protocol.Load())
+	}
+	streams(here)
+	streams(here)
+
+	stranger.put(t, crossing(failover))
+	stranger.around(t, "there", at)
+	require.Equal(t, "503  no_instance", stranger.get(t, http.MethodGet, ""), "a certificate that it does not trust")
+
+	here.stop()
+	here.wait(t)
+	here.stopAgent()
+	here.running = startGateway(t, here.dir, "127.0.0.1:0", trusting)
+	here.url = "http://" + here.gateway.Addresses()[0].String()
+	streams(here)
+
+	_, err := gateway.New(context.Background(), gateway.Config{
+		Agent: "unix:x", Listen: []string{"127.0.0.1:0"}, NeighbourRoots: filepath.Join(certs, "none.pem"),
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() uint64 { return 0 }, Rand: func() float64 { return 0 },
+	})
+	require.ErrorContains(t, err, "roots of other regions' gateways")
+}
