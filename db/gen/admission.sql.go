@@ -197,7 +197,7 @@ func (q *Queries) PutStarts(ctx context.Context, arg PutStartsParams) error {
 }
 
 const unsettledApps = `-- name: UnsettledApps :many
-SELECT a.id, a.workspace_id, a.project_id, a.environment_id, a.name, a.description, a.status, a.message, a.live_deployment_id, a.previous_deployment_id, a.rollout_id, a.latest_version, a.replicas, a.step, a.deleting_since, a.abandon_unreachable, a.deleted_at, a.created_at, a.updated_at, a.resource_version, a.domains FROM apps a
+SELECT a.id, a.workspace_id, a.project_id, a.environment_id, a.name, a.description, a.status, a.message, a.live_deployment_id, a.previous_deployment_id, a.rollout_id, a.latest_version, a.replicas, a.step, a.deleting_since, a.abandon_unreachable, a.deleted_at, a.created_at, a.updated_at, a.resource_version, a.domains, a.app_keys FROM apps a
 LEFT JOIN app_claims c
     ON c.app_id = a.id AND c.live_deployment_id = a.live_deployment_id AND c.rollout_id = a.rollout_id
 WHERE a.workspace_id = ? AND a.deleted_at = 0 AND a.id > ? AND a.id <> ?
@@ -248,6 +248,7 @@ func (q *Queries) UnsettledApps(ctx context.Context, arg UnsettledAppsParams) ([
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.Domains,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}

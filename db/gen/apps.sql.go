@@ -54,7 +54,7 @@ func (q *Queries) CountAppsOfWorkspace(ctx context.Context, workspaceID string) 
 }
 
 const getApp = `-- name: GetApp :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE workspace_id = ? AND id = ?
 `
 
 type GetAppParams struct {
@@ -87,12 +87,13 @@ func (q *Queries) GetApp(ctx context.Context, arg GetAppParams) (App, error) {
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.Domains,
+		&i.AppKeys,
 	)
 	return i, err
 }
 
 const getAppByName = `-- name: GetAppByName :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0
 `
 
@@ -127,12 +128,13 @@ func (q *Queries) GetAppByName(ctx context.Context, arg GetAppByNameParams) (App
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.Domains,
+		&i.AppKeys,
 	)
 	return i, err
 }
 
 const getApps = `-- name: GetApps :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
@@ -176,6 +178,7 @@ func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.Domains,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -194,8 +197,8 @@ const insertApp = `-- name: InsertApp :exec
 INSERT INTO apps (
     id, workspace_id, project_id, environment_id, name, description, status, message,
     live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step,
-    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertAppParams struct {
@@ -220,6 +223,7 @@ type InsertAppParams struct {
 	UpdatedAt            int64
 	ResourceVersion      int64
 	Domains              int32
+	AppKeys              int32
 }
 
 func (q *Queries) InsertApp(ctx context.Context, arg InsertAppParams) error {
@@ -245,12 +249,13 @@ func (q *Queries) InsertApp(ctx context.Context, arg InsertAppParams) error {
 		arg.UpdatedAt,
 		arg.ResourceVersion,
 		arg.Domains,
+		arg.AppKeys,
 	)
 	return err
 }
 
 const listApps = `-- name: ListApps :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps
 WHERE workspace_id = ? AND deleted_at = 0
   AND (name > ? OR (name = ? AND id > ?))
 ORDER BY name, id LIMIT ?
@@ -300,6 +305,7 @@ func (q *Queries) ListApps(ctx context.Context, arg ListAppsParams) ([]App, erro
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.Domains,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -315,7 +321,7 @@ func (q *Queries) ListApps(ctx context.Context, arg ListAppsParams) ([]App, erro
 }
 
 const listAppsOfEnvironment = `-- name: ListAppsOfEnvironment :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND deleted_at = 0
   AND (name > ? OR (name = ? AND id > ?))
 ORDER BY name, id LIMIT ?
@@ -367,6 +373,7 @@ func (q *Queries) ListAppsOfEnvironment(ctx context.Context, arg ListAppsOfEnvir
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.Domains,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -382,7 +389,7 @@ func (q *Queries) ListAppsOfEnvironment(ctx context.Context, arg ListAppsOfEnvir
 }
 
 const lockApp = `-- name: LockApp :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE
 `
 
 type LockAppParams struct {
@@ -416,12 +423,13 @@ func (q *Queries) LockApp(ctx context.Context, arg LockAppParams) (App, error) {
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.Domains,
+		&i.AppKeys,
 	)
 	return i, err
 }
 
 const lockAppOfAny = `-- name: LockAppOfAny :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains FROM apps WHERE id = ? FOR UPDATE
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE id = ? FOR UPDATE
 `
 
 // For the workflow, whose key is the app's id alone.
@@ -450,6 +458,7 @@ func (q *Queries) LockAppOfAny(ctx context.Context, id string) (App, error) {
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.Domains,
+		&i.AppKeys,
 	)
 	return i, err
 }
@@ -533,7 +542,7 @@ const updateApp = `-- name: UpdateApp :execrows
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
     rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, domains = ?, resource_version = resource_version + 1
+    deleted_at = ?, updated_at = ?, domains = ?, app_keys = ?, resource_version = resource_version + 1
 WHERE workspace_id = ? AND id = ? AND resource_version = ?
 `
 
@@ -551,6 +560,7 @@ type UpdateAppParams struct {
 	DeletedAt            int64
 	UpdatedAt            int64
 	Domains              int32
+	AppKeys              int32
 	WorkspaceID          string
 	ID                   string
 	ResourceVersion      int64
@@ -572,6 +582,7 @@ func (q *Queries) UpdateApp(ctx context.Context, arg UpdateAppParams) (int64, er
 		arg.DeletedAt,
 		arg.UpdatedAt,
 		arg.Domains,
+		arg.AppKeys,
 		arg.WorkspaceID,
 		arg.ID,
 		arg.ResourceVersion,

@@ -42,6 +42,18 @@ type App struct {
 	UpdatedAt            int64
 	ResourceVersion      int64
 	Domains              int32
+	AppKeys              int32
+}
+
+type AppKey struct {
+	AppID       string
+	Name        string
+	WorkspaceID string
+	Prefix      string
+	Hash        []byte
+	CreatedBy   string
+	CreatedAt   int64
+	ExpiresAt   int64
 }
 
 type AppPin struct {
@@ -67,6 +79,7 @@ type AppRoute struct {
 	UpdatedAt   int64
 	Policy      sql.NullString
 	CrossRegion int32
+	AppKeys     sql.NullString
 }
 
 type AppStaging struct {

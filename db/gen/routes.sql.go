@@ -61,7 +61,7 @@ func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
 }
 
 const getRoutes = `-- name: GetRoutes :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region, app_keys FROM app_routes
 WHERE app_id IN (/*SLICE:app_ids*/?) AND region IN (/*SLICE:regions*/?)
 ORDER BY app_id, region
 `
@@ -107,6 +107,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 			&i.UpdatedAt,
 			&i.Policy,
 			&i.CrossRegion,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -122,7 +123,7 @@ func (q *Queries) GetRoutes(ctx context.Context, arg GetRoutesParams) ([]AppRout
 }
 
 const listRoutesOfApps = `-- name: ListRoutesOfApps :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region, app_keys FROM app_routes WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY region, app_id
 `
 
 func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppRoute, error) {
@@ -153,6 +154,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 			&i.UpdatedAt,
 			&i.Policy,
 			&i.CrossRegion,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -168,7 +170,7 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 }
 
 const routesOfRegion = `-- name: RoutesOfRegion :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region FROM app_routes WHERE region = ? ORDER BY app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region, app_keys FROM app_routes WHERE region = ? ORDER BY app_id
 `
 
 func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute, error) {
@@ -189,6 +191,7 @@ func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute
 			&i.UpdatedAt,
 			&i.Policy,
 			&i.CrossRegion,
+			&i.AppKeys,
 		); err != nil {
 			return nil, err
 		}

@@ -2,8 +2,8 @@
 INSERT INTO apps (
     id, workspace_id, project_id, environment_id, name, description, status, message,
     live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step,
-    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetApp :one
 SELECT * FROM apps WHERE workspace_id = ? AND id = ?;
@@ -25,7 +25,7 @@ SELECT * FROM apps WHERE id = ? FOR UPDATE;
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
     rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, domains = ?, resource_version = resource_version + 1
+    deleted_at = ?, updated_at = ?, domains = ?, app_keys = ?, resource_version = resource_version + 1
 WHERE workspace_id = ? AND id = ? AND resource_version = ?;
 
 -- name: UpdateAppInStep :execrows

@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -30,7 +31,7 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 		Balancing:       balancing[p.Balancing],
 		ResponseTimeout: p.ResponseTimeout, IdleTimeout: p.IdleTimeout, RequestTimeout: p.RequestTimeout,
 		QueueSize: p.QueueSize, QueueWait: p.QueueWait, Retries: p.Retries, MaxInFlight: p.MaxInFlight, MaxBodyBytes: p.MaxBodyBytes,
-		CrossRegion: crossRegion[p.CrossRegion],
+		CrossRegion: crossRegion[p.CrossRegion], RequireApiKey: p.RequireApiKey,
 	}
 	switch a := p.Affinity; {
 	case a.GetHeader() != "":
@@ -46,6 +47,14 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	}
 	if l := p.PayloadLog; l != nil {
 		out.PayloadLog = &gatewayv1.PayloadLog{Sample: l.Sample, MaxBytes: l.MaxBytes, Redact: l.Redact}
+	}
+	return out
+}
+
+func apiKeysOf(keys []*agentv1.AppKey) []*gatewayv1.ApiKey {
+	out := make([]*gatewayv1.ApiKey, 0, len(keys))
+	for _, k := range keys {
+		out = append(out, &gatewayv1.ApiKey{Name: k.Name, Hash: k.Hash, ExpiresAt: k.ExpiresAt})
 	}
 	return out
 }

@@ -25,7 +25,7 @@ func policy() *windlassv1.RoutingPolicy {
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
 		PayloadLog:  &windlassv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
-		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER,
+		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, RequireApiKey: true,
 	}
 }
 
@@ -51,7 +51,7 @@ func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
 			Credentials: true, MaxAge: durationpb.New(9 * time.Second),
 		},
 		PayloadLog:  &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
-		CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_FAILOVER,
+		CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_FAILOVER, RequireApiKey: true,
 	}
 	require.True(t, proto.Equal(want, got), "%v", got)
 
@@ -102,4 +102,27 @@ func TestAPolicyIsServedWithTheGenerationThatBroughtIt(t *testing.T) {
 
 	require.NotEmpty(t, tab.route(&agentv1.Routes{AppId: "app_1", Policy: policy()}, 1, 4), "a route without hosts is none")
 	require.Nil(t, tab.apps["app_1"].told.Policy)
+}
+
+// A version that wants keys wants them at its own host, too, though its app's are not known.
+func TestKeysAreToldAndWithoutThemAPreviewIsClosed(t *testing.T) {
+	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
+		Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test",
+		Spec: &windlassv1.DeploymentSpec{Routing: &windlassv1.RoutingPolicy{RequireApiKey: true}},
+	}}
+	tab := newTable(func(string) *agentv1.DeploymentState { return state })
+	tab.hold("dep_1", state)
+	told := tab.apps["app_1"].told
+	require.True(t, told.Previews[0].RequireApiKey)
+	require.Empty(t, told.ApiKeys)
+	require.Nil(t, told.Policy)
+
+	route := &agentv1.Routes{
+		AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}},
+		Keys: []*agentv1.AppKey{{Name: "mobile", Hash: []byte{1}, ExpiresAt: 5}},
+	}
+	require.Equal(t, []string{"app_1"}, tab.route(route, 1, 1))
+	told = tab.apps["app_1"].told
+	require.Len(t, told.ApiKeys, 1)
+	require.True(t, proto.Equal(&gatewayv1.ApiKey{Name: "mobile", Hash: []byte{1}, ExpiresAt: 5}, told.ApiKeys[0]))
 }

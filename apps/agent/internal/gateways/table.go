@@ -231,7 +231,7 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	out := &gatewayv1.AppRoutes{AppId: a.told.AppId, Epoch: epoch, Generation: generation}
 	routed := map[string]bool{}
 	if routes(a.routes) {
-		out.Hosts, out.Policy = a.routes.Hosts, policyOf(a.routes.Policy)
+		out.Hosts, out.Policy, out.ApiKeys = a.routes.Hosts, policyOf(a.routes.Policy), apiKeysOf(a.routes.Keys)
 		for _, target := range a.routes.Targets {
 			routed[target.DeploymentId] = true
 			out.Targets = append(out.Targets, t.target(target.DeploymentId, cmp.Or(target.WorkloadKey, target.DeploymentId), target.Weight))
@@ -243,7 +243,11 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 			target.Instances = slices.DeleteFunc(target.Instances, func(in *gatewayv1.Instance) bool { return !t.isOf(in.InstanceId, id, a.previews[id].key) })
 			out.Targets = append(out.Targets, target)
 		}
-		out.Previews = append(out.Previews, &gatewayv1.Preview{Host: a.previews[id].host, DeploymentId: id})
+		out.Previews = append(out.Previews, &gatewayv1.Preview{
+			Host: a.previews[id].host, DeploymentId: id,
+			// The app's policy and keys may not be known here, and then none gets in.
+			RequireApiKey: t.assignment(id).GetDeployment().GetSpec().GetRouting().GetRequireApiKey(),
+		})
 	}
 	for _, target := range out.Targets {
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())

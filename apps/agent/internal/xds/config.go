@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -62,14 +63,41 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 		p.clusters[t.DeploymentId] = clusterOf(t.DeploymentId, r.Policy)
 		p.endpoints[t.DeploymentId] = endpointsOf(t, region)
 	}
-	if len(r.Hosts) > 0 {
+	keyed := r.Policy.GetRequireApiKey()
+	switch {
+	case len(r.Hosts) == 0:
+	case keyed:
+		p.hosts = append(p.hosts, keyedHost(r.AppId, r.Hosts))
+	default:
 		p.hosts = append(p.hosts, hostOf(r.AppId, r.Hosts, r.Targets, r.Policy))
 	}
 	for _, preview := range r.Previews {
+		name, hosts := r.AppId+"/"+preview.DeploymentId, []string{preview.Host}
+		if keyed || preview.RequireApiKey {
+			p.hosts = append(p.hosts, keyedHost(name, hosts))
+			continue
+		}
 		only := []*gatewayv1.Target{{DeploymentId: preview.DeploymentId, Weight: 1}}
-		p.hosts = append(p.hosts, hostOf(r.AppId+"/"+preview.DeploymentId, []string{preview.Host}, only, r.Policy))
+		p.hosts = append(p.hosts, hostOf(name, hosts, only, r.Policy))
 	}
 	return p
+}
+
+// keyedHost is one that needs a key, which nobody here would ask for: all are refused. A gRPC
+// client finds no route that it could take.
+func keyedHost(name string, domains []string) *routev3.VirtualHost {
+	return &routev3.VirtualHost{
+		Name: name, Domains: domains,
+		Routes: []*routev3.Route{{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+				Status: http.StatusUnauthorized,
+				Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
+					InlineString: "this app needs an API key, which Windlass's own gateways look at, and nobody else\n",
+				}},
+			}},
+		}},
+	}
 }
 
 // assemble makes the config of all apps, by id. A host that two apps have is that one's which

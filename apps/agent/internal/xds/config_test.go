@@ -135,3 +135,23 @@ func leadsTo(c *config) (out []string) {
 	}
 	return out
 }
+
+// Nobody there would ask for a key: who needs one is refused, whatever he has.
+func TestAHostThatNeedsAKeyIsRefused(t *testing.T) {
+	r := app("app_1", 1, "chat.test", target("dep_1", 1), target("dep_2", 0))
+	r.Previews = []*gatewayv1.Preview{{Host: "v1.chat.test", DeploymentId: "dep_1"}, {Host: "v2.chat.test", DeploymentId: "dep_2", RequireApiKey: true}}
+	refused := func() (out []string) {
+		for _, h := range partOf(r, "eu").hosts {
+			require.NoError(t, h.ValidateAll())
+			require.Len(t, h.Routes, 1)
+			if direct := h.Routes[0].GetDirectResponse(); direct != nil {
+				require.EqualValues(t, 401, direct.Status)
+				out = append(out, h.Domains...)
+			}
+		}
+		return out
+	}
+	require.Equal(t, []string{"v2.chat.test"}, refused())
+	r.Policy = &gatewayv1.RoutePolicy{RequireApiKey: true}
+	require.Equal(t, []string{"chat.test", "v1.chat.test", "v2.chat.test"}, refused())
+}

@@ -106,6 +106,9 @@ var access = map[string]need{
 	w.RouteServiceVerifyDomainProcedure: deployer,
 	w.RouteServiceRemoveDomainProcedure: deployer,
 	w.RouteServiceListDomainsProcedure:  viewer,
+	w.RouteServiceCreateAppKeyProcedure: deployer,
+	w.RouteServiceListAppKeysProcedure:  viewer,
+	w.RouteServiceRevokeAppKeyProcedure: deployer,
 
 	w.HistoryServiceListHistoryProcedure: viewer,
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,

@@ -48,17 +48,9 @@ func (a *API) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, err
 	for _, d := range rows {
 		ids[d.AppID] = true
 	}
-	apps, err := tx.GetApps(keys(ids))
+	f, byID, err := a.appNames(tx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("read apps: %w", err)
-	}
-	f := facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
-	byID := map[string]model.App{}
-	for _, app := range apps {
-		byID[app.ID] = app
-		if err := a.readNames(tx, f, app); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	var out []*windlassv1.Domain
 	for _, d := range rows {
@@ -73,4 +65,21 @@ func (a *API) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
 		return nil, err
 	}
 	return views[0], nil
+}
+
+// appNames are the apps with the ids, and what their paths are made of.
+func (a *API) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
+	f := facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
+	apps, err := tx.GetApps(keys(ids))
+	if err != nil {
+		return f, nil, fmt.Errorf("read apps: %w", err)
+	}
+	byID := map[string]model.App{}
+	for _, app := range apps {
+		byID[app.ID] = app
+		if err := a.readNames(tx, f, app); err != nil {
+			return f, nil, err
+		}
+	}
+	return f, byID, nil
 }

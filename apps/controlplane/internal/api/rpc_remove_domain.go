@@ -32,8 +32,11 @@ func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequ
 		}
 		if d.VerifiedAt == 0 {
 			c.log(app, model.History{What: "DomainRemoved", Why: name + ", which was not verified"})
-		} else if err := c.routesChange(app, -1, "DomainRemoved", name+" is taken out of every region"); err != nil {
-			return nil, err
+		} else {
+			app.Domains--
+			if err := c.routesChange(app, "DomainRemoved", name+" is taken out of every region"); err != nil {
+				return nil, err
+			}
 		}
 		return &windlassv1.RemoveDomainResponse{}, c.audit("domain", name, before, nil)
 	})

@@ -83,7 +83,8 @@ func (c *change) verified(ref string, found model.Domain) (*windlassv1.VerifyDom
 	} else if err != nil {
 		return nil, fmt.Errorf("store domain %s of app %s: %w", d.Name, app.ID, err)
 	}
-	if err := c.routesChange(app, +1, "DomainVerified", d.Name+" serves, wherever the app does"); err != nil {
+	app.Domains++
+	if err := c.routesChange(app, "DomainVerified", d.Name+" serves, wherever the app does"); err != nil {
 		return nil, err
 	}
 	after, err := c.api.domainView(c, d)
@@ -93,9 +94,9 @@ func (c *change) verified(ref string, found model.Domain) (*windlassv1.VerifyDom
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
-// routesChange has the workflow tell regions of one verified domain more or less.
-func (c *change) routesChange(app model.App, domains int32, what, why string) error {
-	app.Domains += domains
+// routesChange stores the app, of whose hosts or keys there are more or fewer, and has the
+// workflow tell regions.
+func (c *change) routesChange(app model.App, what, why string) error {
 	if err := c.store(&app); err != nil {
 		return err
 	}

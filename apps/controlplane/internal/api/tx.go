@@ -109,6 +109,11 @@ type appTx interface {
 	ListDomains(workspaceID, appID string, p model.Page) ([]model.Domain, error)
 	DomainsOfApps(appIDs []string) ([]model.Domain, error)
 
+	InsertAppKey(model.AppKey) error
+	DeleteAppKey(appID, name string) error
+	ListAppKeys(workspaceID, appID string, p model.Page) ([]model.AppKey, error)
+	KeysOfApps(appIDs []string) ([]model.AppKey, error)
+
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
 	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)

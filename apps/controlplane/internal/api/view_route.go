@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -17,10 +18,11 @@ type routeFacts struct {
 	domain  string
 	places  map[string][]rollup.RoutePlace // by app, by the name of the region
 	domains map[string][]model.Domain      // by app, by name
+	keys    map[string][]model.AppKey      // by app
 }
 
 func (a *API) routeFacts(tx Tx, apps []model.App) (f routeFacts, err error) {
-	f = routeFacts{domain: a.cfg.Domain, places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}}
+	f = routeFacts{domain: a.cfg.Domain, places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
 		return f, err
 	}
@@ -34,6 +36,13 @@ func (a *API) routeFacts(tx Tx, apps []model.App) (f routeFacts, err error) {
 	}
 	for _, d := range domains {
 		f.domains[d.AppID] = append(f.domains[d.AppID], d)
+	}
+	made, err := tx.KeysOfApps(ids)
+	if err != nil {
+		return f, fmt.Errorf("list app keys: %w", err)
+	}
+	for _, k := range made {
+		f.keys[k.AppID] = append(f.keys[k.AppID], k)
 	}
 	rows, err := tx.ListRoutes(ids)
 	if err != nil {
@@ -113,6 +122,9 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 		state, why := p.State(host, wanted)
 		if state == windlassv1.RouteState_ROUTE_STATE_PENDING {
 			continue
+		}
+		if state == windlassv1.RouteState_ROUTE_STATE_RUNNING && !bytes.Equal(p.Route.Keys, model.EncodeKeys(f.keys[app.ID])) {
+			state, why = windlassv1.RouteState_ROUTE_STATE_PROVISIONING, "the region is yet to be told of the app's keys"
 		}
 		policy, err := p.Route.Routing()
 		if err != nil { // of a release that is to come: hosts are what matters more

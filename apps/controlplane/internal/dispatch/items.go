@@ -160,6 +160,13 @@ func routesOf(it model.DesiredItem) (*agentv1.Routes, error) {
 	if r.Policy, err = it.Route.Routing(); err != nil {
 		return nil, err
 	}
+	keys, err := it.Route.AppKeys()
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		r.Keys = append(r.Keys, &agentv1.AppKey{Name: k.Name, Hash: k.Hash, ExpiresAt: k.ExpiresAt})
+	}
 	r.Hosts = it.Route.Hosts
 	for _, t := range model.Shares(it.Targets) {
 		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight, WorkloadKey: t.Workload})

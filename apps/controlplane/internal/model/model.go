@@ -76,7 +76,9 @@ type App struct {
 	AbandonUnreachable bool
 	DeletedAt          int64
 	// Domains of it that were verified, a count. Steps read it and never set it.
-	Domains         int32
+	Domains int32
+	// AppKeys that it has, a count, as Domains is.
+	AppKeys         int32
 	CreatedAt       int64
 	UpdatedAt       int64
 	ResourceVersion int64
@@ -194,6 +196,8 @@ type Route struct {
 	// Policy is the RoutingPolicy of the version that was live at Generation; see
 	// EncodeRouting.
 	Policy []byte
+	// Keys are the app's; see EncodeKeys.
+	Keys []byte
 }
 
 // Guard orders reports of one region: fence<<40 | sequence. A session sends

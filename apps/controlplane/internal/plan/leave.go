@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -94,16 +95,17 @@ func (p *planner) weigh() {
 func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) {
 	var hosts []string
 	var policy *windlassv1.RoutingPolicy
+	var keys []byte
 	changed := false
 	for _, t := range rows {
 		w := p.wanted(t)
 		if w > 0 {
-			hosts, policy = p.in.Hosts, routingOf(p.app, p.rollout, p.deps)
+			hosts, policy, keys = p.in.Hosts, routingOf(p.app, p.rollout, p.deps), p.in.Keys
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
 	}
 	was, had := p.routesWas[region]
-	changed = changed || !slices.Equal(hosts, was.Hosts) || !was.Routes(policy)
+	changed = changed || !slices.Equal(hosts, was.Hosts) || !was.Routes(policy) || !bytes.Equal(keys, was.Keys)
 	switch {
 	case !changed:
 		if r := p.routes[region]; r != nil && had {
@@ -123,7 +125,7 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 		p.routes[region] = &model.Route{
 			WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, RegionID: region,
 			Hosts: slices.Clone(hosts), Generation: was.Generation + 1, UpdatedAt: p.now,
-			Policy: model.EncodeRouting(policy),
+			Policy: model.EncodeRouting(policy), Keys: bytes.Clone(keys),
 		}
 	}
 }

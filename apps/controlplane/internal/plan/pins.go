@@ -51,7 +51,7 @@ func (in Input) apart() (below, pins Input) {
 	}
 	for _, r := range in.Routes {
 		if !served[r.RegionID] {
-			r.Hosts, r.Policy = nil, nil
+			r.Hosts, r.Policy, r.Keys = nil, nil, nil
 		}
 		below.Routes = append(below.Routes, r)
 		for _, o := range in.RouteObserved {
@@ -435,8 +435,8 @@ func (k *pinner) join(in, below Input, out *Output) {
 	policy := model.EncodeRouting(in.routingAfter(out))
 	for i := range out.Routes {
 		r := &out.Routes[i]
-		if r.Hosts, r.Policy = nil, nil; served[r.RegionID] {
-			r.Hosts, r.Policy = slices.Clone(in.Hosts), bytes.Clone(policy)
+		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; served[r.RegionID] {
+			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), bytes.Clone(policy), bytes.Clone(in.Keys)
 		}
 	}
 	for _, r := range out.Routes {

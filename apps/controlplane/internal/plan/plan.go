@@ -78,6 +78,8 @@ type Input struct {
 	RegionIDs map[string]string
 	// Hosts under which the app is served, everywhere.
 	Hosts []string
+	// Keys of the app, as routes have them: see model.EncodeKeys.
+	Keys []byte
 	// Resolved is what came of resolving Output.Resolve, nil if nothing was tried.
 	Resolved *Resolution
 	// Staging of the app, nil for none.

@@ -117,3 +117,37 @@ func TestAnotherEncodingOfAPolicyIsTheSamePolicy(t *testing.T) {
 	require.False(t, model.Route{Policy: one}.Routes(nil))
 	require.False(t, model.Route{Policy: []byte{0xff}}.Routes(nil), "what cannot be read is written anew")
 }
+
+// Keys are the app's, and not a version's: a change of them is a generation of each region's
+// routes, beside whatever else goes on, and never two.
+func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.keys = []byte("a")
+	w.deploy(routed(1, "eu", "us"))
+	w.settle()
+	require.Equal(t, "v1", w.app.LiveDeploymentID)
+	for region, r := range w.rts {
+		require.Equal(t, "a", string(r.Keys), region)
+	}
+	require.False(t, Next(w.input(), w.now).Changed())
+
+	before := w.rts["eu"].Generation
+	w.keys = []byte("b")
+	w.settle()
+	for region, r := range w.rts {
+		require.Equal(t, "b", string(r.Keys), region)
+	}
+	require.Equal(t, before+1, w.rts["eu"].Generation)
+	require.False(t, Next(w.input(), w.now).Changed())
+
+	// In a rollout, and without any left.
+	w.deploy(routed(2, "eu", "us"))
+	w.step()
+	w.keys = nil
+	w.settle()
+	require.Equal(t, "v2", w.app.LiveDeploymentID)
+	for region, r := range w.rts {
+		require.Empty(t, r.Keys, region)
+	}
+	require.False(t, Next(w.input(), w.now).Changed())
+}

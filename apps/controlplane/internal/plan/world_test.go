@@ -20,6 +20,8 @@ const (
 // world is one app with the regions around it: what the database holds, and
 // callers and agents that change it as the real ones do.
 type world struct {
+	// keys of the app, as routes have them.
+	keys []byte
 	t    require.TestingT
 	now  int64
 	app  model.App
@@ -70,7 +72,7 @@ func newWorld(t require.TestingT, regions ...string) *world {
 
 func (w *world) input() Input {
 	in := Input{
-		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"},
+		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"}, Keys: w.keys,
 		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5, Measurements: slices.Clone(w.measured),
 	}
 	in.Freezes = slices.Clone(w.freezes)
@@ -274,6 +276,9 @@ func (w *world) write(out Output) {
 			require.LessOrEqual(w.t, len(to), 1)
 		}
 		require.Equal(w.t, len(to) == 0, len(r.Hosts) == 0)
+		if len(to) == 0 {
+			require.Empty(w.t, r.Keys)
+		}
 		if w.routed[r.RegionID] == nil {
 			w.routed[r.RegionID] = map[int64][]string{}
 		}

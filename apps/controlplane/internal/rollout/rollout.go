@@ -48,6 +48,7 @@ type Tx interface {
 	PutStaging(model.Staging) error
 	ListPins(appIDs []string) ([]model.Pin, error)
 	DomainsOfApps(appIDs []string) ([]model.Domain, error)
+	KeysOfApps(appIDs []string) ([]model.AppKey, error)
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
 	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)

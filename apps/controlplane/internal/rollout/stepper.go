@@ -154,6 +154,13 @@ func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
 			}
 		}
 	}
+	if app.AppKeys > 0 {
+		keys, err := tx.KeysOfApps([]string{appID})
+		if err != nil {
+			return in, err
+		}
+		in.Keys = model.EncodeKeys(keys)
+	}
 	if err := s.readFlight(tx, &in); err != nil {
 		return in, err
 	}

@@ -85,6 +85,7 @@ type Tx interface {
 	TenantTx
 	AppTx
 	DomainTx
+	AppKeyTx
 	TopologyTx
 	ObservedTx
 	RegionTx

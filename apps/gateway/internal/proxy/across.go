@@ -169,6 +169,9 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
 		out.Header.Set(HandedOverHeader, why+" "+t.elsewhere.Here())
+		if x.keyHeader != "" {
+			out.Header[x.keyHeader] = x.keyValue // who answers there looks at it, too
+		}
 		res, sent, err := t.attempt(out, x, region{at}, body)
 		if err == nil {
 			if refused(res) && resendable(x, body) {

@@ -222,6 +222,9 @@ func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
 		attrs = append(attrs, slog.String("deployment_id", x.deployment), slog.Int("version", int(x.version)),
 			slog.String("instance_id", x.instance), slog.Int("attempts", x.attempts))
 	}
+	if x.key != "" {
+		attrs = append(attrs, slog.String("api_key", x.key))
+	}
 	if x.crossed != "" {
 		attrs = append(attrs, slog.String("handed_to", x.crossed))
 	}

@@ -49,6 +49,10 @@ var (
 		code: "no_route", status: http.StatusNotFound, connect: "not_found", reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND,
 		message: "no app has this hostname in this region", fix: "Use a host that `windlass route list` tells.",
 	}
+	failKey = &failure{
+		code: "api_key", status: http.StatusUnauthorized, connect: "unauthenticated", reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
+		message: "the request has no API key of the app, or one that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass key create` made for the app.",
+	}
 	failNoTable = &failure{
 		code: "no_table", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the gateway has no routes yet: it waits for the region's agent", fix: "Call again in a moment.", retry: 5 * time.Second,

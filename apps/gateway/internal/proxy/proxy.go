@@ -160,6 +160,10 @@ type exchange struct {
 	// region that it was handed to; empty: none.
 	handed, crossed string
 
+	// key is the name of the app's key that the request came with, in keyHeader; empty: none.
+	key, keyHeader string
+	keyValue       []string
+
 	// Of the last attempt.
 	deployment string
 	version    int32
@@ -269,6 +273,14 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 			return
 		}
 	}
+	if x.spec.NeedsKey(x.host) && !p.admits(r, x) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // the body is not read
+		}
+		p.fail(w, x, failKey, nil)
+		return
+	}
 	if r.ContentLength > x.policy.MaxBody {
 		// The connection cannot be used again unless the body is read: it is not.
 		w.Header().Set("Connection", "close")
@@ -315,6 +327,9 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	}
 	pr.Out.Header.Set(RequestIDHeader, x.id)
 	pr.Out.Header.Del(HandedOverHeader)
+	if x.keyHeader != "" {
+		pr.Out.Header.Del(x.keyHeader) // which is between the client and us
+	}
 }
 
 // answered takes out of an answer what is ours to say. The error of another region's gateway is

@@ -75,7 +75,20 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		if !targets[p.DeploymentId] {
 			return fail("preview %s is of %s, which is no target", p.Host, p.DeploymentId)
 		}
-		spec.Previews = append(spec.Previews, upstream.Preview{Host: p.Host, DeploymentID: p.DeploymentId})
+		spec.Previews = append(spec.Previews, upstream.Preview{Host: p.Host, DeploymentID: p.DeploymentId, Keyed: p.RequireApiKey})
+	}
+	for _, k := range a.ApiKeys {
+		if len(k.Hash) != len(upstream.Hash{}) {
+			return fail("key %s has a hash of %d bytes, not %d", k.Name, len(k.Hash), len(upstream.Hash{}))
+		}
+		key := upstream.Key{Name: k.Name}
+		if k.ExpiresAt != 0 {
+			key.Until = time.UnixMilli(k.ExpiresAt)
+		}
+		if spec.Keys == nil {
+			spec.Keys = map[upstream.Hash]upstream.Key{}
+		}
+		spec.Keys[upstream.Hash(k.Hash)] = key
 	}
 	var err error
 	if spec.Policy, err = policyOf(a.Policy); err != nil {
@@ -143,6 +156,7 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
 		out.MaxBody = *p.MaxBodyBytes
 	}
+	out.RequireKey = p.RequireApiKey
 	switch p.CrossRegion {
 	case gatewayv1.CrossRegion_CROSS_REGION_FAILOVER:
 		out.Cross = upstream.Failover

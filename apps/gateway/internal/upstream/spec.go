@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"crypto/sha256"
 	"slices"
 	"time"
 
@@ -34,10 +35,31 @@ type Spec struct {
 	Previews []Preview
 	Targets  []TargetSpec
 	Policy   Policy
+	// Keys that requests may come with, by Hash; see NeedsKey.
+	Keys map[Hash]Key
 }
 
-// Preview is a host that leads to one of the targets, whatever its weight.
-type Preview struct{ Host, DeploymentID string }
+// Hash is SHA-256 of a key.
+type Hash [sha256.Size]byte
+
+// Key is one of the app's.
+type Key struct {
+	Name string
+	// Until is when it ends; zero: never.
+	Until time.Time
+}
+
+// Preview is a host that leads to one of the targets, whatever its weight. Keyed: it needs a
+// key, whatever the policy says.
+type Preview struct {
+	Host, DeploymentID string
+	Keyed              bool
+}
+
+// NeedsKey tells whether requests for the host need a key.
+func (s Spec) NeedsKey(host string) bool {
+	return s.Policy.RequireKey || slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Keyed && p.Host == host })
+}
 
 // IsPreview tells whether the host is one deployment's alone.
 func (s Spec) IsPreview(host string) bool {
@@ -99,6 +121,8 @@ type Policy struct {
 	Health health.Policy
 	// Cross is when requests are handed to another region.
 	Cross Cross
+	// RequireKey: requests need one of the app's keys.
+	RequireKey bool
 	// CORS is what the gateway answers browsers; nil: instances do.
 	CORS *cors.Policy
 	// Payload is what of it is logged; nil: nothing.

@@ -130,8 +130,11 @@ func routingText(p *windlassv1.RoutingPolicy) (string, error) {
 	parts := make([]string, 0, len(leaves))
 	for _, path := range slices.Sorted(maps.Keys(leaves)) {
 		value := leaves[path]
-		if path == "routing.balancing" {
+		switch path {
+		case "routing.balancing":
 			value = word(p.GetBalancing(), "BALANCING_")
+		case "routing.crossRegion":
+			value = word(p.GetCrossRegion(), "CROSS_REGION_")
 		}
 		parts = append(parts, strings.TrimPrefix(path, "routing.")+"="+value)
 	}

@@ -29,6 +29,7 @@ routing:
   maxInFlight: 8
   maxBodyBytes: 1048576
   crossRegion: spillover
+  requireApiKey: true
   cors:
     allowedOrigins: ["https://*.example.com"]
     allowedMethods: [GET, POST]
@@ -45,7 +46,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},
 		ResponseTimeout: durationpb.New(2 * time.Minute), IdleTimeout: durationpb.New(30 * time.Second), RequestTimeout: durationpb.New(0),
 		QueueSize: new(int32(0)), QueueWait: durationpb.New(1500 * time.Millisecond), Retries: new(int32(1)), MaxInFlight: new(int32(8)), MaxBodyBytes: new(int64(1 << 20)),
-		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER,
+		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER, RequireApiKey: true,
 		Cors: &windlassv1.Cors{
 			AllowedOrigins: []string{"https://*.example.com"}, AllowedMethods: []string{"GET", "POST"}, AllowedHeaders: []string{"*"},
 			ExposedHeaders: []string{"X-Request-Id"}, Credentials: true, MaxAge: durationpb.New(10 * time.Minute),
@@ -58,6 +59,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 		"affinity: {header: X-Session}":  {"affinity: X-Session", "routing.affinity: want a mapping, got X-Session"},
 		"queueWait: 1.5s":                {"queueWait: 2", "routing.queueWait: 2 has no unit: write for example 10s or 5m"},
 		"crossRegion: spillover":         {"crossRegion: always", "routing.crossRegion: always is no choice: use off or failover or spillover"},
+		"requireApiKey: true":            {"requireApiKey: 1", "routing.requireApiKey: want true or false, got 1"},
 		"retries: 1":                     {"retrys: 1", "routing.retrys: no such field: did you mean retries?"},
 		"maxInFlight: 8":                 {"maxInFlight: 1.5", "routing.maxInFlight: 1.5 is not a whole number in range"},
 		"credentials: true":              {"credentials: yes please", "routing.cors.credentials: want true or false, got yes please"},
@@ -88,7 +90,7 @@ func TestADiffHasTheRoutingBlockAndItsEnd(t *testing.T) {
 	without.Routing = nil
 	lines, err = diffSpecs(with, without)
 	require.NoError(t, err)
-	require.Len(t, lines, 18)
+	require.Len(t, lines, 19)
 	require.Contains(t, lines, "- routing.queueSize: 0")
 }
 

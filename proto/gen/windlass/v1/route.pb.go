@@ -1045,6 +1045,426 @@ func (x *ListDomainsResponse) GetPage() *PageResponse {
 	return nil
 }
 
+// AppKey is one that requests for an app may come with.
+type AppKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	AppId string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// "project/environment/name".
+	App string `protobuf:"bytes,3,opt,name=app,proto3" json:"app,omitempty"`
+	// How its value begins.
+	Prefix    string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	CreatedBy string `protobuf:"bytes,5,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	CreatedAt int64  `protobuf:"varint,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// From then on it is good no more; 0: never.
+	ExpiresAt     int64 `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppKey) Reset() {
+	*x = AppKey{}
+	mi := &file_windlass_v1_route_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppKey) ProtoMessage() {}
+
+func (x *AppKey) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppKey.ProtoReflect.Descriptor instead.
+func (*AppKey) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AppKey) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AppKey) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *AppKey) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *AppKey) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *AppKey) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *AppKey) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
+}
+
+func (x *AppKey) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
+}
+
+type CreateAppKeyRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or "project/environment/name".
+	App  string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Unix ms; 0: never.
+	ExpiresAt     int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAppKeyRequest) Reset() {
+	*x = CreateAppKeyRequest{}
+	mi := &file_windlass_v1_route_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAppKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAppKeyRequest) ProtoMessage() {}
+
+func (x *CreateAppKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAppKeyRequest.ProtoReflect.Descriptor instead.
+func (*CreateAppKeyRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CreateAppKeyRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *CreateAppKeyRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *CreateAppKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateAppKeyRequest) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
+}
+
+type CreateAppKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *AppKey                `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Never shown again, not even to a retry.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAppKeyResponse) Reset() {
+	*x = CreateAppKeyResponse{}
+	mi := &file_windlass_v1_route_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAppKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAppKeyResponse) ProtoMessage() {}
+
+func (x *CreateAppKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAppKeyResponse.ProtoReflect.Descriptor instead.
+func (*CreateAppKeyResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CreateAppKeyResponse) GetKey() *AppKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *CreateAppKeyResponse) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type ListAppKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Id or "project/environment/name"; empty: of all apps of the workspace.
+	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAppKeysRequest) Reset() {
+	*x = ListAppKeysRequest{}
+	mi := &file_windlass_v1_route_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAppKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAppKeysRequest) ProtoMessage() {}
+
+func (x *ListAppKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAppKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListAppKeysRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListAppKeysRequest) GetPage() *PageRequest {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+func (x *ListAppKeysRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+type ListAppKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*AppKey              `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Page          *PageResponse          `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAppKeysResponse) Reset() {
+	*x = ListAppKeysResponse{}
+	mi := &file_windlass_v1_route_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAppKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAppKeysResponse) ProtoMessage() {}
+
+func (x *ListAppKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAppKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListAppKeysResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListAppKeysResponse) GetKeys() []*AppKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ListAppKeysResponse) GetPage() *PageResponse {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type RevokeAppKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	App           string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAppKeyRequest) Reset() {
+	*x = RevokeAppKeyRequest{}
+	mi := &file_windlass_v1_route_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAppKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAppKeyRequest) ProtoMessage() {}
+
+func (x *RevokeAppKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAppKeyRequest.ProtoReflect.Descriptor instead.
+func (*RevokeAppKeyRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RevokeAppKeyRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *RevokeAppKeyRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *RevokeAppKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RevokeAppKeyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAppKeyResponse) Reset() {
+	*x = RevokeAppKeyResponse{}
+	mi := &file_windlass_v1_route_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAppKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAppKeyResponse) ProtoMessage() {}
+
+func (x *RevokeAppKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_route_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAppKeyResponse.ProtoReflect.Descriptor instead.
+func (*RevokeAppKeyResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_route_proto_rawDescGZIP(), []int{20}
+}
+
 var File_windlass_v1_route_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_route_proto_rawDesc = "" +
@@ -1127,7 +1547,40 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\"s\n" +
 	"\x13ListDomainsResponse\x12-\n" +
 	"\adomains\x18\x01 \x03(\v2\x13.windlass.v1.DomainR\adomains\x12-\n" +
-	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page*\xb2\x01\n" +
+	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\xba\x01\n" +
+	"\x06AppKey\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
+	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12\x10\n" +
+	"\x03app\x18\x03 \x01(\tR\x03app\x12\x16\n" +
+	"\x06prefix\x18\x04 \x01(\tR\x06prefix\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\x05 \x01(\tR\tcreatedBy\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\x06 \x01(\x03R\tcreatedAt\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\a \x01(\x03R\texpiresAt\"\xcc\x01\n" +
+	"\x13CreateAppKeyRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12<\n" +
+	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12&\n" +
+	"\n" +
+	"expires_at\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\texpiresAt\"X\n" +
+	"\x14CreateAppKeyResponse\x12%\n" +
+	"\x03key\x18\x01 \x01(\v2\x13.windlass.v1.AppKeyR\x03key\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\"^\n" +
+	"\x12ListAppKeysRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\x12\x1a\n" +
+	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\"m\n" +
+	"\x13ListAppKeysResponse\x12'\n" +
+	"\x04keys\x18\x01 \x03(\v2\x13.windlass.v1.AppKeyR\x04keys\x12-\n" +
+	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\x85\x01\n" +
+	"\x13RevokeAppKeyRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
+	"\x03app\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1d\n" +
+	"\x04name\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x16\n" +
+	"\x14RevokeAppKeyResponse*\xb2\x01\n" +
 	"\n" +
 	"RouteState\x12\x1b\n" +
 	"\x17ROUTE_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -1135,14 +1588,17 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\x18ROUTE_STATE_PROVISIONING\x10\x02\x12\x17\n" +
 	"\x13ROUTE_STATE_RUNNING\x10\x03\x12\x1b\n" +
 	"\x17ROUTE_STATE_TERMINATING\x10\x04\x12\x1a\n" +
-	"\x16ROUTE_STATE_TERMINATED\x10\x052\xaf\x03\n" +
+	"\x16ROUTE_STATE_TERMINATED\x10\x052\xb0\x05\n" +
 	"\fRouteService\x12R\n" +
 	"\n" +
 	"ListRoutes\x12\x1e.windlass.v1.ListRoutesRequest\x1a\x1f.windlass.v1.ListRoutesResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\tAddDomain\x12\x1d.windlass.v1.AddDomainRequest\x1a\x1e.windlass.v1.AddDomainResponse\x12S\n" +
 	"\fVerifyDomain\x12 .windlass.v1.VerifyDomainRequest\x1a!.windlass.v1.VerifyDomainResponse\x12S\n" +
 	"\fRemoveDomain\x12 .windlass.v1.RemoveDomainRequest\x1a!.windlass.v1.RemoveDomainResponse\x12U\n" +
-	"\vListDomains\x12\x1f.windlass.v1.ListDomainsRequest\x1a .windlass.v1.ListDomainsResponse\"\x03\x90\x02\x01B\xad\x01\n" +
+	"\vListDomains\x12\x1f.windlass.v1.ListDomainsRequest\x1a .windlass.v1.ListDomainsResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\fCreateAppKey\x12 .windlass.v1.CreateAppKeyRequest\x1a!.windlass.v1.CreateAppKeyResponse\x12U\n" +
+	"\vListAppKeys\x12\x1f.windlass.v1.ListAppKeysRequest\x1a .windlass.v1.ListAppKeysResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\fRevokeAppKey\x12 .windlass.v1.RevokeAppKeyRequest\x1a!.windlass.v1.RevokeAppKeyResponseB\xad\x01\n" +
 	"\x0fcom.windlass.v1B\n" +
 	"RouteProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
@@ -1159,7 +1615,7 @@ func file_windlass_v1_route_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_route_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_v1_route_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_v1_route_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_windlass_v1_route_proto_goTypes = []any{
 	(RouteState)(0),              // 0: windlass.v1.RouteState
 	(Route_Kind)(0),              // 1: windlass.v1.Route.Kind
@@ -1177,10 +1633,17 @@ var file_windlass_v1_route_proto_goTypes = []any{
 	(*RemoveDomainResponse)(nil), // 13: windlass.v1.RemoveDomainResponse
 	(*ListDomainsRequest)(nil),   // 14: windlass.v1.ListDomainsRequest
 	(*ListDomainsResponse)(nil),  // 15: windlass.v1.ListDomainsResponse
-	(*RoutingPolicy)(nil),        // 16: windlass.v1.RoutingPolicy
-	(*PageRequest)(nil),          // 17: windlass.v1.PageRequest
-	(*PageResponse)(nil),         // 18: windlass.v1.PageResponse
-	(*Mutation)(nil),             // 19: windlass.v1.Mutation
+	(*AppKey)(nil),               // 16: windlass.v1.AppKey
+	(*CreateAppKeyRequest)(nil),  // 17: windlass.v1.CreateAppKeyRequest
+	(*CreateAppKeyResponse)(nil), // 18: windlass.v1.CreateAppKeyResponse
+	(*ListAppKeysRequest)(nil),   // 19: windlass.v1.ListAppKeysRequest
+	(*ListAppKeysResponse)(nil),  // 20: windlass.v1.ListAppKeysResponse
+	(*RevokeAppKeyRequest)(nil),  // 21: windlass.v1.RevokeAppKeyRequest
+	(*RevokeAppKeyResponse)(nil), // 22: windlass.v1.RevokeAppKeyResponse
+	(*RoutingPolicy)(nil),        // 23: windlass.v1.RoutingPolicy
+	(*PageRequest)(nil),          // 24: windlass.v1.PageRequest
+	(*PageResponse)(nil),         // 25: windlass.v1.PageResponse
+	(*Mutation)(nil),             // 26: windlass.v1.Mutation
 }
 var file_windlass_v1_route_proto_depIdxs = []int32{
 	1,  // 0: windlass.v1.Route.kind:type_name -> windlass.v1.Route.Kind
@@ -1188,33 +1651,45 @@ var file_windlass_v1_route_proto_depIdxs = []int32{
 	3,  // 2: windlass.v1.Route.regions:type_name -> windlass.v1.RegionRoute
 	0,  // 3: windlass.v1.RegionRoute.state:type_name -> windlass.v1.RouteState
 	4,  // 4: windlass.v1.RegionRoute.targets:type_name -> windlass.v1.RouteShare
-	16, // 5: windlass.v1.RegionRoute.policy:type_name -> windlass.v1.RoutingPolicy
-	17, // 6: windlass.v1.ListRoutesRequest.page:type_name -> windlass.v1.PageRequest
+	23, // 5: windlass.v1.RegionRoute.policy:type_name -> windlass.v1.RoutingPolicy
+	24, // 6: windlass.v1.ListRoutesRequest.page:type_name -> windlass.v1.PageRequest
 	2,  // 7: windlass.v1.ListRoutesResponse.routes:type_name -> windlass.v1.Route
-	18, // 8: windlass.v1.ListRoutesResponse.page:type_name -> windlass.v1.PageResponse
-	19, // 9: windlass.v1.AddDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	25, // 8: windlass.v1.ListRoutesResponse.page:type_name -> windlass.v1.PageResponse
+	26, // 9: windlass.v1.AddDomainRequest.mutation:type_name -> windlass.v1.Mutation
 	5,  // 10: windlass.v1.AddDomainResponse.domain:type_name -> windlass.v1.Domain
-	19, // 11: windlass.v1.VerifyDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	26, // 11: windlass.v1.VerifyDomainRequest.mutation:type_name -> windlass.v1.Mutation
 	5,  // 12: windlass.v1.VerifyDomainResponse.domain:type_name -> windlass.v1.Domain
-	19, // 13: windlass.v1.RemoveDomainRequest.mutation:type_name -> windlass.v1.Mutation
-	17, // 14: windlass.v1.ListDomainsRequest.page:type_name -> windlass.v1.PageRequest
+	26, // 13: windlass.v1.RemoveDomainRequest.mutation:type_name -> windlass.v1.Mutation
+	24, // 14: windlass.v1.ListDomainsRequest.page:type_name -> windlass.v1.PageRequest
 	5,  // 15: windlass.v1.ListDomainsResponse.domains:type_name -> windlass.v1.Domain
-	18, // 16: windlass.v1.ListDomainsResponse.page:type_name -> windlass.v1.PageResponse
-	6,  // 17: windlass.v1.RouteService.ListRoutes:input_type -> windlass.v1.ListRoutesRequest
-	8,  // 18: windlass.v1.RouteService.AddDomain:input_type -> windlass.v1.AddDomainRequest
-	10, // 19: windlass.v1.RouteService.VerifyDomain:input_type -> windlass.v1.VerifyDomainRequest
-	12, // 20: windlass.v1.RouteService.RemoveDomain:input_type -> windlass.v1.RemoveDomainRequest
-	14, // 21: windlass.v1.RouteService.ListDomains:input_type -> windlass.v1.ListDomainsRequest
-	7,  // 22: windlass.v1.RouteService.ListRoutes:output_type -> windlass.v1.ListRoutesResponse
-	9,  // 23: windlass.v1.RouteService.AddDomain:output_type -> windlass.v1.AddDomainResponse
-	11, // 24: windlass.v1.RouteService.VerifyDomain:output_type -> windlass.v1.VerifyDomainResponse
-	13, // 25: windlass.v1.RouteService.RemoveDomain:output_type -> windlass.v1.RemoveDomainResponse
-	15, // 26: windlass.v1.RouteService.ListDomains:output_type -> windlass.v1.ListDomainsResponse
-	22, // [22:27] is the sub-list for method output_type
-	17, // [17:22] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	25, // 16: windlass.v1.ListDomainsResponse.page:type_name -> windlass.v1.PageResponse
+	26, // 17: windlass.v1.CreateAppKeyRequest.mutation:type_name -> windlass.v1.Mutation
+	16, // 18: windlass.v1.CreateAppKeyResponse.key:type_name -> windlass.v1.AppKey
+	24, // 19: windlass.v1.ListAppKeysRequest.page:type_name -> windlass.v1.PageRequest
+	16, // 20: windlass.v1.ListAppKeysResponse.keys:type_name -> windlass.v1.AppKey
+	25, // 21: windlass.v1.ListAppKeysResponse.page:type_name -> windlass.v1.PageResponse
+	26, // 22: windlass.v1.RevokeAppKeyRequest.mutation:type_name -> windlass.v1.Mutation
+	6,  // 23: windlass.v1.RouteService.ListRoutes:input_type -> windlass.v1.ListRoutesRequest
+	8,  // 24: windlass.v1.RouteService.AddDomain:input_type -> windlass.v1.AddDomainRequest
+	10, // 25: windlass.v1.RouteService.VerifyDomain:input_type -> windlass.v1.VerifyDomainRequest
+	12, // 26: windlass.v1.RouteService.RemoveDomain:input_type -> windlass.v1.RemoveDomainRequest
+	14, // 27: windlass.v1.RouteService.ListDomains:input_type -> windlass.v1.ListDomainsRequest
+	17, // 28: windlass.v1.RouteService.CreateAppKey:input_type -> windlass.v1.CreateAppKeyRequest
+	19, // 29: windlass.v1.RouteService.ListAppKeys:input_type -> windlass.v1.ListAppKeysRequest
+	21, // 30: windlass.v1.RouteService.RevokeAppKey:input_type -> windlass.v1.RevokeAppKeyRequest
+	7,  // 31: windlass.v1.RouteService.ListRoutes:output_type -> windlass.v1.ListRoutesResponse
+	9,  // 32: windlass.v1.RouteService.AddDomain:output_type -> windlass.v1.AddDomainResponse
+	11, // 33: windlass.v1.RouteService.VerifyDomain:output_type -> windlass.v1.VerifyDomainResponse
+	13, // 34: windlass.v1.RouteService.RemoveDomain:output_type -> windlass.v1.RemoveDomainResponse
+	15, // 35: windlass.v1.RouteService.ListDomains:output_type -> windlass.v1.ListDomainsResponse
+	18, // 36: windlass.v1.RouteService.CreateAppKey:output_type -> windlass.v1.CreateAppKeyResponse
+	20, // 37: windlass.v1.RouteService.ListAppKeys:output_type -> windlass.v1.ListAppKeysResponse
+	22, // 38: windlass.v1.RouteService.RevokeAppKey:output_type -> windlass.v1.RevokeAppKeyResponse
+	31, // [31:39] is the sub-list for method output_type
+	23, // [23:31] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_route_proto_init() }
@@ -1230,7 +1705,7 @@ func file_windlass_v1_route_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_route_proto_rawDesc), len(file_windlass_v1_route_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -176,8 +176,13 @@ type RoutingPolicy struct {
 	// Absent: the gateway has no part in CORS, and instances answer for themselves.
 	Cors *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
-	PayloadLog    *PayloadLog               `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
-	CrossRegion   RoutingPolicy_CrossRegion `protobuf:"varint,13,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.v1.RoutingPolicy_CrossRegion" json:"cross_region,omitempty"`
+	PayloadLog  *PayloadLog               `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
+	CrossRegion RoutingPolicy_CrossRegion `protobuf:"varint,13,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.v1.RoutingPolicy_CrossRegion" json:"cross_region,omitempty"`
+	// A request needs one of the app's keys, which RouteService.CreateAppKey makes, as
+	// "Authorization: Bearer KEY" or "X-Api-Key: KEY"; without one it is refused with 401. The
+	// host of a version that says so needs one, too, whatever the live version says. Instances do
+	// not get the key.
+	RequireApiKey bool `protobuf:"varint,14,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +306,13 @@ func (x *RoutingPolicy) GetCrossRegion() RoutingPolicy_CrossRegion {
 		return x.CrossRegion
 	}
 	return RoutingPolicy_CROSS_REGION_UNSPECIFIED
+}
+
+func (x *RoutingPolicy) GetRequireApiKey() bool {
+	if x != nil {
+		return x.RequireApiKey
+	}
+	return false
 }
 
 // PayloadLog has gateways log what clients ask and instances answer, without headers and
@@ -524,7 +536,7 @@ var File_windlass_v1_routing_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa3\t\n" +
+	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xcb\t\n" +
 	"\rRoutingPolicy\x12L\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2$.windlass.v1.RoutingPolicy.BalancingB\b\xbaH\x05\x82\x01\x02\x10\x01R\tbalancing\x121\n" +
 	"\baffinity\x18\x02 \x01(\v2\x15.windlass.v1.AffinityR\baffinity\x12T\n" +
@@ -544,7 +556,8 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\x04cors\x18\v \x01(\v2\x11.windlass.v1.CorsR\x04cors\x128\n" +
 	"\vpayload_log\x18\f \x01(\v2\x17.windlass.v1.PayloadLogR\n" +
 	"payloadLog\x12S\n" +
-	"\fcross_region\x18\r \x01(\x0e2&.windlass.v1.RoutingPolicy.CrossRegionB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcrossRegion\"\x93\x01\n" +
+	"\fcross_region\x18\r \x01(\x0e2&.windlass.v1.RoutingPolicy.CrossRegionB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcrossRegion\x12&\n" +
+	"\x0frequire_api_key\x18\x0e \x01(\bR\rrequireApiKey\"\x93\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +

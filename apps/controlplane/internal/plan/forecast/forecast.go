@@ -6,6 +6,7 @@
 package forecast
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -160,7 +161,7 @@ func newWorld(in plan.Input, now int64) *world {
 			routed[t.RegionID] = true
 			w.in.Routes = append(w.in.Routes, model.Route{
 				WorkspaceID: in.App.WorkspaceID, AppID: in.App.ID, RegionID: t.RegionID,
-				Hosts: slices.Clone(w.in.Hosts), Generation: 1, UpdatedAt: now, Policy: policy,
+				Hosts: slices.Clone(w.in.Hosts), Generation: 1, UpdatedAt: now, Policy: policy, Keys: bytes.Clone(in.Keys),
 			})
 		}
 	}

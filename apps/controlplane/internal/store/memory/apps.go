@@ -59,7 +59,7 @@ func (t *tx) updateApp(a model.App, steps int64) error {
 	a.ProjectID, a.EnvironmentID, a.Name = stored.ProjectID, stored.EnvironmentID, stored.Name
 	a.Step, a.CreatedAt = stored.Step+steps, stored.CreatedAt
 	if steps > 0 {
-		a.Domains = stored.Domains
+		a.Domains, a.AppKeys = stored.Domains, stored.AppKeys
 	}
 	a.ResourceVersion++
 	t.touch(a.ID)

@@ -43,6 +43,7 @@ func (t *tx) DeleteApps(deletedBefore int64, limit int) (int, error) {
 		all(forget(&t.wakes, 0, func(w model.Wake) bool { return w.AppID == a.ID }, nil))
 		all(forget(&t.claims, 0, func(c model.Claim) bool { return c.AppID == a.ID }, nil))
 		all(forget(&t.pins, 0, func(p model.Pin) bool { return p.AppID == a.ID }, nil))
+		all(forget(&t.appKeys, 0, func(k model.AppKey) bool { return k.AppID == a.ID }, nil))
 		all(forget(&t.domains, 0, func(d model.Domain) bool { return d.AppID == a.ID }, nil))
 		all(forget(&t.stagings, 0, func(s model.Staging) bool { return s.AppID == a.ID }, nil))
 		all(forget(&t.history, 0, func(h model.History) bool { return h.AppID == a.ID }, nil))

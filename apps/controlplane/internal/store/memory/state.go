@@ -106,6 +106,7 @@ type state struct {
 	freezes        *table[pair, model.Freeze]
 	pins           *table[pair, model.Pin]
 	domains        *table[pair, model.Domain]
+	appKeys        *table[pair, model.AppKey]
 }
 
 // regionStream is where a region's agent watched last.
@@ -153,6 +154,7 @@ func newState() *state {
 		freezes:        newTable(&freezeSchema),
 		pins:           newTable(&pinSchema),
 		domains:        newTable(&domainSchema),
+		appKeys:        newTable(&appKeySchema),
 	}
 }
 
@@ -168,7 +170,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
-		s.stagings, s.freezes, s.pins, s.domains,
+		s.stagings, s.freezes, s.pins, s.domains, s.appKeys,
 	}
 }
 
@@ -259,7 +261,7 @@ var (
 		name: "route",
 		key:  func(r model.Route) pair { return place(r.AppID, r.RegionID) },
 		copy: func(r model.Route) model.Route {
-			r.Hosts, r.Policy = slices.Clone(r.Hosts), bytes.Clone(r.Policy)
+			r.Hosts, r.Policy, r.Keys = slices.Clone(r.Hosts), bytes.Clone(r.Policy), bytes.Clone(r.Keys)
 			return r
 		},
 	}
@@ -355,6 +357,13 @@ var (
 	pinSchema = schema[pair, model.Pin]{
 		name: "pin", copy: model.Pin.Clone,
 		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },
+	}
+	appKeySchema = schema[pair, model.AppKey]{
+		name: "app key", copy: func(k model.AppKey) model.AppKey {
+			k.Hash = bytes.Clone(k.Hash)
+			return k
+		},
+		key: func(k model.AppKey) pair { return pair{k.AppID, k.Name} },
 	}
 	domainSchema = schema[pair, model.Domain]{
 		name: "domain", copy: plain[model.Domain],

@@ -54,6 +54,7 @@ type tx struct {
 	freezes        overlay[pair, model.Freeze]
 	pins           overlay[pair, model.Pin]
 	domains        overlay[pair, model.Domain]
+	appKeys        overlay[pair, model.AppKey]
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -103,6 +104,7 @@ func newTx(s *Store) *tx {
 	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
 	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
 	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
+	t.appKeys.bind(t, &appKeySchema, func(s *state) **table[pair, model.AppKey] { return &s.appKeys })
 	t.domains.bind(t, &domainSchema, func(s *state) **table[pair, model.Domain] { return &s.domains })
 	return t
 }

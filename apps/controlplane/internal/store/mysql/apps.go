@@ -17,7 +17,7 @@ func app(r gen.App) (model.App, error) {
 		Name: r.Name, Description: r.Description, Status: windlassv1.AppStatus(r.Status), Message: r.Message,
 		LiveDeploymentID: r.LiveDeploymentID, PreviousDeploymentID: r.PreviousDeploymentID, RolloutID: r.RolloutID,
 		LatestVersion: r.LatestVersion, Replicas: r.Replicas, Step: r.Step, DeletingSince: r.DeletingSince,
-		AbandonUnreachable: r.AbandonUnreachable, DeletedAt: r.DeletedAt, Domains: r.Domains,
+		AbandonUnreachable: r.AbandonUnreachable, DeletedAt: r.DeletedAt, Domains: r.Domains, AppKeys: r.AppKeys,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
 	}, nil
 }
@@ -28,7 +28,7 @@ func (t *tx) InsertApp(a model.App) error {
 		Name: a.Name, Description: a.Description, Status: int32(a.Status), Message: a.Message,
 		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
 		LatestVersion: a.LatestVersion, Replicas: a.Replicas, Step: a.Step, DeletingSince: a.DeletingSince,
-		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, Domains: a.Domains,
+		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, Domains: a.Domains, AppKeys: a.AppKeys,
 		CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt, ResourceVersion: a.ResourceVersion,
 	})
 	if err != nil {
@@ -70,7 +70,7 @@ func (t *tx) UpdateApp(a model.App) error {
 		Description: a.Description, Status: int32(a.Status), Message: a.Message,
 		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
 		LatestVersion: a.LatestVersion, Replicas: a.Replicas, DeletingSince: a.DeletingSince,
-		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, UpdatedAt: a.UpdatedAt, Domains: a.Domains,
+		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, UpdatedAt: a.UpdatedAt, Domains: a.Domains, AppKeys: a.AppKeys,
 		WorkspaceID: a.WorkspaceID, ID: a.ID, ResourceVersion: a.ResourceVersion,
 	})
 	t.touch(a.ID)

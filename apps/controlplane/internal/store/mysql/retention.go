@@ -22,6 +22,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 		func() error { return t.q.DeleteStagingsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeletePinsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteDomainsOfApps(t.ctx, ids) },
+		func() error { return t.q.DeleteKeysOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteHistoryOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteRouteObservedOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteObservedOfApps(t.ctx, ids) },

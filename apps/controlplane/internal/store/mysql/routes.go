@@ -11,7 +11,7 @@ import (
 func route(r gen.AppRoute) (model.Route, error) {
 	m := model.Route{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, RegionID: r.Region, Generation: r.Generation, UpdatedAt: r.UpdatedAt,
-		Policy: blob([]byte(r.Policy.String)),
+		Policy: blob([]byte(r.Policy.String)), Keys: blob([]byte(r.AppKeys.String)),
 	}
 	return m, decodeJSON(r.Hosts, &m.Hosts)
 }
@@ -27,7 +27,7 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 }
 
 var (
-	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy", "cross_region"}
+	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy", "cross_region", "app_keys"}
 	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacing(routeColumns[2:]...)
 )
 
@@ -48,7 +48,7 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 		t.touch(r.AppID)
 	}
 	return t.err(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
-		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy, int32(r.CrossRegion()))
+		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy, int32(r.CrossRegion()), r.Keys)
 	}), "put routes", "")
 }
 

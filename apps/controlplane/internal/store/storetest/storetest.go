@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Freezes", testFreezes},
 		{"Pins", testPins},
 		{"Domains", testDomains},
+		{"AppKeys", testAppKeys},
 		{"CrossRegion", testCrossRegion},
 	} {
 		t.Run(g.name, func(t *testing.T) {

@@ -208,7 +208,7 @@ func (x Instance_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Instance_State.Descriptor instead.
 func (Instance_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13, 0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type WatchRequest struct {
@@ -854,7 +854,9 @@ type AppRoutes struct {
 	Targets  []*Target  `protobuf:"bytes,7,rep,name=targets,proto3" json:"targets,omitempty"`
 	Previews []*Preview `protobuf:"bytes,8,rep,name=previews,proto3" json:"previews,omitempty"`
 	// Absent, or a field of it: the gateway's default, which its help states.
-	Policy        *RoutePolicy `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *RoutePolicy `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Those that requests may come with where a key is required; without any, none gets in.
+	ApiKeys       []*ApiKey `protobuf:"bytes,10,rep,name=api_keys,json=apiKeys,proto3" json:"api_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -952,6 +954,78 @@ func (x *AppRoutes) GetPolicy() *RoutePolicy {
 	return nil
 }
 
+func (x *AppRoutes) GetApiKeys() []*ApiKey {
+	if x != nil {
+		return x.ApiKeys
+	}
+	return nil
+}
+
+// ApiKey is one of the app's. It comes in "Authorization: Bearer KEY" or in "X-Api-Key: KEY", and
+// is not passed on to instances.
+type ApiKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For the log.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// SHA-256 of the key.
+	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Unix ms from which on it is good no more; 0: never.
+	ExpiresAt     int64 `protobuf:"varint,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApiKey) Reset() {
+	*x = ApiKey{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApiKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApiKey) ProtoMessage() {}
+
+func (x *ApiKey) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
+func (*ApiKey) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ApiKey) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ApiKey) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *ApiKey) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
+}
+
 type Target struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
@@ -970,7 +1044,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1056,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1069,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Target) GetDeploymentId() string {
@@ -1038,14 +1112,16 @@ type Preview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
 	// One of the targets.
-	DeploymentId  string `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	DeploymentId string `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// A request needs one of the app's api_keys, also where the policy does not say so.
+	RequireApiKey bool `protobuf:"varint,3,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1133,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1146,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Preview) GetHost() string {
@@ -1087,6 +1163,13 @@ func (x *Preview) GetDeploymentId() string {
 	return ""
 }
 
+func (x *Preview) GetRequireApiKey() bool {
+	if x != nil {
+		return x.RequireApiKey
+	}
+	return false
+}
+
 type Instance struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
@@ -1100,7 +1183,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1195,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1208,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Instance) GetInstanceId() string {
@@ -1180,15 +1263,17 @@ type RoutePolicy struct {
 	// 204, and its headers take the place of the instances' own in all answers.
 	Cors *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
-	PayloadLog    *PayloadLog `protobuf:"bytes,13,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
-	CrossRegion   CrossRegion `protobuf:"varint,14,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.gateway.v1.CrossRegion" json:"cross_region,omitempty"`
+	PayloadLog  *PayloadLog `protobuf:"bytes,13,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
+	CrossRegion CrossRegion `protobuf:"varint,14,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.gateway.v1.CrossRegion" json:"cross_region,omitempty"`
+	// A request without one of the app's api_keys is refused with 401.
+	RequireApiKey bool `protobuf:"varint,15,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoutePolicy) Reset() {
 	*x = RoutePolicy{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1285,7 @@ func (x *RoutePolicy) String() string {
 func (*RoutePolicy) ProtoMessage() {}
 
 func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1298,7 @@ func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePolicy.ProtoReflect.Descriptor instead.
 func (*RoutePolicy) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RoutePolicy) GetBalancing() Balancing {
@@ -1325,6 +1410,13 @@ func (x *RoutePolicy) GetCrossRegion() CrossRegion {
 	return CrossRegion_CROSS_REGION_UNSPECIFIED
 }
 
+func (x *RoutePolicy) GetRequireApiKey() bool {
+	if x != nil {
+		return x.RequireApiKey
+	}
+	return false
+}
+
 type isRoutePolicy_Affinity interface {
 	isRoutePolicy_Affinity()
 }
@@ -1358,7 +1450,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1462,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1475,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -1426,7 +1518,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1530,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1543,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1520,7 +1612,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1624,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1637,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1611,7 +1703,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1715,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1728,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1688,7 +1780,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1792,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1805,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Served) GetAppId() string {
@@ -1765,7 +1857,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1869,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1882,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1836,7 +1928,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +1940,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +1953,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -1912,7 +2004,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\tNeighbour\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vgateway_url\x18\x02 \x01(\tR\n" +
-	"gatewayUrl\"\xcc\x02\n" +
+	"gatewayUrl\"\x84\x03\n" +
 	"\tAppRoutes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x14\n" +
@@ -1924,16 +2016,24 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x05hosts\x18\x06 \x03(\tR\x05hosts\x125\n" +
 	"\atargets\x18\a \x03(\v2\x1b.windlass.gateway.v1.TargetR\atargets\x128\n" +
 	"\bpreviews\x18\b \x03(\v2\x1c.windlass.gateway.v1.PreviewR\bpreviews\x128\n" +
-	"\x06policy\x18\t \x01(\v2 .windlass.gateway.v1.RoutePolicyR\x06policy\"\xbf\x01\n" +
+	"\x06policy\x18\t \x01(\v2 .windlass.gateway.v1.RoutePolicyR\x06policy\x126\n" +
+	"\bapi_keys\x18\n" +
+	" \x03(\v2\x1b.windlass.gateway.v1.ApiKeyR\aapiKeys\"X\n" +
+	"\x06ApiKey\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\xbf\x01\n" +
 	"\x06Target\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12!\n" +
 	"\fworkload_key\x18\x04 \x01(\tR\vworkloadKey\x12;\n" +
-	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\"B\n" +
+	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\"j\n" +
 	"\aPreview\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12#\n" +
-	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\"\xda\x01\n" +
+	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12&\n" +
+	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\xda\x01\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
@@ -1943,7 +2043,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x03\"\xa2\a\n" +
+	"\x0eSTATE_DRAINING\x10\x03\"\xca\a\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -1965,7 +2065,8 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x04cors\x18\f \x01(\v2\x19.windlass.gateway.v1.CorsR\x04cors\x12@\n" +
 	"\vpayload_log\x18\r \x01(\v2\x1f.windlass.gateway.v1.PayloadLogR\n" +
 	"payloadLog\x12C\n" +
-	"\fcross_region\x18\x0e \x01(\x0e2 .windlass.gateway.v1.CrossRegionR\vcrossRegionB\n" +
+	"\fcross_region\x18\x0e \x01(\x0e2 .windlass.gateway.v1.CrossRegionR\vcrossRegion\x12&\n" +
+	"\x0frequire_api_key\x18\x0f \x01(\bR\rrequireApiKeyB\n" +
 	"\n" +
 	"\baffinityB\r\n" +
 	"\v_queue_sizeB\n" +
@@ -2050,7 +2151,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
 	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
@@ -2066,18 +2167,19 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*AppNeighbours)(nil),       // 11: windlass.gateway.v1.AppNeighbours
 	(*Neighbour)(nil),           // 12: windlass.gateway.v1.Neighbour
 	(*AppRoutes)(nil),           // 13: windlass.gateway.v1.AppRoutes
-	(*Target)(nil),              // 14: windlass.gateway.v1.Target
-	(*Preview)(nil),             // 15: windlass.gateway.v1.Preview
-	(*Instance)(nil),            // 16: windlass.gateway.v1.Instance
-	(*RoutePolicy)(nil),         // 17: windlass.gateway.v1.RoutePolicy
-	(*PayloadLog)(nil),          // 18: windlass.gateway.v1.PayloadLog
-	(*Cors)(nil),                // 19: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 20: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 21: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 22: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 23: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 24: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
+	(*ApiKey)(nil),              // 14: windlass.gateway.v1.ApiKey
+	(*Target)(nil),              // 15: windlass.gateway.v1.Target
+	(*Preview)(nil),             // 16: windlass.gateway.v1.Preview
+	(*Instance)(nil),            // 17: windlass.gateway.v1.Instance
+	(*RoutePolicy)(nil),         // 18: windlass.gateway.v1.RoutePolicy
+	(*PayloadLog)(nil),          // 19: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 20: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 21: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 22: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 23: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 24: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 25: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 26: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	4,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
@@ -2087,35 +2189,36 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	9,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	10, // 5: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
 	13, // 6: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	25, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	26, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	11, // 8: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
 	12, // 9: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
-	14, // 10: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
-	15, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
-	17, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
-	16, // 13: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
-	2,  // 14: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	1,  // 15: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	25, // 16: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	25, // 17: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	25, // 18: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	25, // 19: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	19, // 20: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	18, // 21: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	0,  // 22: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
-	25, // 23: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	22, // 24: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	23, // 25: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	21, // 26: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	3,  // 27: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	20, // 28: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	5,  // 29: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	24, // 30: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	29, // [29:31] is the sub-list for method output_type
-	27, // [27:29] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	15, // 10: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
+	16, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
+	18, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
+	14, // 13: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
+	17, // 14: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
+	2,  // 15: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 16: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	26, // 17: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	26, // 18: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	26, // 19: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	26, // 20: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	20, // 21: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	19, // 22: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 23: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	26, // 24: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	23, // 25: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	24, // 26: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	22, // 27: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	3,  // 28: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	21, // 29: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	5,  // 30: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	25, // 31: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	30, // [30:32] is the sub-list for method output_type
+	28, // [28:30] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -2130,7 +2233,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Heartbeat)(nil),
 		(*WatchResponse_Neighbours)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[14].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[15].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),
 	}
@@ -2140,7 +2243,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,6 +46,15 @@ const (
 	// RouteServiceListDomainsProcedure is the fully-qualified name of the RouteService's ListDomains
 	// RPC.
 	RouteServiceListDomainsProcedure = "/windlass.v1.RouteService/ListDomains"
+	// RouteServiceCreateAppKeyProcedure is the fully-qualified name of the RouteService's CreateAppKey
+	// RPC.
+	RouteServiceCreateAppKeyProcedure = "/windlass.v1.RouteService/CreateAppKey"
+	// RouteServiceListAppKeysProcedure is the fully-qualified name of the RouteService's ListAppKeys
+	// RPC.
+	RouteServiceListAppKeysProcedure = "/windlass.v1.RouteService/ListAppKeys"
+	// RouteServiceRevokeAppKeyProcedure is the fully-qualified name of the RouteService's RevokeAppKey
+	// RPC.
+	RouteServiceRevokeAppKeyProcedure = "/windlass.v1.RouteService/RevokeAppKey"
 )
 
 // RouteServiceClient is a client for the windlass.v1.RouteService service.
@@ -65,6 +74,15 @@ type RouteServiceClient interface {
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
 	// By name.
 	ListDomains(context.Context, *v1.ListDomainsRequest) (*v1.ListDomainsResponse, error)
+	// Makes a key that requests for the app may come with; see RoutingPolicy.require_api_key. It
+	// is good in each region from when that serves the app's routes with it, which ListRoutes
+	// tells. A name that the app has a key of: ERROR_REASON_ALREADY_EXISTS.
+	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
+	// By app and name.
+	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
+	// Ends a key, and forgets it. It is good in each region until that serves the app's routes
+	// without it, and where nobody is told, until somebody is.
+	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 
 // NewRouteServiceClient constructs a client for the windlass.v1.RouteService service. By default,
@@ -110,6 +128,25 @@ func NewRouteServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		createAppKey: connect.NewClient[v1.CreateAppKeyRequest, v1.CreateAppKeyResponse](
+			httpClient,
+			baseURL+RouteServiceCreateAppKeyProcedure,
+			connect.WithSchema(routeServiceMethods.ByName("CreateAppKey")),
+			connect.WithClientOptions(opts...),
+		),
+		listAppKeys: connect.NewClient[v1.ListAppKeysRequest, v1.ListAppKeysResponse](
+			httpClient,
+			baseURL+RouteServiceListAppKeysProcedure,
+			connect.WithSchema(routeServiceMethods.ByName("ListAppKeys")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		revokeAppKey: connect.NewClient[v1.RevokeAppKeyRequest, v1.RevokeAppKeyResponse](
+			httpClient,
+			baseURL+RouteServiceRevokeAppKeyProcedure,
+			connect.WithSchema(routeServiceMethods.ByName("RevokeAppKey")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -120,6 +157,9 @@ type routeServiceClient struct {
 	verifyDomain *connect.Client[v1.VerifyDomainRequest, v1.VerifyDomainResponse]
 	removeDomain *connect.Client[v1.RemoveDomainRequest, v1.RemoveDomainResponse]
 	listDomains  *connect.Client[v1.ListDomainsRequest, v1.ListDomainsResponse]
+	createAppKey *connect.Client[v1.CreateAppKeyRequest, v1.CreateAppKeyResponse]
+	listAppKeys  *connect.Client[v1.ListAppKeysRequest, v1.ListAppKeysResponse]
+	revokeAppKey *connect.Client[v1.RevokeAppKeyRequest, v1.RevokeAppKeyResponse]
 }
 
 // ListRoutes calls windlass.v1.RouteService.ListRoutes.
@@ -167,6 +207,33 @@ func (c *routeServiceClient) ListDomains(ctx context.Context, req *v1.ListDomain
 	return nil, err
 }
 
+// CreateAppKey calls windlass.v1.RouteService.CreateAppKey.
+func (c *routeServiceClient) CreateAppKey(ctx context.Context, req *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error) {
+	response, err := c.createAppKey.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListAppKeys calls windlass.v1.RouteService.ListAppKeys.
+func (c *routeServiceClient) ListAppKeys(ctx context.Context, req *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error) {
+	response, err := c.listAppKeys.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RevokeAppKey calls windlass.v1.RouteService.RevokeAppKey.
+func (c *routeServiceClient) RevokeAppKey(ctx context.Context, req *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error) {
+	response, err := c.revokeAppKey.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RouteServiceHandler is an implementation of the windlass.v1.RouteService service.
 type RouteServiceHandler interface {
 	// By app, and of each the stable host, domains and previews: those that there are, and those
@@ -184,6 +251,15 @@ type RouteServiceHandler interface {
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
 	// By name.
 	ListDomains(context.Context, *v1.ListDomainsRequest) (*v1.ListDomainsResponse, error)
+	// Makes a key that requests for the app may come with; see RoutingPolicy.require_api_key. It
+	// is good in each region from when that serves the app's routes with it, which ListRoutes
+	// tells. A name that the app has a key of: ERROR_REASON_ALREADY_EXISTS.
+	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
+	// By app and name.
+	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
+	// Ends a key, and forgets it. It is good in each region until that serves the app's routes
+	// without it, and where nobody is told, until somebody is.
+	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 
 // NewRouteServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -225,6 +301,25 @@ func NewRouteServiceHandler(svc RouteServiceHandler, opts ...connect.HandlerOpti
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	routeServiceCreateAppKeyHandler := connect.NewUnaryHandlerSimple(
+		RouteServiceCreateAppKeyProcedure,
+		svc.CreateAppKey,
+		connect.WithSchema(routeServiceMethods.ByName("CreateAppKey")),
+		connect.WithHandlerOptions(opts...),
+	)
+	routeServiceListAppKeysHandler := connect.NewUnaryHandlerSimple(
+		RouteServiceListAppKeysProcedure,
+		svc.ListAppKeys,
+		connect.WithSchema(routeServiceMethods.ByName("ListAppKeys")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	routeServiceRevokeAppKeyHandler := connect.NewUnaryHandlerSimple(
+		RouteServiceRevokeAppKeyProcedure,
+		svc.RevokeAppKey,
+		connect.WithSchema(routeServiceMethods.ByName("RevokeAppKey")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RouteService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RouteServiceListRoutesProcedure:
@@ -237,6 +332,12 @@ func NewRouteServiceHandler(svc RouteServiceHandler, opts ...connect.HandlerOpti
 			routeServiceRemoveDomainHandler.ServeHTTP(w, r)
 		case RouteServiceListDomainsProcedure:
 			routeServiceListDomainsHandler.ServeHTTP(w, r)
+		case RouteServiceCreateAppKeyProcedure:
+			routeServiceCreateAppKeyHandler.ServeHTTP(w, r)
+		case RouteServiceListAppKeysProcedure:
+			routeServiceListAppKeysHandler.ServeHTTP(w, r)
+		case RouteServiceRevokeAppKeyProcedure:
+			routeServiceRevokeAppKeyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -264,4 +365,16 @@ func (UnimplementedRouteServiceHandler) RemoveDomain(context.Context, *v1.Remove
 
 func (UnimplementedRouteServiceHandler) ListDomains(context.Context, *v1.ListDomainsRequest) (*v1.ListDomainsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RouteService.ListDomains is not implemented"))
+}
+
+func (UnimplementedRouteServiceHandler) CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RouteService.CreateAppKey is not implemented"))
+}
+
+func (UnimplementedRouteServiceHandler) ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RouteService.ListAppKeys is not implemented"))
+}
+
+func (UnimplementedRouteServiceHandler) RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RouteService.RevokeAppKey is not implemented"))
 }

@@ -1,0 +1,70 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// appKeyPrefix tells keys of apps from those of this API.
+const appKeyPrefix = "wla_"
+
+// CreateAppKey makes a key that requests for an app may come with. Its value is in this answer
+// and nowhere else.
+func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
+	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
+		return nil, invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
+	}
+	value := random(appKeyPrefix)
+	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateAppKeyResponse, error) {
+		app, have, err := c.appWithKeys(req.GetApp())
+		if err != nil {
+			return nil, err
+		}
+		if len(have) >= model.MaxAppKeys {
+			return nil, overLimit("app key", fmt.Sprintf("app %s has %d keys, and may not have more", app.Name, len(have)), "Revoke one that is not needed.")
+		}
+		k := model.AppKey{
+			AppID: app.ID, Name: req.GetName(), WorkspaceID: c.workspaceID, Prefix: value[:shownPrefix], Hash: model.HashToken(value),
+			CreatedBy: c.by.Name, CreatedAt: c.at, ExpiresAt: req.GetExpiresAt(),
+		}
+		err = c.InsertAppKey(k)
+		switch {
+		case a.cfg.IsExists(err):
+			return nil, exists("name", "app key", req.GetName())
+		case err != nil:
+			return nil, fmt.Errorf("create key %s of app %s: %w", k.Name, app.ID, err)
+		}
+		app.AppKeys = int32(len(have)) + 1
+		if err := c.routesChange(app, "KeyCreated", "key "+k.Name); err != nil {
+			return nil, err
+		}
+		view, err := a.appKeyView(c, k)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.CreateAppKeyResponse{Key: view}, c.audit("app_key", app.ID+"/"+k.Name, nil, view)
+	})
+	if err == nil && !replayed {
+		res.Value = value
+	}
+	return res, err
+}
+
+// appWithKeys is the app, locked, and its keys.
+func (c *change) appWithKeys(ref string) (model.App, []model.AppKey, error) {
+	app, err := c.lockedApp(ref)
+	if err != nil {
+		return app, nil, err
+	}
+	if err := alive(app); err != nil {
+		return app, nil, err
+	}
+	have, err := c.KeysOfApps([]string{app.ID})
+	if err != nil {
+		return app, nil, fmt.Errorf("list keys of app %s: %w", app.ID, err)
+	}
+	return app, have, nil
+}

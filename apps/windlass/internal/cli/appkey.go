@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) appKeyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "app-key", Aliases: []string{"app-keys"}, Short: "Say who may call an app",
+		Long: `Of an app whose file says "requireApiKey: true" in its routing block, gateways let in only
+requests with one of its keys, as "Authorization: Bearer KEY" or "X-Api-Key: KEY". Instances
+do not get it. A key is good, or ended, in a region once that serves the app's routes with the
+change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` + "`windlass key`" + `'s.`,
+		Example: `  windlass app-key create mobile --app chat --ttl 2160h
+  curl -H "Authorization: Bearer $KEY" https://chat.example.com/v1/models`,
+	}
+	var ofApp string
+	var ttl time.Duration
+	create := &cobra.Command{
+		Use: "create NAME --app APP", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req := &windlassv1.CreateAppKeyRequest{Mutation: mutation(), App: a.appPath(ofApp), Name: args[0]}
+			if ttl < 0 {
+				return fmt.Errorf("--ttl=%s: use a time to come, such as 2160h, or 0 for ever", ttl)
+			}
+			if ttl > 0 {
+				req.ExpiresAt = time.Now().Add(ttl).UnixMilli()
+			}
+			resp, err := a.clients.routes.CreateAppKey(ctx, req)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			a.infof("key %s of %s; it is not shown again", resp.Key.Name, resp.Key.App)
+			_, err = fmt.Fprintln(a.Stdout, resp.Value)
+			return err
+		}),
+	}
+	create.Flags().StringVar(&ofApp, "app", "", "app that it is for")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
+	must(create.MarkFlagRequired("app"))
+	var listApp string
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List keys by app and name, without values", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			path := ""
+			if listApp != "" {
+				path = a.appPath(listApp)
+			}
+			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.AppKey, *windlassv1.PageResponse, error) {
+				r, err := a.clients.routes.ListAppKeys(ctx, &windlassv1.ListAppKeysRequest{Page: p, App: path})
+				return r.GetKeys(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "KEY", "APP", "PREFIX", "AGE", "EXPIRES", "MADE BY")
+				for _, k := range items {
+					row(w, k.Name, k.App, k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), dash(k.CreatedBy))
+				}
+			})
+		}),
+	}
+	list.Flags().StringVar(&listApp, "app", "", "of this app alone")
+	var revokeApp string
+	revoke := &cobra.Command{
+		Use: "revoke NAME --app APP", Aliases: []string{"rm"}, Short: "End a key, and forget it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			_, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: a.appPath(revokeApp), Name: args[0]})
+			if err == nil {
+				a.infof("key %s is revoked: regions are being told", args[0])
+			}
+			return err
+		}),
+	}
+	revoke.Flags().StringVar(&revokeApp, "app", "", "app that it is for")
+	must(revoke.MarkFlagRequired("app"))
+	return group(c, create, list, revoke)
+}
