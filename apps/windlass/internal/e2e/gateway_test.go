@@ -290,6 +290,7 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	s.start(partControlPlane)
 	s.start(partAgent(us))
 	s.waitConnected(s.cfg.regions...)
+	s.appKeys(t, host)
 }
 
 // waitReplicas waits until so many are wanted and ready, over all regions.
@@ -352,4 +353,52 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 		load.requireNoneFailed(t, fmt.Sprintf("%d replicas in %s", replicas, us))
 	}
 	t.Logf("a region without instances, and with: %d requests", load.count()-before)
+}
+
+// appKeys has an app let in only those who have a key, and takes it from them.
+func (s *stack) appKeys(t *testing.T, host string) {
+	t.Helper()
+	const required, open = http.StatusUnauthorized, http.StatusOK
+	answers := func(host, key string, want int) {
+		t.Helper()
+		for region, url := range s.gateways {
+			s.eventually(t, fmt.Sprintf("%d at %s in %s", want, host, region), func(ctx context.Context) error {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+				if err != nil {
+					return err
+				}
+				req.Host = host
+				if key != "" {
+					req.Header.Set("Authorization", "Bearer "+key)
+				}
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return err
+				}
+				_ = resp.Body.Close()
+				if resp.StatusCode != want {
+					return fmt.Errorf("it is %s, %s", resp.Status, resp.Header.Get("Windlass-Error"))
+				}
+				return nil
+			})
+		}
+	}
+	keyed := func(d *windlassv1.DeploymentSpec) {
+		d.Replicas, d.Routing = new(int32(2)), &windlassv1.RoutingPolicy{RequireApiKey: true}
+	}
+	resp := s.deployBy(t, "chat", spec(keyed), euThenUs())
+	s.waitLive(t, "chat", resp.Version)
+	preview := s.host(t, "chat", windlassv1.Route_KIND_PREVIEW, resp.Version)
+	key := must(t, s.owner.routes.CreateAppKey, &windlassv1.CreateAppKeyRequest{Mutation: mutation(), App: named("chat"), Name: "mobile"}).Value
+	for _, h := range []string{host, preview} {
+		answers(h, key, open)
+		answers(h, "", required)
+		answers(h, key+"x", required)
+	}
+	must(t, s.owner.routes.RevokeAppKey, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: named("chat"), Name: "mobile"})
+	answers(host, key, required)
+	answers(preview, key, required)
+	resp = s.deployBy(t, "chat", spec(replicas(2)), euThenUs())
+	s.waitLive(t, "chat", resp.Version)
+	answers(host, "", open)
 }
