@@ -51,7 +51,7 @@ var (
 	}
 	failKey = &failure{
 		code: "api_key", status: http.StatusUnauthorized, connect: "unauthenticated", reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
-		message: "the request has no API key of the app, or one that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass key create` made for the app.",
+		message: "the request has no API key of the app, or one that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass app-key create` made for the app.",
 	}
 	failNoTable = &failure{
 		code: "no_table", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
