@@ -79,6 +79,9 @@ type Config struct {
 	GatewayURL string
 	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
 	XDSListen string
+	// NewRoutes has the region's routes written where a data plane of the operator's finds
+	// them; nil: they are not.
+	NewRoutes func(feed *gateways.Feed, region string) (RouteWriter, error)
 }
 
 // Agent is a running agent. Make it with New, run it once.
@@ -90,6 +93,7 @@ type Agent struct {
 	session    *session.Session
 	gateways   *gateways.Gateways
 	xds        *xds.Server // nil: not served
+	written    RouteWriter // nil: not written
 	region     string
 	health     service.Health
 }
@@ -142,6 +146,11 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	if err := a.openXDS(tableID); err != nil {
 		return nil, err
+	}
+	if cfg.NewRoutes != nil {
+		if a.written, err = cfg.NewRoutes(a.gateways.Follow(gatewayAPI), a.region); err != nil {
+			return nil, err
+		}
 	}
 	a.reconciler, err = reconcile.New(reconcile.Config{
 		Inbox: a.inbox, Runtime: a.runtime,
@@ -224,6 +233,7 @@ func (a *Agent) Components() []service.Component {
 		{Name: "gateways", Run: a.gateways.Run},
 		{Name: "routes for gateways", Run: a.serveGateways},
 		{Name: "routes over xDS", Run: a.serveXDS},
+		{Name: "routes of the Gateway API", Run: a.writeRoutes},
 		{Name: "session", Run: a.session.Run},
 		{Name: "renewal", Run: a.session.Renew},
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/gatewayapi"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -32,6 +34,8 @@ type clusterFlags struct {
 	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
 	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: nobody from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
 	MonitoringSelector   string        `help:"Who may, too, to scrape their metrics; as --gateway-selector (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
+	GatewayAPI           string        `name:"gateway-api" help:"Gateway, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION, that the region's routes are attached to as HTTPRoutes, for a data plane of your own; empty: none are written (kubernetes)." env:"WINDLASS_GATEWAY_API"`
+	RoutesNamespace      string        `help:"Namespace that HTTPRoutes and what they lead to are written in; deployments/kubernetes/agent-gateway-api.yaml makes it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
 	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
 }
 
@@ -66,6 +70,11 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 	if err := (render.Config{Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring}).Check(); err != nil {
 		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q, --monitoring-selector=%q: %w",
 			c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, c.MonitoringSelector, err)
+	}
+	if c.GatewayAPI != "" {
+		if _, err := gatewayapi.ParseParent(c.GatewayAPI); err != nil {
+			return out, fmt.Errorf("--gateway-api=%w", err)
+		}
 	}
 	out.NamespacePrefix, out.Pools, out.Gateway = c.NamespacePrefix, pools, gateway
 	out.ForceDeleteLostAfter = c.ForceDeleteLostAfter
@@ -295,6 +304,9 @@ func (m *member) work(ctx context.Context) (err error) {
 		rc.Log, rc.Registerer, rc.Random = cfg.Log, t.registry, rand.Float64
 		return kubernetes.New(rc)
 	}
+	if m.flags.Cluster.GatewayAPI != "" {
+		cfg.NewRoutes = m.newRoutes
+	}
 	if t.agent, err = New(ctx, cfg); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -315,4 +327,16 @@ func (m *member) work(ctx context.Context) (err error) {
 		}})
 	}
 	return service.Run(ctx, cfg.Log, stopGrace, components...)
+}
+
+// newRoutes has the region's routes written as HTTPRoutes.
+func (m *member) newRoutes(feed *gateways.Feed, region string) (RouteWriter, error) {
+	parent, err := gatewayapi.ParseParent(m.flags.Cluster.GatewayAPI)
+	if err != nil {
+		return nil, fmt.Errorf("--gateway-api=%w", err)
+	}
+	return gatewayapi.New(gatewayapi.Config{
+		Feed: feed, Client: m.cluster.Client, Namespace: m.flags.Cluster.RoutesNamespace, Region: region, Parent: parent,
+		UserAgent: "windlass-agent/" + Version, FieldManager: "windlass-agent", Log: m.cfg.Log, Rand: m.cfg.Rand,
+	})
 }

@@ -27,6 +27,10 @@ func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
 			func(c *clusterFlags) { c.ForceDeleteLostAfter = -time.Minute },
 			[]string{"--force-delete-lost-after=-1m0s", "use 0 for never, or a positive time such as 10m"},
 		},
+		"a Gateway without a namespace": {
+			func(c *clusterFlags) { c.GatewayAPI = "public" },
+			[]string{`--gateway-api="public"`, "use NAMESPACE/NAME of a Gateway"},
+		},
 		"a selector of another kind": {
 			func(c *clusterFlags) { c.GatewaySelector = "pod:app=gateway,node:a=b" },
 			[]string{`--gateway-selector="pod:app=gateway,node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE, namespace:LABEL=VALUE, cidr:PREFIX`},

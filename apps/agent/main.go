@@ -102,6 +102,9 @@ func run(ctx context.Context, f flags) (err error) {
 		Gateways: f.Gateways, GatewayListen: f.GatewayListen, GatewayURL: f.GatewayURL, XDSListen: f.XDSListen,
 		Log: log, Registerer: registry, Tracer: tracer, Rand: rand.Float64,
 	}
+	if f.Cluster.GatewayAPI != "" && f.Runtime != "kubernetes" {
+		return fmt.Errorf("--gateway-api=%q: HTTPRoutes are of Kubernetes: use it with --runtime=kubernetes", f.Cluster.GatewayAPI)
+	}
 	if f.Runtime == "kubernetes" {
 		return runInCluster(ctx, f, cfg, registry)
 	}

@@ -38,3 +38,19 @@ func (a *Agent) serveXDS(ctx context.Context) error {
 	a.cfg.Log.InfoContext(ctx, "serving routes over xDS", "address", l.Addr().String())
 	return a.xds.Run(ctx, l)
 }
+
+// gatewayAPI is what all count as, among the gateways, who have routes by the Gateway API.
+const gatewayAPI = "gateway-api"
+
+// RouteWriter writes routes until ctx ends.
+type RouteWriter interface {
+	Run(ctx context.Context) error
+}
+
+func (a *Agent) writeRoutes(ctx context.Context) error {
+	if a.written == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return a.written.Run(ctx)
+}

@@ -13,8 +13,8 @@ type Feed struct {
 	one *gateway
 }
 
-// Follow returns the feed; there is one. id is what it counts as, and is kept as that of a
-// gateway is: it is the same after a restart.
+// Follow returns a feed, of which there is one for each protocol. id is what it counts as, and
+// is kept as that of a gateway is: it is the same after a restart.
 func (g *Gateways) Follow(id string) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 // for Grace, as a gateway does. It may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
-	f.g.hub.serves(changes, anybody, notes, time.Now())
+	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())
 	f.g.mu.Unlock()
 	signal(f.g.wake)
 	f.g.progress()
@@ -56,18 +56,18 @@ func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 // anything is no app: it stands for what those behind the feed may have had of another table.
 const anything = ""
 
-// follow makes the feed, which does not count yet.
+// follow makes a feed, which does not count yet.
 func (h *hub) follow(id string) *gateway {
-	h.feed = &gateway{
+	f := &gateway{
 		id: id, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
 		holds: map[string]bool{}, served: map[string]int64{},
 	}
-	return h.feed
+	h.feeds[id] = f
+	return f
 }
 
 // serves notes what those behind the feed serve, and counts them while there are any.
-func (h *hub) serves(changes map[string]int64, anybody bool, notes []string, now time.Time) {
-	f := h.feed
+func (h *hub) serves(f *gateway, changes map[string]int64, anybody bool, notes []string, now time.Time) {
 	there := f.stream != 0
 	if anybody && !there {
 		// Those who have just come may hold anything, as a gateway that comes back does.
@@ -93,6 +93,6 @@ func (h *hub) serves(changes map[string]int64, anybody bool, notes []string, now
 	case !anybody && there:
 		f.stream, f.since = 0, now
 	}
-	f.heard, h.feedNotes = now, notes
+	f.heard, f.notes = now, notes
 	h.tidy()
 }

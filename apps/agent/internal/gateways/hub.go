@@ -20,10 +20,9 @@ type hub struct {
 	expected int
 	gateways map[string]*gateway
 	streams  int64
-	// feed is the gateway that others of another protocol are behind, whether it counts or
-	// not; nil: none is. feedNotes are what people should know of those.
-	feed      *gateway
-	feedNotes []string
+	// feeds are gateways that others of another protocol are behind, by id, whether they count
+	// or not.
+	feeds map[string]*gateway
 }
 
 // gateway is one that counts.
@@ -57,12 +56,14 @@ type gateway struct {
 	// unproven are instances that it has not reached yet, with why if it tried. It and ejected
 	// are nil before its first report.
 	unproven map[string]string
+	// notes are what people should know of those behind a feed.
+	notes []string
 }
 
 type version struct{ epoch, generation, change int64 }
 
 func newHub(t *table, expected int, grace time.Duration) *hub {
-	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}}
+	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}, feeds: map[string]*gateway{}}
 }
 
 // recall counts gateways that an agent before this one knew, until they come back or were
@@ -120,12 +121,12 @@ func (h *hub) touched(apps []string) {
 		h.tidy()
 	}
 	for _, g := range h.gateways {
-		if g != h.feed {
+		if h.feeds[g.id] != g {
 			g.owe(apps)
 		}
 	}
-	if h.feed != nil {
-		h.feed.owe(apps)
+	for _, f := range h.feeds {
+		f.owe(apps)
 	}
 }
 
@@ -329,14 +330,16 @@ func (h *hub) notes() []string {
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
 		switch {
-		case g == h.feed && g.stream == 0: // its own notes say who
+		case h.feeds[id] == g && g.stream == 0: // its own notes say who
 		case g.stream == 0:
 			out = append(out, fmt.Sprintf("gateway %s is away: it counts no more %s after it went, at %s", id, h.grace, g.since.UTC().Format(time.TimeOnly)))
 		case !g.leaving:
 			connected++
 		}
 	}
-	out = append(out, h.feedNotes...)
+	for _, id := range slices.Sorted(maps.Keys(h.feeds)) {
+		out = append(out, h.feeds[id].notes...)
+	}
 	if connected < h.expected {
 		out = append(out, fmt.Sprintf("%d of %d expected gateways are connected: new routes wait", connected, h.expected))
 	}

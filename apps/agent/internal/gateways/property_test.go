@@ -21,6 +21,8 @@ type peer struct {
 	stream *gateway
 	since  time.Time
 	begun  bool
+	// feed that it is behind; nil: it is a gateway.
+	feed *gateway
 	// sent is on its way, served what it decides by.
 	sent   []*gatewayv1.AppRoutes
 	served map[string]*gatewayv1.AppRoutes
@@ -48,9 +50,9 @@ type model struct {
 	h     *hub
 	table int
 	peers []*peer
-	// behind is what those behind the feed do, as one: sent is what they were sent and have
+	// behind are what those behind each feed do, as one: sent is what they were sent and have
 	// not acknowledged, told what was not told of what they did.
-	behind *peer
+	behind []*peer
 	lists  map[string][]runtime.Instance
 	gens   map[string]int64
 	made   int
@@ -64,67 +66,68 @@ func (m *model) fresh() {
 	m.table++
 	m.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
 	m.h.recall(known, m.now)
-	m.h.follow("feed")
-	m.behind.begun, m.behind.sent, m.behind.told = false, nil, map[string]int64{}
+	for _, b := range m.behind {
+		b.feed, b.begun, b.sent, b.told = m.h.follow(b.id), false, nil, map[string]int64{}
+	}
 }
 
-// follow takes what the feed has. Those behind it, if there are any, apply some of it.
-func (m *model) follow() {
-	if !m.behind.begun {
-		m.h.begin(m.h.feed, m.now)
-		m.behind.begun = true
+// follow takes what a feed has. Those behind it, if there are any, apply some of it.
+func (m *model) follow(b *peer) {
+	if !b.begun {
+		m.h.begin(b.feed, m.now)
+		b.begun = true
 	}
-	m.behind.sent = append(m.behind.sent, m.h.take(m.h.feed)...)
-	n := len(m.behind.sent)
-	if m.behind.stream != nil {
+	b.sent = append(b.sent, m.h.take(b.feed)...)
+	n := len(b.sent)
+	if b.stream != nil {
 		n = rapid.IntRange(0, n).Draw(m.t, "applied")
 	}
-	m.acknowledge(n)
+	m.acknowledge(b, n)
 }
 
 // acknowledge has what was sent first served, and told once that is all.
-func (m *model) acknowledge(n int) {
-	for _, a := range m.behind.sent[:n] {
-		if m.behind.told[a.AppId] = a.Change; m.behind.stream != nil {
-			m.behind.served[a.AppId] = a
+func (m *model) acknowledge(b *peer, n int) {
+	for _, a := range b.sent[:n] {
+		if b.told[a.AppId] = a.Change; b.stream != nil {
+			b.served[a.AppId] = a
 		}
 	}
-	if m.behind.sent = m.behind.sent[n:]; len(m.behind.sent) > 0 {
+	if b.sent = b.sent[n:]; len(b.sent) > 0 {
 		return
 	}
 	// They have what they were sent, and nothing else.
-	for id := range m.behind.served {
-		if m.behind.stream != nil && m.h.apps[id] == nil {
-			delete(m.behind.served, id)
+	for id := range b.served {
+		if b.stream != nil && m.h.apps[id] == nil {
+			delete(b.served, id)
 		}
 	}
-	m.h.serves(m.behind.told, m.behind.stream != nil, nil, m.now)
-	m.behind.told = map[string]int64{}
+	m.h.serves(b.feed, b.told, b.stream != nil, nil, m.now)
+	b.told = map[string]int64{}
 }
 
-// come has somebody be behind the feed, who is sent all of it.
-func (m *model) come() {
-	if m.behind.stream != nil || !m.behind.begun {
+// come has somebody be behind a feed, who is sent all of it.
+func (m *model) come(b *peer) {
+	if b.stream != nil || !b.begun {
 		return
 	}
-	m.h.serves(nil, true, nil, m.now)
-	m.behind.stream, m.behind.sent = m.h.feed, m.h.take(m.h.feed)
+	m.h.serves(b.feed, nil, true, nil, m.now)
+	b.stream, b.sent = b.feed, m.h.take(b.feed)
 	sent := map[string]bool{}
-	for _, a := range m.behind.sent {
+	for _, a := range b.sent {
 		sent[a.AppId] = true
 	}
 	for id, a := range m.h.apps {
 		if !sent[id] {
-			m.behind.sent = append(m.behind.sent, a.told)
+			b.sent = append(b.sent, a.told)
 		}
 	}
 }
 
 // leaveFeed has nobody behind it any more.
-func (m *model) leaveFeed() {
-	if m.behind.stream != nil {
-		m.behind.stream, m.behind.since, m.behind.sent = nil, m.now, nil
-		m.h.serves(nil, false, nil, m.now)
+func (m *model) leaveFeed(b *peer) {
+	if b.stream != nil {
+		b.stream, b.since, b.sent = nil, m.now, nil
+		m.h.serves(b.feed, nil, false, nil, m.now)
 	}
 }
 
@@ -266,7 +269,7 @@ func (m *model) instances() {
 }
 
 func (m *model) requireNobodySends(instance string) {
-	for _, p := range append(slices.Clone(m.peers), m.behind) {
+	for _, p := range slices.Concat(m.peers, m.behind) {
 		away := p.stream == nil && !m.now.Before(p.since.Add(Grace))
 		if !away && p.sendsTo(instance) {
 			m.t.Fatalf("%s would be stopped while %s sends to it", instance, p.id)
@@ -279,9 +282,10 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{
 			t: t, now: time.Unix(1_800_000_000, 0), lists: map[string][]runtime.Instance{}, gens: map[string]int64{},
-			behind: &peer{id: "feed", served: map[string]*gatewayv1.AppRoutes{}, told: map[string]int64{}},
 		}
-		m.behind.since = m.now.Add(-time.Hour)
+		for _, id := range []string{"feed", "other feed"} {
+			m.behind = append(m.behind, &peer{id: id, since: m.now.Add(-time.Hour), served: map[string]*gatewayv1.AppRoutes{}, told: map[string]int64{}})
+		}
 		m.fresh()
 		for n := range 3 {
 			m.peers = append(m.peers, &peer{
@@ -290,6 +294,7 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 			})
 		}
 		pick := func() *peer { return rapid.SampledFrom(m.peers).Draw(t, "gateway") }
+		behind := func() *peer { return rapid.SampledFrom(m.behind).Draw(t, "feed") }
 		t.Repeat(map[string]func(*rapid.T){
 			"route":    func(*rapid.T) { m.route(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
 			"preview":  func(*rapid.T) { m.hold(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
@@ -297,9 +302,9 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 			"watch":    func(*rapid.T) { m.watch(pick()) },
 			"receive":  func(*rapid.T) { m.receive(pick()) },
 			"report":   func(*rapid.T) { m.report(pick()) },
-			"feed":     func(*rapid.T) { m.follow() },
-			"come":     func(*rapid.T) { m.come() },
-			"go":       func(*rapid.T) { m.leaveFeed() },
+			"feed":     func(*rapid.T) { m.follow(behind()) },
+			"come":     func(*rapid.T) { m.come(behind()) },
+			"go":       func(*rapid.T) { m.leaveFeed(behind()) },
 			"requests": func(*rapid.T) { m.requests(pick()) },
 			"break":    func(*rapid.T) { m.leave(pick()) },
 			"time": func(*rapid.T) {
@@ -310,7 +315,9 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 				for _, p := range m.peers {
 					m.leave(p)
 				}
-				m.leaveFeed()
+				for _, b := range m.behind {
+					m.leaveFeed(b)
+				}
 				old := m.h.apps
 				m.fresh()
 				for id, a := range old {
@@ -350,10 +357,12 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 			}
 			m.report(p)
 		}
-		m.follow()
-		m.come()
-		m.follow()
-		m.acknowledge(len(m.behind.sent))
+		for _, b := range m.behind {
+			m.follow(b)
+			m.come(b)
+			m.follow(b)
+			m.acknowledge(b, len(b.sent))
+		}
 		for app, generation := range m.gens {
 			if why := m.h.routed(app, 1, generation); why != "" {
 				t.Fatalf("%s is not served: %s", app, why)

@@ -1,0 +1,253 @@
+package gatewayapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// kind of object.
+type kind struct{ resource schema.GroupVersionResource }
+
+var (
+	serviceKind = kind{schema.GroupVersionResource{Version: "v1", Resource: "services"}}
+	sliceKind   = kind{schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}}
+	routeKind   = kind{schema.GroupVersionResource{Group: gwv1.GroupName, Version: "v1", Resource: "httproutes"}}
+	// kinds in the order in which they are written.
+	kinds = []kind{serviceKind, sliceKind, routeKind}
+)
+
+type key struct {
+	kind
+	name string
+}
+
+// version is an object as it was written. generation is 0 of kinds that do not count.
+type version struct {
+	hash       string
+	generation int64
+	resource   string
+}
+
+// encode makes what is written, with what tells it apart from another.
+func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
+	out := map[kind]map[string]*unstructured.Unstructured{serviceKind: {}, sliceKind: {}, routeKind: {}}
+	add := func(k kind, name string, typed any) error {
+		content, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(typed)
+		if err != nil {
+			return fmt.Errorf("encode %s %s: %w", k.resource.Resource, name, err)
+		}
+		u := &unstructured.Unstructured{Object: content}
+		// Others say these.
+		unstructured.RemoveNestedField(u.Object, "status")
+		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+		data, err := json.Marshal(u.Object)
+		if err != nil {
+			return fmt.Errorf("encode %s %s: %w", k.resource.Resource, name, err)
+		}
+		sum := sha256.Sum256(data)
+		u.SetAnnotations(map[string]string{annotationHash: hex.EncodeToString(sum[:8])})
+		out[k][name] = u
+		return nil
+	}
+	var errs []error
+	for name, s := range o.services {
+		errs = append(errs, add(serviceKind, name, s))
+	}
+	for name, s := range o.slices {
+		errs = append(errs, add(sliceKind, name, s))
+	}
+	for name, r := range o.routes {
+		errs = append(errs, add(routeKind, name, r))
+	}
+	return out, errors.Join(errs...)
+}
+
+// cached is what is in the cluster of ours.
+type cached struct {
+	factory dynamicinformer.DynamicSharedInformerFactory
+	stores  map[kind]cache.SharedIndexInformer
+	// changed is signalled, with a buffer of one.
+	changed   chan struct{}
+	namespace string
+
+	mu sync.Mutex
+	// gone are objects that were seen to go since they were written.
+	gone map[key]bool
+}
+
+func newCached(client dynamic.Interface, namespace, region string) *cached {
+	ours := labels.Set{labelManagedBy: managedBy, labelRegion: region}.AsSelector().String()
+	c := &cached{
+		factory: dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, func(o *metav1.ListOptions) { o.LabelSelector = ours }),
+		stores:  map[kind]cache.SharedIndexInformer{}, changed: make(chan struct{}, 1), namespace: namespace, gone: map[key]bool{},
+	}
+	for _, k := range kinds {
+		c.stores[k] = c.factory.ForResource(k.resource).Informer()
+	}
+	return c
+}
+
+// seenWithin bounds how long everything may take to be seen at first.
+const seenWithin = time.Minute
+
+// run watches until stop, and returns once everything was seen.
+func (c *cached) run(ctx context.Context) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	seen, end := context.WithTimeout(ctx, seenWithin)
+	defer end()
+	stop = func() {
+		cancel()
+		c.factory.Shutdown()
+	}
+	for _, k := range kinds {
+		poke := func(any) {
+			select {
+			case c.changed <- struct{}{}:
+			default:
+			}
+		}
+		if _, err := c.stores[k].AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: poke, UpdateFunc: func(_, now any) { poke(now) },
+			DeleteFunc: func(last any) {
+				if name, err := cache.DeletionHandlingObjectToName(last); err == nil {
+					c.mu.Lock()
+					c.gone[key{k, name.Name}] = true
+					c.mu.Unlock()
+				}
+				poke(last)
+			},
+		}); err != nil {
+			stop()
+			return nil, err
+		}
+	}
+	c.factory.Start(ctx.Done())
+	for k, ok := range c.factory.WaitForCacheSync(seen.Done()) {
+		if !ok {
+			stop()
+			return nil, fmt.Errorf("list and watch %s: %w", k.Resource, context.Cause(seen))
+		}
+	}
+	return stop, nil
+}
+
+// get returns what is there by name; nil: nothing.
+func (c *cached) get(k kind, name string) *unstructured.Unstructured {
+	found, ok, err := c.stores[k].GetStore().GetByKey(c.namespace + "/" + name)
+	if err != nil || !ok {
+		return nil
+	}
+	return found.(*unstructured.Unstructured)
+}
+
+// isGone tells whether it was seen to go; here, that it was written since.
+func (c *cached) isGone(k kind, name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone[key{k, name}]
+}
+
+func (c *cached) here(k kind, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.gone, key{k, name})
+}
+
+// newer tells whether a resource version is later than another; as what cannot be compared.
+func newer(a, b string) bool {
+	x, errX := strconv.ParseUint(a, 10, 64)
+	y, errY := strconv.ParseUint(b, 10, 64)
+	return errX != nil || errY != nil || x > y
+}
+
+func (c *cached) all(k kind) []*unstructured.Unstructured {
+	var out []*unstructured.Unstructured
+	for _, o := range c.stores[k].GetStore().List() {
+		out = append(out, o.(*unstructured.Unstructured))
+	}
+	return out
+}
+
+// write makes objects of a kind as they are wanted, those that are not.
+func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructured.Unstructured) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		u := want[name]
+		if f.isWritten(k, name, u) {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		got, err := f.client.Resource(k.resource).Namespace(f.cfg.Namespace).Apply(call, name, u, metav1.ApplyOptions{FieldManager: f.cfg.FieldManager, Force: true})
+		cancel()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("write %s %s: %w", k.resource.Resource, name, err))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		f.cache.here(k, name)
+		f.written[key{k, name}] = version{hash: u.GetAnnotations()[annotationHash], generation: got.GetGeneration(), resource: got.GetResourceVersion()}
+	}
+	return errors.Join(errs...)
+}
+
+// isWritten tells whether the object is as wanted, as far as was seen: who changed it since it
+// was written has changed its generation, or its version where a kind has none.
+func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) bool {
+	was, ok := f.written[key{k, name}]
+	if !ok || was.hash != u.GetAnnotations()[annotationHash] {
+		return false
+	}
+	live := f.cache.get(k, name)
+	switch {
+	case live == nil:
+		// It is yet to be seen, or was removed by others.
+		return !f.cache.isGone(k, name)
+	case live.GetResourceVersion() == was.resource:
+		return true
+	case was.generation > 0:
+		return live.GetGeneration() <= was.generation && live.GetAnnotations()[annotationHash] == was.hash
+	}
+	return !newer(live.GetResourceVersion(), was.resource)
+}
+
+// remove takes out objects of a kind that are not wanted, but for those of apps that wait.
+func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
+	var errs []error
+	for _, live := range f.cache.all(k) {
+		name := live.GetName()
+		if want[name] != nil || live.GetDeletionTimestamp() != nil || waiting[live.GetLabels()[labelApp]] {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		uid := live.GetUID()
+		err := f.client.Resource(k.resource).Namespace(f.cfg.Namespace).Delete(call, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		cancel()
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("remove %s %s: %w", k.resource.Resource, name, err))
+		}
+		delete(f.written, key{k, name})
+	}
+	return errors.Join(errs...)
+}

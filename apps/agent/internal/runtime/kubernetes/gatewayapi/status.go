@@ -1,0 +1,55 @@
+package gatewayapi
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// judge tells why nobody serves the route yet, as it is; "" when it is served: whoever has the
+// parent accepts it and finds all that it names.
+func judge(route *gwv1.HTTPRoute, parent Parent) (why string) {
+	said := false
+	for _, p := range route.Status.Parents {
+		if !isFor(p.ParentRef, route.Namespace, parent) {
+			continue
+		}
+		said = true
+		for _, kind := range []gwv1.RouteConditionType{gwv1.RouteConditionAccepted, gwv1.RouteConditionResolvedRefs} {
+			if why := lacks(p.Conditions, string(kind), route.Generation); why != "" {
+				return fmt.Sprintf("%s of Gateway %s: %s", p.ControllerName, parent, why)
+			}
+		}
+	}
+	if !said {
+		return fmt.Sprintf("nobody has said anything of it: is there a Gateway %s, and a controller for it?", parent)
+	}
+	return ""
+}
+
+func isFor(ref gwv1.ParentReference, own string, parent Parent) bool {
+	namespace, section := own, ""
+	if ref.Namespace != nil {
+		namespace = string(*ref.Namespace)
+	}
+	if ref.SectionName != nil {
+		section = string(*ref.SectionName)
+	}
+	return namespace == parent.Namespace && string(ref.Name) == parent.Name && section == parent.Section
+}
+
+func lacks(conditions []metav1.Condition, kind string, generation int64) string {
+	for _, c := range conditions {
+		switch {
+		case c.Type != kind:
+		case c.ObservedGeneration < generation:
+			return fmt.Sprintf("it has looked at generation %d, of %d", c.ObservedGeneration, generation)
+		case c.Status != metav1.ConditionTrue:
+			return fmt.Sprintf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message)
+		default:
+			return ""
+		}
+	}
+	return "it does not say whether it is " + kind
+}
