@@ -42,9 +42,10 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	return f.g.hub.take(f.one)
 }
 
-// Serves tells the change of each app, by id, that everybody behind the feed serves by
-// now, not nil when that is all that was taken, whether anybody is, and what people should know of them. Who is not there any more counts
-// for Grace, as a gateway does. It may be called at any time.
+// Serves tells the change of each app, by id, that everybody behind the feed serves by now,
+// whether anybody is, and what people should know of them. Changes that are not nil say, too,
+// that nobody has anything of another table, but for apps that were taken and never told. Who is
+// not there any more counts for Grace, as a gateway does. It may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())
@@ -79,11 +80,17 @@ func (h *hub) serves(f *gateway, changes map[string]int64, anybody bool, notes [
 			}
 		}
 	}
+	if _, ok := f.have[anything]; ok && changes != nil {
+		// What was taken and is not told of may still be served as another table had it.
+		for id := range f.holds {
+			if _, told := changes[id]; !told && h.apps[id] != nil {
+				f.have[id] = version{}
+			}
+		}
+		delete(f.have, anything)
+	}
 	for id, change := range changes {
 		h.serve(f, id, change)
-	}
-	if changes != nil {
-		delete(f.have, anything)
 	}
 	switch {
 	case anybody && !there:

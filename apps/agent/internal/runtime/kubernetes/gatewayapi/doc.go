@@ -14,7 +14,8 @@
 // A change of an app counts as served when its HTTPRoutes are accepted, and their references
 // resolved, in the generation that was written. Of instances alone nobody tells: they count
 // once they are written, and data planes hear of them a moment later. Who stops an instance
-// has to leave it that moment; its pod's own delay before it stops does.
+// has to leave it that moment; its pod's own delay before it stops does. So it is with routes
+// that are removed: they count as gone once they are deleted.
 //
 // What is here and is not as it was written, or is no app's any more, is written anew or
 // removed; also what an agent before this one left.

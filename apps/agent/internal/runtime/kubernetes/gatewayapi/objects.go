@@ -105,7 +105,11 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 		}
 	}
 	for _, p := range r.Previews {
-		if keyed || p.RequireApiKey {
+		if keyed {
+			continue
+		}
+		if p.RequireApiKey {
+			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it wants API keys, which nobody would look at", p.Host, name))
 			continue
 		}
 		o.route(r, objectName(p.DeploymentId), []string{p.Host}, []*gatewayv1.Target{{DeploymentId: p.DeploymentId, Weight: 1}}, at)
@@ -174,7 +178,9 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 			g.family = discoveryv1.AddressTypeIPv6
 		}
 		ready, draining := in.State == gatewayv1.Instance_STATE_READY, in.State == gatewayv1.Instance_STATE_DRAINING
-		serving := ready || draining
+		// One that drains serves what it has, but as "serving" it would get requests where
+		// none is ready.
+		serving := ready
 		groups[g] = append(groups[g], discoveryv1.Endpoint{
 			Addresses:  []string{address.Addr().Unmap().String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &draining},

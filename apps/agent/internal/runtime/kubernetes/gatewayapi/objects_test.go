@@ -59,7 +59,7 @@ func TestInstancesAreEndpointsOfTheirDeploymentsService(t *testing.T) {
 	for _, e := range first.Endpoints[:3] {
 		got = append(got, fmt.Sprintf("%s %t %t %t", e.Addresses[0], *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating))
 	}
-	require.Equal(t, []string{"10.0.0.1 true true false", "10.0.0.2 false false false", "10.0.0.3 false true true"}, got)
+	require.Equal(t, []string{"10.0.0.1 true true false", "10.0.0.2 false false false", "10.0.0.3 false false true"}, got)
 	require.Equal(t, discoveryv1.AddressTypeIPv6, o.slices["dep-1-ipv6-8000-0"].AddressType)
 }
 
@@ -71,7 +71,7 @@ func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
 	r.Previews = []*gatewayv1.Preview{{Host: "v3.test", DeploymentId: "dep_3"}, {Host: "v2.test", DeploymentId: "dep_2", RequireApiKey: true}}
 	o := objectsOf(r, here)
 	require.Equal(t, []string{"app-01a-0", "app-01a-1", "dep-3"}, slices.Sorted(maps.Keys(o.routes)))
-	require.Empty(t, o.notes)
+	require.Equal(t, []string{"host v2.test of app chat has no HTTPRoute: it wants API keys, which nobody would look at"}, o.notes)
 	require.Len(t, o.routes["app-01a-0"].Spec.Hostnames, 16)
 	require.Len(t, o.routes["app-01a-1"].Spec.Hostnames, 4)
 	for name, route := range o.routes {
@@ -92,6 +92,7 @@ func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
 	require.Empty(t, o.routes)
 	require.Equal(t, []string{"app chat has no HTTPRoute: it wants API keys, which nobody would look at"}, o.notes)
 	r.Policy = &gatewayv1.RoutePolicy{MaxInFlight: new(int32(1)), Cors: &gatewayv1.Cors{}, CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_OFF}
+	r.Previews = nil
 	require.Equal(t, []string{"HTTPRoutes of app chat go without maxInFlight, cors, which they cannot say"}, objectsOf(r, here).notes)
 	for i := range 17 {
 		r.Targets = append(r.Targets, &gatewayv1.Target{DeploymentId: fmt.Sprintf("more_%d", i), Weight: 1})
