@@ -15,7 +15,7 @@ import (
 // Until those behind the feed serve that, they send to the first, whatever else they serve.
 func TestWhatAFeedHadBeforeARestartIsNotReleased(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
+	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, time.Minute)
 	h.recall([]string{"feed"}, now)
 	f := h.follow("feed")
 	h.serves(f, nil, true, nil, now)
