@@ -28,7 +28,8 @@ const (
 	emptied   = 2 * time.Second
 	// lameDuck is how long connections without a request stay open after the listeners
 	// are closed. Answers tell clients to come on another connection; one that sends just
-	// as its connection is closed cannot know whether it was heard.
+	// as its connection is closed cannot know whether it was heard. Gateways of other regions
+	// go by this: see the proxy's idlePlain.
 	lameDuck = 2 * time.Second
 	// drainStep is how late the end of the last request or connection is seen.
 	drainStep = 10 * time.Millisecond

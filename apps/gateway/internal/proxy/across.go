@@ -26,9 +26,15 @@ const HandedOverHeader = "Windlass-Handed-Over"
 // RegionHeader is in answers that another region gave: which one.
 const RegionHeader = "Windlass-Region"
 
-// idleAcross is how long a connection to another region is kept that nobody uses: to have one
-// takes some times the way there, and gateways keep theirs for longer.
-const idleAcross = 45 * time.Second
+const (
+	// idleAcross is how long a connection to another region is kept that nobody uses: to have
+	// one takes some times the way there, and gateways keep theirs for longer. What crosses
+	// the end of one of HTTP/2 is known not to have been heard, and is sent again.
+	idleAcross = 45 * time.Second
+	// idlePlain is the same in HTTP/1.1, where that is not known: well below the 2 s that a
+	// gateway which stops still listens on connections without a request.
+	idlePlain = time.Second
+)
 
 // across has a transport for the gateways of each other region: connections are made to them,
 // and the certificate is that of the host that is asked for.
@@ -62,7 +68,7 @@ func (a *across) crossing(at elsewhere.Region) crossing {
 	c.secure.HTTP2 = keepAlive()
 	c.secure.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.roots}
 	c.secure.TLSHandshakeTimeout = upstream.DefaultPolicy().Connect * 2
-	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idleAcross, idleAcross, idleAcross
+	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idlePlain, idleAcross, idleAcross
 	if a.to == nil {
 		a.to = map[string]crossing{}
 	}
