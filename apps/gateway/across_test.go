@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway"
+	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -34,8 +36,17 @@ func crossing(cross gatewayv1.CrossRegion, addresses ...string) *gatewayv1.AppRo
 	return app
 }
 
+// equallyNear has all regions that can be connected to at one distance, so that the first by
+// name is taken for the nearest.
+func equallyNear(c *gateway.Config) {
+	c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
+		_, err := elsewhere.Connect(ctx, u)
+		return time.Millisecond, err
+	}
+}
+
 // around has the region's gateway told of where else the app is, by name and URL, and waits
-// until it goes by that.
+// until it goes by that and has seen how near each is.
 func (r *region) around(t testing.TB, pairs ...string) {
 	t.Helper()
 	n := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{{AppId: "app_1"}}}
@@ -48,6 +59,9 @@ func (r *region) around(t testing.TB, pairs ...string) {
 	r.mu.Unlock()
 	// Frames come in order: what follows is served after this was taken.
 	r.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(r.agent.around))}})
+	require.Eventually(t, func() bool {
+		return r.gauge(t, "windlass_gateway_regions_reached") == float64(len(n.Apps[0].Regions))
+	}, patience, 5*time.Millisecond)
 }
 
 // waiting waits until so many requests wait for an instance.
@@ -74,7 +88,10 @@ func (r *region) untilGot(t testing.TB, want string) {
 
 func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
 	var access bytes.Buffer
-	here := start(t, func(c *gateway.Config) { c.Access = slog.New(slog.NewJSONHandler(&access, nil)) })
+	here := start(t, func(c *gateway.Config) {
+		c.Access = slog.New(slog.NewJSONHandler(&access, nil))
+		equallyNear(c)
+	})
 	near, far := start(t, nil), start(t, nil)
 	var got atomic.Pointer[http.Request]
 	echoed := func(name string) string {
@@ -141,7 +158,7 @@ func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
 
 // No request goes round in circles, and what an instance may have had no other region gets.
 func TestARequestIsHandedOverOnce(t *testing.T) {
-	here, there, third := start(t, nil), start(t, nil), start(t, nil)
+	here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)
 	here.put(t, crossing(failover))
 	there.put(t, crossing(failover))
 	var had atomic.Int32

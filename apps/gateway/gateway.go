@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -79,6 +80,9 @@ type Config struct {
 	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
 	// which requests may be handed to; empty: the host's.
 	NeighbourRoots string
+	// Near connects to the gateways of another region, and tells how long that takes, by which
+	// the nearest is chosen; nil: by TCP.
+	Near func(context.Context, *url.URL) (time.Duration, error)
 	// Access gets a line for one request of AccessEvery; nil: nobody.
 	Access      *slog.Logger
 	AccessEvery uint64
@@ -175,7 +179,9 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
 		}
 	}
-	g.elsewhere = elsewhere.New(elsewhere.Config{Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Gone: func(url string) { g.proxy.Forget(url) }})
+	g.elsewhere = elsewhere.New(elsewhere.Config{
+		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
+	})
 	if err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
 	}, func() float64 { return float64(g.elsewhere.Reached()) })); err != nil {

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +32,13 @@ import (
 
 // patience bounds every wait of a test; none is expected to take a hundredth of it.
 const patience = 30 * time.Second
+
+// TestMain keeps out of the output what net/http tells the process's log of instances that
+// misbehave, as many here do.
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	m.Run()
+}
 
 // agent serves routes as a region's agent does, by the contract's comments.
 type agent struct {
@@ -248,17 +257,24 @@ func (r *running) wait(t testing.TB) {
 
 func startGateway(t testing.TB, dir, address string, change func(*gateway.Config)) *running {
 	t.Helper()
-	r := &running{registry: prometheus.NewRegistry(), ended: make(chan error, 1)}
+	r := &running{ended: make(chan error, 1)}
 	cfg := gateway.Config{
 		Agent: "unix:" + filepath.Join(dir, "gateway.sock"), Listen: []string{address},
 		StateFile: filepath.Join(dir, "routes"), DrainTimeout: patience, Version: "test",
-		Log: slog.New(slog.DiscardHandler), Registerer: r.registry, Random: rand.Uint64, Rand: rand.Float64,
+		Log: slog.New(slog.DiscardHandler), Random: rand.Uint64, Rand: rand.Float64,
 	}
 	if change != nil {
 		change(&cfg)
 	}
 	var err error
-	r.gateway, err = gateway.New(t.Context(), cfg)
+	for end := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		// The port of a gateway that stopped may be some connection's for a moment.
+		r.registry = prometheus.NewRegistry()
+		cfg.Registerer = r.registry
+		if r.gateway, err = gateway.New(t.Context(), cfg); !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			break
+		}
+	}
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel

@@ -51,6 +51,8 @@ type Config struct {
 	// Now and Rand, which draws of [0, 1), are safe for concurrent use.
 	Now  func() time.Time
 	Rand func() float64
+	// Near connects to a region's gateways, and tells how long that takes; nil: Connect.
+	Near func(context.Context, *url.URL) (time.Duration, error)
 	// Gone is told of gateways that no request goes to any more.
 	Gone func(gatewayURL string)
 }
@@ -88,6 +90,9 @@ type hold struct {
 
 // New returns Regions that know of none.
 func New(cfg Config) *Regions {
+	if cfg.Near == nil {
+		cfg.Near = Connect
+	}
 	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}}
 }
 
@@ -256,11 +261,10 @@ func (r *Regions) Run(ctx context.Context) error {
 			case slots <- struct{}{}:
 			}
 			tries.Go(func() {
-				began := r.cfg.Now()
-				err := connect(ctx, g.url)
+				took, err := r.cfg.Near(ctx, g.url)
 				<-slots
 				if ctx.Err() == nil {
-					r.tried(g, r.cfg.Now().Sub(began), err)
+					r.tried(g, took, err)
 				}
 			})
 		}
@@ -310,13 +314,14 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 	r.wake()
 }
 
-// connect to where the URL leads, and send nothing.
-func connect(ctx context.Context, u *url.URL) error {
+// Connect connects to where the URL leads, sends nothing, and tells how long that took.
+func Connect(ctx context.Context, u *url.URL) (took time.Duration, _ error) {
+	began := time.Now()
 	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", Address(u))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return conn.Close()
+	return time.Since(began), conn.Close()
 }
 
 // Address is the host:port of a URL of http or https.
