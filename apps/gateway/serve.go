@@ -9,9 +9,10 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
@@ -76,17 +77,12 @@ func (g *Gateway) serve(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
-	var open atomic.Int64
-	server.ConnState = func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			open.Add(1)
-		case http.StateClosed, http.StateHijacked:
-			open.Add(-1)
-		case http.StateActive, http.StateIdle:
-		}
-	}
-	failed := make(chan error, len(g.listeners))
+	short := front.New(front.Config{
+		Handler: g.proxy, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Log: g.cfg.Log, Rand: g.cfg.Rand,
+	})
+	defer short.Close()
+	server.ConnState = short.State
+	failed := make(chan error, len(g.listeners)+1)
 	var serving sync.WaitGroup
 	// Connections wait in the sockets' queues meanwhile: with the agent there, for as long
 	// as a table takes.
@@ -96,10 +92,17 @@ func (g *Gateway) serve(ctx context.Context) error {
 		g.cfg.Log.WarnContext(ctx, "no table of routes yet: requests are refused until there is one")
 	case <-ctx.Done():
 	}
+	serve := func(l net.Listener) {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err)
+		}
+	}
+	var others sync.WaitGroup
+	others.Go(func() { serve(short.Others()) })
 	for _, l := range g.listeners {
 		serving.Go(func() {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-				failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			if g.redirects() || !short.Serve(cut, l) {
+				serve(l)
 			}
 		})
 	}
@@ -141,10 +144,15 @@ func (g *Gateway) serve(ctx context.Context) error {
 	defer quic.Wait()
 	defer isOver()
 	quic.Go(func() { stopHTTP3(over) })
-	for end := time.Now().Add(lameDuck); open.Load() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(lameDuck); short.Open() > 0 && time.Now().Before(end); {
 		_ = backoff.Sleep(deadline, drainStep)
 	}
-	err := server.Shutdown(deadline)
+	short.Leave()
+	for deadline.Err() == nil && short.Undecided() > 0 { // whom the other server is still to have
+		_ = backoff.Sleep(deadline, drainStep)
+	}
+	err := errors.Join(server.Shutdown(deadline), short.Wait(deadline))
+	others.Wait()
 	// Upgraded connections are not the server's any more.
 	for err == nil && g.proxy.UnderWay() > 0 {
 		err = backoff.Sleep(deadline, drainStep)
@@ -154,6 +162,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	}
 	left := g.proxy.UnderWay()
 	cutNow()
+	short.Close()
 	err = server.Close()
 	g.cfg.Log.WarnContext(ctx, "requests were cut at the deadline", "requests", left, "after", g.cfg.DrainTimeout, "error", err)
 	return nil

@@ -73,6 +73,10 @@ func (g *Gateway) handler() http.Handler {
 	})
 }
 
+// redirects tells whether listeners without TLS are there for more than to have requests
+// answered.
+func (g *Gateway) redirects() bool { return g.cfg.RedirectPort != 0 || g.acme != nil }
+
 // redirect sends to HTTPS who asks for what is there, unless somebody before us who is
 // trusted says that it was asked for by HTTPS.
 func (g *Gateway) redirect(w http.ResponseWriter, r *http.Request) {

@@ -32,9 +32,23 @@ func New(prefix string) string {
 	// It fails only when the system has no randomness left to give, and
 	// crypto/rand ends the process before it reports that.
 	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
-	at := newest.next(time.Now())
+	return spell(prefix, newest.next(time.Now()), u)
+}
+
+// From returns an id of the time, of random bits that the caller drew: for what is made by
+// the ten thousand in a second and is nobody's secret. Such ids ascend by time alone.
+func From(prefix string, at time.Time, high, low uint64) string {
+	var u uuid.UUID
+	binary.BigEndian.PutUint64(u[8:], low&^(3<<62)|1<<63)
+	return spell(prefix, at.UnixMilli()<<12|int64(high&0xfff), u)
+}
+
+// spell an id of the milliseconds and 4096ths, whose rest is in u.
+func spell(prefix string, at int64, u uuid.UUID) string {
 	binary.BigEndian.PutUint64(u[:8], uint64(at>>12)<<16|0x7000|uint64(at&0xfff))
-	return prefix + "_" + hex.EncodeToString(u[:])
+	id := make([]byte, 0, len(prefix)+1+hexLength)
+	id = append(append(id, prefix...), '_')
+	return string(hex.AppendEncode(id, u[:]))
 }
 
 // stamp is the time of the newest id: milliseconds, and 4096ths of one.

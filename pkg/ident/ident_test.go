@@ -91,3 +91,15 @@ func TestValidNameIsTheDocumentedPattern(t *testing.T) {
 		check(rapid.String().Draw(t, "any"))
 	})
 }
+
+func TestIdsOfATimeAreValidAndSortByIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := time.UnixMilli(rapid.Int64Range(0, 1<<47).Draw(t, "at"))
+		high, low := rapid.Uint64().Draw(t, "high"), rapid.Uint64().Draw(t, "low")
+		id := From("req", at, high, low)
+		require.True(t, Valid("req", id), id)
+		require.Less(t, Before("req", at), id)
+		require.Less(t, id, Before("req", at.Add(time.Millisecond)))
+		require.NotEqual(t, id, From("req", at, high, low^1))
+	})
+}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -60,7 +61,10 @@ func (a *answer) Write(p []byte) (int, error) {
 		a.x.payload.Answer.Write(p)
 	}
 	if a.x.instance != "" { // another region counts its own
-		a.x.tail.write(a.Header(), p)
+		if a.x.sent == 0 {
+			a.x.tail.begin(a.Header().Get("Content-Type"), a.Header().Get("Content-Encoding"))
+		}
+		a.x.tail.write(p)
 	}
 	n, err := a.ResponseWriter.Write(p)
 	a.x.sent += int64(n)
@@ -188,22 +192,26 @@ func (b *requestBody) failed() error {
 	return b.err
 }
 
-// finish counts and logs a request that has ended, however.
-func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
+// seen is what of a request is logged as it came.
+type seen struct{ method, path, remote, proto, trace string }
+
+// finish counts and logs a request that has ended, however. kinds tells what is logged of its
+// payload beside.
+func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*payload.Facts)) {
 	took := time.Since(x.start)
-	x.used = x.tail.usage()
+	x.used, _ = x.tail.usage()
 	p.metrics.ended(x, took)
 	if x.payload != nil {
-		p.cfg.Payloads.End(x.payload, payload.Facts{
+		facts := payload.Facts{
 			Time: x.start, RequestID: x.id, App: x.spec.AppName, DeploymentID: x.deployment, Version: x.version,
-			Method: r.Method, Path: r.URL.Path, Status: x.status,
-			RequestType: r.Header.Get("Content-Type"), RequestCoded: r.Header.Get("Content-Encoding"),
-			AnswerType: w.Header().Get("Content-Type"), AnswerCoded: w.Header().Get("Content-Encoding"),
-		})
+			Method: r.method, Path: r.path, Status: x.status,
+		}
+		kinds(&facts)
+		p.cfg.Payloads.End(x.payload, facts)
 	}
 	every := max(p.cfg.AccessEvery, 1)
 	if x.failure != nil && x.failure.status >= 500 && x.cause != nil {
-		p.cfg.Log.WarnContext(r.Context(), "request failed", "request_id", x.id, "host", x.host,
+		p.cfg.Log.WarnContext(ctx, "request failed", "request_id", x.id, "host", x.host,
 			"instance_id", x.instance, "code", x.failure.code, "error", x.cause)
 	}
 	if p.cfg.Access == nil || (p.counted.Add(1)%every != 0 && x.failure == nil) {
@@ -211,8 +219,8 @@ func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
 	}
 	attrs := make([]slog.Attr, 0, 20)
 	attrs = append(attrs,
-		slog.String("request_id", x.id), slog.String("remote", r.RemoteAddr),
-		slog.String("method", r.Method), slog.String("host", x.host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
+		slog.String("request_id", x.id), slog.String("remote", r.remote),
+		slog.String("method", r.method), slog.String("host", x.host), slog.String("path", r.path), slog.String("proto", r.proto),
 		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", millis(took)),
 	)
 	if x.route != nil {
@@ -237,16 +245,16 @@ func (p *Proxy) finish(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if !x.firstToken.IsZero() {
 		attrs = append(attrs, slog.Float64("first_token_ms", millis(x.firstToken.Sub(x.start))))
 	}
-	if x.used != nil {
+	if x.used != (usage{}) {
 		attrs = append(attrs, slog.Uint64("prompt_tokens", x.used.Prompt), slog.Uint64("completion_tokens", x.used.Completion))
 	}
-	if trace := r.Header.Get("Traceparent"); trace != "" {
-		attrs = append(attrs, slog.String("traceparent", trace))
+	if r.trace != "" {
+		attrs = append(attrs, slog.String("traceparent", r.trace))
 	}
 	if x.failure != nil {
 		attrs = append(attrs, slog.String("code", x.failure.code))
 	}
-	p.cfg.Access.LogAttrs(r.Context(), slog.LevelInfo, "request", attrs...)
+	p.cfg.Access.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -105,8 +105,9 @@ const statusClientGone = 499
 // Error makes a failure an error, so that it finds its way through a transport.
 func (f *failure) Error() string { return f.message }
 
-// write answers as the API does: Connect's JSON, with the detail that programs read.
-func (f *failure) write(w http.ResponseWriter) {
+// answer is what is answered: fields of the header, and Connect's JSON, with the detail that
+// programs read, as the API does.
+func (f *failure) answer() (fields [][2]string, body []byte) {
 	detail := &windlassv1.ErrorDetail{Reason: f.reason, Fix: f.fix}
 	type debug struct {
 		Reason string `json:"reason"`
@@ -117,30 +118,36 @@ func (f *failure) write(w http.ResponseWriter) {
 		Value string `json:"value"`
 		Debug debug  `json:"debug"`
 	}
-	body := struct {
+	whole := struct {
 		Code    string       `json:"code"`
 		Message string       `json:"message"`
 		Details []wireDetail `json:"details,omitempty"`
 	}{Code: f.connect, Message: f.message}
 	if packed, err := proto.Marshal(detail); err == nil {
-		body.Details = []wireDetail{{
+		whole.Details = []wireDetail{{
 			Type:  string(detail.ProtoReflect().Descriptor().FullName()),
 			Value: base64.RawStdEncoding.EncodeToString(packed),
 			Debug: debug{Reason: f.reason.String(), Fix: f.fix},
 		}}
 	}
-	encoded, err := json.Marshal(body)
+	body, err := json.Marshal(whole)
 	if err != nil { // strings always encode
-		encoded = []byte(`{"code":"internal"}`)
+		body = []byte(`{"code":"internal"}`)
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(encoded)))
-	h.Set("Cache-Control", "no-store")
-	h.Set(ErrorHeader, f.code)
+	fields = [][2]string{
+		{"Content-Type", "application/json"}, {"Content-Length", strconv.Itoa(len(body))}, {"Cache-Control", "no-store"}, {ErrorHeader, f.code},
+	}
 	if f.retry > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(f.retry/time.Second)))
+		fields = append(fields, [2]string{"Retry-After", strconv.Itoa(int(f.retry / time.Second))})
+	}
+	return fields, body
+}
+
+func (f *failure) write(w http.ResponseWriter) {
+	fields, body := f.answer()
+	for _, field := range fields {
+		w.Header().Set(field[0], field[1])
 	}
 	w.WriteHeader(f.status)
-	_, _ = w.Write(encoded) // a client that is gone needs no answer
+	_, _ = w.Write(body) // a client that is gone needs no answer
 }

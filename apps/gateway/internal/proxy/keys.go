@@ -10,20 +10,32 @@ import (
 )
 
 // keyHeaders are where a request has its key, and what is before it there.
-var keyHeaders = []struct{ name, scheme string }{{"Authorization", "Bearer "}, {"X-Api-Key", ""}}
+var keyHeaders = [...]struct{ name, lower, scheme string }{
+	{"Authorization", "authorization", "Bearer "},
+	{"X-Api-Key", "x-api-key", ""},
+}
 
 // admits tells whether the request has one of the app's keys, and notes which.
 func (p *Proxy) admits(r *http.Request, x *exchange) bool {
 	for _, h := range keyHeaders {
 		values := r.Header[h.name]
-		if len(values) != 1 || len(values[0]) < len(h.scheme) || !strings.EqualFold(values[0][:len(h.scheme)], h.scheme) {
-			continue
-		}
-		key, ok := x.spec.Keys[upstream.Hash(sha256.Sum256([]byte(strings.TrimSpace(values[0][len(h.scheme):]))))]
-		if ok && (key.Until.IsZero() || time.Now().Before(key.Until)) {
-			x.key, x.keyHeader, x.keyValue = key.Name, h.name, values
+		if len(values) == 1 && x.admits(values[0], h.scheme) {
+			x.keyHeader, x.keyValue = h.name, values
 			return true
 		}
 	}
 	return false
+}
+
+// admits tells whether a field's value is one of the app's keys, and notes its name.
+func (x *exchange) admits(value, scheme string) bool {
+	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
+		return false
+	}
+	key, ok := x.spec.Keys[upstream.Hash(sha256.Sum256([]byte(strings.TrimSpace(value[len(scheme):]))))]
+	if !ok || !key.Until.IsZero() && !time.Now().Before(key.Until) {
+		return false
+	}
+	x.key = key.Name
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +24,7 @@ type metrics struct {
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	handed     *prometheus.CounterVec
-	seen       sync.Map // series -> bool
+	figures    sync.Map // series -> *figures
 	traffic    *traffic.Traffic
 }
 
@@ -77,31 +78,27 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 	if status == 0 {
 		status = statusClientGone
 	}
-	version := ""
-	if x.deployment != "" {
-		version = strconv.Itoa(int(x.version))
-	}
 	// A host that is nobody's is in no label: whoever sends them would choose how many
 	// series there are.
 	if x.route != nil {
-		m.requests.WithLabelValues(strconv.Itoa(status), x.spec.AppName, x.deployment, version).Inc()
-		if x.deployment != "" {
-			if k := (series{x.spec.AppName, x.deployment}); !m.has(k) {
-				m.seen.Store(k, false)
-			}
-			m.duration.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(took.Seconds())
+		if x.deployment == "" {
+			m.requests.WithLabelValues(strconv.Itoa(status), x.spec.AppName, "", "").Inc()
+		} else {
+			f := m.of(series{x.spec.AppName, x.deployment, x.version})
+			f.status(status).Inc()
+			f.duration.Observe(took.Seconds())
 			if !x.firstByte.IsZero() {
-				m.firstByte.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(x.firstByte.Sub(x.start).Seconds())
+				f.firstByte.Observe(x.firstByte.Sub(x.start).Seconds())
 			}
 			ended := traffic.Request{DeploymentID: x.deployment, Took: took, Failed: status >= 500 || x.failure != nil && x.failure.status >= 500}
 			if !x.firstToken.IsZero() {
 				ended.FirstToken = x.firstToken.Sub(x.start)
-				m.firstToken.WithLabelValues(x.spec.AppName, x.deployment, version).Observe(ended.FirstToken.Seconds())
+				f.firstToken.Observe(ended.FirstToken.Seconds())
 			}
 			m.traffic.Ended(ended)
-			if x.used != nil {
-				m.tokens.WithLabelValues("prompt", x.spec.AppName, x.deployment, version).Add(float64(x.used.Prompt))
-				m.tokens.WithLabelValues("completion", x.spec.AppName, x.deployment, version).Add(float64(x.used.Completion))
+			if x.used != (usage{}) {
+				f.prompt.Add(float64(x.used.Prompt))
+				f.completion.Add(float64(x.used.Completion))
 			}
 		}
 	}
@@ -110,9 +107,50 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 	}
 }
 
-func (m *metrics) has(k series) bool {
-	_, ok := m.seen.Load(k)
-	return ok
+// series of a deployment.
+type series struct {
+	app, deployment string
+	version         int32
+}
+
+// figures of series, found once: to find one by its labels costs more than to count.
+type figures struct {
+	duration, firstByte, firstToken prometheus.Observer
+	prompt, completion              prometheus.Counter
+	requests                        *prometheus.CounterVec // by status
+	byStatus                        [600]atomic.Pointer[prometheus.Counter]
+	// missed: the last sweep found no route to the deployment.
+	missed atomic.Bool
+}
+
+func (m *metrics) of(k series) *figures {
+	if found, ok := m.figures.Load(k); ok {
+		return found.(*figures) //nolint:forcetypeassert // nothing else is stored
+	}
+	version := strconv.Itoa(int(k.version))
+	found, _ := m.figures.LoadOrStore(k, &figures{
+		duration:   m.duration.WithLabelValues(k.app, k.deployment, version),
+		firstByte:  m.firstByte.WithLabelValues(k.app, k.deployment, version),
+		firstToken: m.firstToken.WithLabelValues(k.app, k.deployment, version),
+		prompt:     m.tokens.WithLabelValues("prompt", k.app, k.deployment, version),
+		completion: m.tokens.WithLabelValues("completion", k.app, k.deployment, version),
+		requests: m.requests.MustCurryWith(prometheus.Labels{
+			"app": k.app, "windlass_deployment": k.deployment, "version": version,
+		}),
+	})
+	return found.(*figures) //nolint:forcetypeassert // nothing else is stored
+}
+
+func (f *figures) status(code int) prometheus.Counter {
+	if code >= len(f.byStatus) {
+		return f.requests.WithLabelValues(strconv.Itoa(code))
+	}
+	if c := f.byStatus[code].Load(); c != nil {
+		return *c
+	}
+	c := f.requests.WithLabelValues(strconv.Itoa(code))
+	f.byStatus[code].Store(&c)
+	return c
 }
 
 // sweep drops the series of deployments that were not routed at the last sweep either:
@@ -125,16 +163,14 @@ func (m *metrics) sweep(t *table.Table) {
 			routed[target.DeploymentID] = true
 		}
 	}
-	m.seen.Range(func(key, value any) bool {
-		k := key.(series)
-		missed := value.(bool)
+	m.figures.Range(func(key, value any) bool {
+		k, f := key.(series), value.(*figures) //nolint:forcetypeassert // nothing else is stored
 		switch {
 		case routed[k.deployment]:
-			m.seen.Store(k, false)
-		case !missed:
-			m.seen.Store(k, true)
+			f.missed.Store(false)
+		case !f.missed.Swap(true):
 		default:
-			m.seen.Delete(k)
+			m.figures.Delete(k)
 			labels := prometheus.Labels{"windlass_deployment": k.deployment}
 			m.requests.DeletePartialMatch(labels)
 			m.duration.DeletePartialMatch(labels)
@@ -153,9 +189,6 @@ func (m *metrics) sweep(t *table.Table) {
 		return true
 	})
 }
-
-// series that there are; their value is whether the last sweep missed their deployment.
-type series struct{ app, deployment string }
 
 // routesCollector reads what is now when it is asked.
 type routesCollector struct{ table *table.Table }

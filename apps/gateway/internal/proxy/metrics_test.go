@@ -23,7 +23,7 @@ func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 		Targets: []upstream.TargetSpec{{DeploymentID: "dep_1", Version: 1, Weight: 1}},
 	}
 	require.NoError(t, routes.Put(spec))
-	m.ended(&exchange{route: routes.Lookup("echo.local"), spec: spec, deployment: "dep_1", version: 1, status: 200}, time.Second)
+	m.ended(&exchange{route: routes.Lookup("echo.local"), spec: &spec, deployment: "dep_1", version: 1, status: 200}, time.Second)
 	count := func() int {
 		families, err := registry.Gather()
 		require.NoError(t, err)

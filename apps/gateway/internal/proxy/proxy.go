@@ -20,7 +20,7 @@
 // of it was written) goes to another one, whatever its method, as long as its body can
 // be sent again. One that may have reached it is repeated only if its method is
 // idempotent or it carries an Idempotency-Key, at most as often as the route says, and
-// never after the first byte of an answer. Bodies up to replayable bytes are read before
+// never after the first byte of an answer. Bodies up to Replayable bytes are read before
 // an instance is chosen: a client that sends slowly holds none.
 package proxy
 
@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -44,6 +45,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
+	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -88,6 +90,8 @@ type Proxy struct {
 	metrics   *metrics
 	transport *transport
 	reverse   *httputil.ReverseProxy
+	pool      *pool
+	answers   socket.Buffers
 	counted   atomic.Uint64
 	underWay  atomic.Int64
 	leaving   atomic.Bool
@@ -103,6 +107,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots}}}
+	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
 		Transport:      p.transport,
@@ -115,16 +120,22 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// sweepEvery is above any interval of scrapes.
+// sweepEvery is how often figures are looked through: it is above any interval of scrapes.
 const sweepEvery = 10 * time.Minute
 
-// Sweep drops figures of deployments that are gone, until ctx ends.
+// Sweep drops figures of deployments that are gone, and connections to instances that nobody
+// uses, until ctx ends.
 func (p *Proxy) Sweep(ctx context.Context) error {
-	for {
-		if err := backoff.Sleep(ctx, sweepEvery); err != nil {
+	for swept := time.Now(); ; {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
-		p.metrics.sweep(p.cfg.Table)
+		now := time.Now()
+		p.pool.sweep(now, idleConnection)
+		if now.Sub(swept) >= sweepEvery {
+			swept = now
+			p.metrics.sweep(p.cfg.Table)
+		}
 	}
 }
 
@@ -139,16 +150,20 @@ func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forget(gatewayURL) }
 
 // Close lets go of connections that nobody uses.
-func (p *Proxy) Close() { p.transport.close() }
+func (p *Proxy) Close() {
+	p.transport.close()
+	p.pool.sweep(time.Now(), 0)
+}
 
 // exchange is one request and what became of it.
 type exchange struct {
-	id      string
-	start   time.Time
-	host    string
-	route   *upstream.Route
-	spec    upstream.Spec
-	policy  upstream.Policy
+	id    string
+	start time.Time
+	host  string
+	route *upstream.Route
+	// spec and policy are the route's as the request found them; they are not to be changed.
+	spec    *upstream.Spec
+	policy  *upstream.Policy
 	control *http.ResponseController
 	// in is the request's body.
 	in *requestBody
@@ -175,9 +190,11 @@ type exchange struct {
 	status     int
 	sent       int64
 	tail       tail
-	used       *usage
+	used       usage
 	// payload is what is to be logged of it, nil for nothing.
 	payload *payload.Entry
+	// passed: it goes the long way after all, where it is counted.
+	passed bool
 	// failure is what the gateway answered itself, or why it broke off.
 	failure *failure
 	cause   error
@@ -196,7 +213,8 @@ const hstsHeader = "Strict-Transport-Security"
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
-	x := &exchange{start: time.Now(), id: requestID(r.Header), host: table.Host(r.Host), handed: r.Header.Get(HandedOverHeader)}
+	x := &exchange{start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handed: r.Header.Get(HandedOverHeader)}
+	x.id = requestID(r.Header.Get(RequestIDHeader), x.start)
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
 	p.say(out.Header(), r, x)
@@ -210,13 +228,21 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if x.in != nil && x.in.duplex {
 			x.in.letGo()
 		}
-		p.finish(w, r, x)
+		p.finish(r.Context(), x, &seen{
+			method: r.Method, path: r.URL.Path, remote: r.RemoteAddr, proto: r.Proto, trace: r.Header.Get("Traceparent"),
+		}, func(f *payload.Facts) {
+			f.RequestType, f.RequestCoded = r.Header.Get("Content-Type"), r.Header.Get("Content-Encoding")
+			f.AnswerType, f.AnswerCoded = w.Header().Get("Content-Type"), w.Header().Get("Content-Encoding")
+		})
 		if e := recover(); e != nil {
 			panic(e) // ErrAbortHandler: the server cuts the connection, so that nobody takes a part for the whole
 		}
 	}()
 	p.serve(out, r, x)
 }
+
+// nowhere is where a request leads that has no route.
+var nowhere = &upstream.Spec{}
 
 // say sets what the gateway has to say with every answer.
 func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
@@ -255,12 +281,12 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 		}
 		return
 	}
-	var ok bool
-	if x.spec, ok = x.route.Spec(); !ok {
+	spec := x.route.Now()
+	if spec == nil {
 		p.fail(w, x, failNoRoute, nil)
 		return
 	}
-	x.policy = x.spec.Policy
+	x.spec, x.policy = spec, &spec.Policy
 	if x.payload = p.cfg.Payloads.Begin(x.policy.Payload); x.payload != nil && x.in != nil {
 		x.in.payload = &x.payload.Request
 	}
@@ -419,16 +445,18 @@ func classify(ctx context.Context, x *exchange, err error) (*failure, error) {
 }
 
 // requestID takes what the client sent if it is fit for logs and headers.
-func requestID(h http.Header) string {
-	id := h.Get(RequestIDHeader)
+func requestID(id string, now time.Time) string {
 	if id == "" || len(id) > 128 {
-		return ident.New("req")
+		return newRequestID(now)
 	}
 	for i := range len(id) {
 		c := id[i]
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-_.:/+=", rune(c)) {
-			return ident.New("req")
+			return newRequestID(now)
 		}
 	}
 	return id
 }
+
+// newRequestID tells requests apart; it is no secret.
+func newRequestID(now time.Time) string { return ident.From("req", now, rand.Uint64(), rand.Uint64()) }

@@ -81,22 +81,31 @@ func keepUpgrade(h http.Header) {
 // gateway says: to them X_Forwarded_For is X-Forwarded-For (RFC 3875, section 4.1.18).
 func dropLookalikes(h http.Header) {
 	for name := range h {
-		if !strings.Contains(name, "_") {
-			continue
-		}
-		switch http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")) {
-		case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", RequestIDHeader:
+		if strings.Contains(name, "_") && isLookalike(name) {
 			delete(h, name)
 		}
 	}
+}
+
+// isLookalike looks at a name that has an underscore.
+func isLookalike(name string) bool {
+	switch http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")) {
+	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", RequestIDHeader:
+		return true
+	}
+	return false
 }
 
 // keepTrailers takes out of an answer's trailers what has no place there (RFC 9110, section
 // 6.5.1), like a Content-Length, and what is the gateway's to say.
 func keepTrailers(trailers http.Header) {
 	for name := range trailers {
-		if !httpguts.ValidTrailerHeader(name) || name == ErrorHeader || name == RequestIDHeader {
+		if !keepsTrailer(name) {
 			delete(trailers, name)
 		}
 	}
+}
+
+func keepsTrailer(name string) bool {
+	return httpguts.ValidTrailerHeader(name) && name != ErrorHeader && name != RequestIDHeader
 }

@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"encoding/json"
-	"net/http"
 	"strings"
 )
 
@@ -14,17 +12,18 @@ const usageWithin = 2 << 10
 // tail keeps the end of an answer that may tell how many tokens it took.
 type tail struct {
 	kept  []byte
-	begun bool
 	keeps bool
 }
 
-// write takes what is sent. An answer that is compressed tells nothing here.
-func (t *tail) write(header http.Header, p []byte) {
-	if !t.begun {
-		t.begun = true
-		kind, coded := header.Get("Content-Type"), header.Get("Content-Encoding")
-		t.keeps = (strings.HasPrefix(kind, "application/json") || strings.HasPrefix(kind, "text/event-stream")) && coded == ""
-	}
+// begin an answer with the Content-Type and Content-Encoding. One that is compressed tells
+// nothing here.
+func (t *tail) begin(kind, coded string) {
+	t.kept = t.kept[:0]
+	t.keeps = (strings.HasPrefix(kind, "application/json") || strings.HasPrefix(kind, "text/event-stream")) && coded == ""
+}
+
+// write takes what is sent.
+func (t *tail) write(p []byte) {
 	if !t.keeps {
 		return
 	}
@@ -39,26 +38,76 @@ func (t *tail) write(header http.Header, p []byte) {
 }
 
 // usage is OpenAI's, as its API and those like it tell it.
-type usage struct {
-	Prompt     uint64 `json:"prompt_tokens"`
-	Completion uint64 `json:"completion_tokens"`
-}
+type usage struct{ Prompt, Completion uint64 }
 
-// usage that the end of the answer tells, the last one; nil: it tells none. In the text of
-// an answer quotes are escaped, so that it is not found there.
-func (t *tail) usage() *usage {
+// usage that the end of the answer tells, the last one; ok is false when it tells none. In
+// the text of an answer quotes are escaped, so that it is not found there.
+func (t *tail) usage() (u usage, ok bool) {
 	for rest := t.kept; ; {
 		at := bytes.LastIndex(rest, []byte(`"usage"`))
 		if at < 0 {
-			return nil
+			return usage{}, false
 		}
-		said, found := bytes.CutPrefix(bytes.TrimLeft(rest[at+len(`"usage"`):], " "), []byte(":"))
-		if found {
-			u := &usage{}
-			if json.NewDecoder(bytes.NewReader(t.kept[len(rest)-len(said):])).Decode(u) == nil && *u != (usage{}) {
-				return u
-			}
+		if u, ok = readUsage(t.kept[at+len(`"usage"`):]); ok {
+			return u, true
 		}
 		rest = rest[:at]
 	}
+}
+
+// readUsage reads what follows the name of the field: an object, of which the two numbers are
+// looked for at its own level. It is not checked beyond that: that is for who asked.
+func readUsage(b []byte) (u usage, ok bool) {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	if len(b) == 0 || b[0] != ':' {
+		return u, false
+	}
+	b = bytes.TrimLeft(b[1:], " \t\r\n")
+	if len(b) == 0 || b[0] != '{' {
+		return u, false
+	}
+	depth, text := 0, -1
+	var name []byte
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case text >= 0 && c == '\\':
+			i++
+		case text >= 0 && c == '"':
+			name, text = b[text:i], -1
+		case text >= 0:
+		case c == '"':
+			text = i + 1
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth--; depth == 0 {
+				return u, u != (usage{})
+			}
+		case c == ':' && depth == 1:
+			switch string(name) {
+			case "prompt_tokens":
+				u.Prompt = leadingNumber(b[i+1:])
+			case "completion_tokens":
+				u.Completion = leadingNumber(b[i+1:])
+			}
+		}
+	}
+	return usage{}, false // it has no end
+}
+
+// leadingNumber is 0 for what is none, or larger than any count of tokens.
+func leadingNumber(b []byte) (n uint64) {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	for i, c := range b {
+		if c < '0' || c > '9' {
+			if c == '.' || c == 'e' || c == 'E' {
+				return 0
+			}
+			return n
+		}
+		if n = n*10 + uint64(c-'0'); i >= 15 {
+			return 0
+		}
+	}
+	return 0
 }

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// replayable is the largest body that is kept to be sent again: a long prompt. What
+	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. What
 	// is larger is streamed, and repeated only if none of it was read.
-	replayable = 64 << 10
+	Replayable = 64 << 10
 	// idleConnection is below the 5 s after which common model servers (uvicorn's) close
 	// a connection that nobody uses: a request that crosses the close is lost.
 	idleConnection = 4 * time.Second
@@ -186,7 +186,7 @@ func (i instance) to(t *transport, req *http.Request) (scheme, host string, thro
 }
 
 // kept tells whether keep keeps the body.
-func kept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= replayable }
+func kept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= Replayable }
 
 // keep reads a body that is small enough to be sent again; nil: there is none, or it is
 // streamed.
@@ -311,7 +311,7 @@ func idempotent(req *http.Request) bool {
 	return req.Header.Get("Idempotency-Key") != ""
 }
 
-func affinity(req *http.Request, p upstream.Policy) string {
+func affinity(req *http.Request, p *upstream.Policy) string {
 	switch {
 	case p.AffinityHeader != "":
 		return req.Header.Get(p.AffinityHeader)

@@ -57,12 +57,12 @@ type Preview struct {
 }
 
 // NeedsKey tells whether requests for the host need a key.
-func (s Spec) NeedsKey(host string) bool {
+func (s *Spec) NeedsKey(host string) bool {
 	return s.Policy.RequireKey || slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Keyed && p.Host == host })
 }
 
 // IsPreview tells whether the host is one deployment's alone.
-func (s Spec) IsPreview(host string) bool {
+func (s *Spec) IsPreview(host string) bool {
 	return slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Host == host })
 }
 

@@ -137,6 +137,14 @@ func (r *Route) Spec() (_ Spec, ok bool) {
 	return v.Spec, true
 }
 
+// Now is Spec without a copy, which is not to be changed; nil when it was removed.
+func (r *Route) Now() *Spec {
+	if v := r.now.Load(); v != nil {
+		return &v.Spec
+	}
+	return nil
+}
+
 // Serves tells whether the host is one of the route's.
 func (r *Route) Serves(host string) bool {
 	v := r.now.Load()

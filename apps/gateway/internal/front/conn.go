@@ -1,0 +1,278 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+)
+
+// Conn is a client's connection. It is its goroutine's alone, but for leave.
+type Conn struct {
+	*socket.Conn
+
+	// Scratch is the handler's, from one request to the next.
+	Scratch any
+
+	server *Server
+	// remote is "host:port", client its host.
+	remote, client string
+
+	// buffer holds what was read from begin to end and not used; nil: nothing was.
+	buffer     *[]byte
+	begin, end int
+	request    http1.Request
+
+	state atomic.Int32
+	// until is when the deadline of reads is; zero: there is none, or it is not known.
+	until time.Time
+	// watched is closed when the watch has ended; nil: there is none.
+	watched chan struct{}
+}
+
+// States of a Conn.
+const (
+	// waiting for a request.
+	waiting int32 = iota
+	// reading one, which may go either way.
+	reading
+	// answering it.
+	answering
+	// left: it was waiting, and is closed.
+	left
+)
+
+// Remote is the client's "host:port"; Client is its host.
+func (c *Conn) Remote() string { return c.remote }
+
+// Client is the host of Remote.
+func (c *Conn) Client() string { return c.client }
+
+// Begin is called when a request is the handler's to answer.
+func (c *Conn) Begin() {
+	if c.state.CompareAndSwap(reading, answering) {
+		c.server.reading.Add(-1)
+	}
+}
+
+func (c *Conn) serve(ctx context.Context) {
+	s := c.server
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	passed := false
+	defer func() {
+		if e := recover(); e != nil {
+			s.cfg.Log.ErrorContext(ctx, "a request failed badly: its connection is cut", "error", e, "stack", string(debug.Stack()))
+		}
+		c.Unwatch()
+		c.decided()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		if !passed {
+			_ = c.Close() // it is at its end either way
+			s.open.Add(-1)
+		}
+	}()
+	for limit := s.cfg.Header; c.wait(limit); limit = s.cfg.Idle {
+		outcome := c.next(ctx)
+		if outcome == Other {
+			c.Unwatch()
+			passed = c.pass()
+		}
+		c.decided() // and not before: who waits for that then lets nobody pass any more
+		switch outcome {
+		case Next:
+			continue
+		case End:
+			c.linger()
+		case Cut, Other:
+		}
+		return
+	}
+}
+
+// decided: the request is at its end, or goes the long way.
+func (c *Conn) decided() {
+	if c.state.Swap(answering) == reading {
+		c.server.reading.Add(-1)
+	}
+}
+
+// wait for the first byte of a request; false: none comes.
+func (c *Conn) wait(limit time.Duration) bool {
+	if c.begin < c.end {
+		c.server.reading.Add(1)
+		c.state.Store(reading)
+		return true
+	}
+	if c.buffer != nil {
+		c.server.buffers.Put(c.buffer)
+		c.buffer = nil
+	}
+	c.state.Store(waiting)
+	if c.server.leaving.Load() { // and may have looked before we waited
+		return false
+	}
+	// Setting a deadline costs as much as a call to the system: not for each request.
+	if now := time.Now(); c.until.Sub(now) < limit*3/4 || c.until.Sub(now) > limit {
+		if c.until = now.Add(limit); c.SetReadDeadline(c.until) != nil {
+			return false
+		}
+	}
+	buffer, n, err := c.ReadInto(&c.server.buffers)
+	if err != nil {
+		return false
+	}
+	c.buffer, c.begin, c.end = buffer, 0, n
+	c.server.reading.Add(1)
+	if !c.state.CompareAndSwap(waiting, reading) {
+		c.server.reading.Add(-1)
+		return false // we have left
+	}
+	return true
+}
+
+// leave ends a connection that waits.
+func (c *Conn) leave() {
+	if c.state.CompareAndSwap(waiting, left) {
+		_ = c.Close() // which ends the wait
+	}
+}
+
+// next reads a request and has it answered.
+func (c *Conn) next(ctx context.Context) Outcome {
+	n := 0
+	for {
+		var verdict http1.Verdict
+		if n, verdict = http1.ParseRequest((*c.buffer)[c.begin:c.end], &c.request); verdict == http1.Whole {
+			break
+		}
+		if verdict == http1.Other || c.end-c.begin == len(*c.buffer) {
+			return Other
+		}
+		c.room(len(*c.buffer))
+		if err := c.more(); err != nil {
+			return c.late(err)
+		}
+	}
+	r := &c.request
+	if r.ContentLength > c.server.cfg.MaxBody {
+		return Other
+	}
+	whole := n + int(r.ContentLength)
+	if c.end-c.begin < whole {
+		c.room(whole)
+		for c.end-c.begin < whole {
+			if err := c.more(); err != nil {
+				return c.late(err)
+			}
+		}
+		http1.ParseRequest((*c.buffer)[c.begin:c.end], r) // which has moved
+	}
+	message := (*c.buffer)[c.begin : c.begin+whole]
+	outcome := c.server.cfg.Handler.Handle(ctx, c, r, message[:n], message[n:])
+	if outcome == Next {
+		c.begin += whole
+	}
+	return outcome
+}
+
+// room makes room for a message of so many bytes, from begin on.
+func (c *Conn) room(whole int) {
+	if c.begin+whole <= len(*c.buffer) {
+		return
+	}
+	if whole <= len(*c.buffer) {
+		c.end = copy(*c.buffer, (*c.buffer)[c.begin:c.end])
+	} else {
+		larger := make([]byte, whole)
+		c.end = copy(larger, (*c.buffer)[c.begin:c.end])
+		c.server.buffers.Put(c.buffer)
+		c.buffer = &larger
+	}
+	c.begin = 0
+}
+
+// more of a request that has begun.
+func (c *Conn) more() error {
+	// Not since it began: what comes in many parts is not slow for that.
+	c.until = time.Now().Add(arrives)
+	if err := c.SetReadDeadline(c.until); err != nil {
+		return err
+	}
+	n, err := c.Read((*c.buffer)[c.end:])
+	c.end += n
+	return err
+}
+
+// late: the rest of a request did not come.
+func (c *Conn) late(err error) Outcome {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+		return Other // which knows what to say
+	}
+	return Cut
+}
+
+// pass the connection on, with what was read.
+func (c *Conn) pass() bool {
+	before := append([]byte(nil), (*c.buffer)[c.begin:c.end]...)
+	c.server.buffers.Put(c.buffer)
+	c.buffer = nil
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		return false
+	}
+	c.server.pass(c.TCP(), before)
+	return true
+}
+
+// linger on a connection after its last answer, until the client has closed it, too.
+func (c *Conn) linger() {
+	c.Unwatch()
+	if c.TCP().CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {
+		return
+	}
+	for {
+		if _, err := c.Read(*c.buffer); err != nil {
+			return
+		}
+	}
+}
+
+// Watch calls gone when the client ends the connection, until Unwatch. A client that sends
+// more is there; nobody watches it from then on. Nothing is read meanwhile.
+func (c *Conn) Watch(gone func()) {
+	if c.watched != nil {
+		return
+	}
+	c.until = time.Time{}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		gone()
+		return
+	}
+	ended := make(chan struct{})
+	c.watched = ended
+	go func() {
+		defer close(ended)
+		if err := c.Wait(); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			gone()
+		}
+	}()
+}
+
+// Unwatch ends the watch. After it gone is not called.
+func (c *Conn) Unwatch() {
+	if c.watched == nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // a connection that is closed has ended the wait
+	<-c.watched
+	c.watched, c.until = nil, time.Time{}
+}

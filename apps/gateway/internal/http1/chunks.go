@@ -1,0 +1,140 @@
+package http1
+
+import "bytes"
+
+// Chunks takes the content out of what comes in chunks (RFC 9112, section 7.1). The zero
+// value is at their beginning.
+type Chunks struct {
+	state state
+	// left of the chunk; digits of its size.
+	left   int64
+	digits int
+	// line has so many bytes by now; overhead so many had all that were not content.
+	line, overhead int
+	trailers       []byte
+}
+
+type state uint8
+
+const (
+	size state = iota
+	padding
+	extension
+	sizeLF
+	data
+	dataCR
+	dataLF
+	trailer
+	ended
+)
+
+const (
+	maxLine     = 4 << 10
+	maxTrailers = 64 << 10
+	// maxOverhead is what framing may cost beyond 16 bytes a byte of content.
+	maxOverhead = 16 << 10
+)
+
+// Done tells whether the last chunk and the trailers were there.
+func (c *Chunks) Done() bool { return c.state == ended }
+
+// Decode moves the content in b to its beginning. n is how much that is, and used how much of
+// b was looked at: all, unless they ended before it did.
+func (c *Chunks) Decode(b []byte) (n, used int, err error) {
+	for used < len(b) && c.state != ended {
+		if c.state == data {
+			take := int(min(c.left, int64(len(b)-used)))
+			copy(b[n:], b[used:used+take])
+			n, used, c.left = n+take, used+take, c.left-int64(take)
+			c.overhead = max(0, c.overhead-16*take)
+			if c.left == 0 {
+				c.state = dataCR
+			}
+			continue
+		}
+		if c.overhead++; c.overhead > maxOverhead+maxTrailers {
+			return n, used, ErrChunk
+		}
+		if !c.step(b[used]) {
+			return n, used, ErrChunk
+		}
+		used++
+	}
+	return n, used, nil
+}
+
+// step takes a byte that is not content.
+func (c *Chunks) step(b byte) bool {
+	switch c.state {
+	case size:
+		if d := digit(b); d >= 0 {
+			c.left, c.digits = c.left<<4|int64(d), c.digits+1
+			return c.digits <= 15
+		}
+		if c.digits == 0 {
+			return false
+		}
+		c.line, c.state = 0, padding
+		return c.step(b)
+	case padding, extension:
+		switch c.line++; {
+		case b == '\r':
+			c.state = sizeLF
+		case c.line > maxLine:
+			return false
+		case c.state == extension:
+			return isValue[b]
+		case b == ';':
+			c.state = extension
+		default:
+			return b == ' ' || b == '\t'
+		}
+	case sizeLF:
+		return b == '\n' && c.sized()
+	case dataCR:
+		c.state = dataLF
+		return b == '\r'
+	case dataLF:
+		c.state = size
+		return b == '\n'
+	case trailer:
+		c.trailers = append(c.trailers, b)
+		if b == '\n' {
+			line := bytes.TrimSuffix(c.trailers[c.line:len(c.trailers)-1], []byte("\r"))
+			if len(line) == 0 {
+				c.state = ended
+				return true
+			}
+			c.line = len(c.trailers)
+			_, ok := field(line)
+			return ok
+		}
+		return len(c.trailers) < maxTrailers
+	case data, ended:
+	}
+	return true
+}
+
+// sized: the line of a chunk's size has ended.
+func (c *Chunks) sized() bool {
+	c.digits, c.line = 0, 0
+	if c.state = data; c.left == 0 {
+		c.state = trailer
+	}
+	return true
+}
+
+// Trailers are what followed the last chunk, in their order.
+func (c *Chunks) Trailers() []Field {
+	var out []Field
+	for at := 0; ; {
+		line, next := responseLine(c.trailers, at)
+		if next == 0 || len(line) == 0 {
+			return out
+		}
+		if f, ok := field(line); ok {
+			out = append(out, f)
+		}
+		at = next
+	}
+}

@@ -1,0 +1,113 @@
+// Package http1 reads messages of HTTP/1.1 (RFC 9112) in place, as strictly as they can be
+// read: what it takes, everybody reads alike. Whatever else a request may be, it is told to
+// be Other, which is not an error: who knows all of HTTP is to look at it. It is pure, and
+// allocates nothing but the room for fields.
+//
+//	bytes ─▶ ParseRequest  ─▶ Request,  or More bytes are needed, or Other
+//	bytes ─▶ ParseResponse ─▶ Response, or More bytes are needed, or an error
+//	bytes ─▶ Chunks        ─▶ content, and trailers
+package http1
+
+import "bytes"
+
+// Field of a header. Both point into what was parsed.
+type Field struct{ Name, Value []byte }
+
+// Is tells whether the field has the name, which is given in lower case.
+func (f *Field) Is(lower string) bool { return Equal(f.Name, lower) }
+
+// Equal tells whether text is lower, which is ASCII in lower case, in any case.
+func Equal(text []byte, lower string) bool {
+	if len(text) != len(lower) {
+		return false
+	}
+	for i, c := range text {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Lists tells whether one of the comma-separated elements of value is lower.
+func Lists(value []byte, lower string) bool {
+	for len(value) > 0 {
+		element := value
+		if at := bytes.IndexByte(value, ','); at >= 0 {
+			element, value = value[:at], value[at+1:]
+		} else {
+			value = nil
+		}
+		if Equal(bytes.Trim(element, " \t"), lower) {
+			return true
+		}
+	}
+	return false
+}
+
+// Verdict on what has arrived.
+type Verdict int
+
+const (
+	// More bytes are needed.
+	More Verdict = iota
+	// Whole: the header is there.
+	Whole
+	// Other: it is nothing that is read here.
+	Other
+)
+
+// maxLength is what a Content-Length may have in digits: below 10^15 nothing overflows.
+const maxLength = 15
+
+// number reads decimal digits; -1: it is none, or too large.
+func number(text []byte) int64 {
+	if len(text) == 0 || len(text) > maxLength {
+		return -1
+	}
+	var n int64
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n
+}
+
+// Of each byte: whether it may be in a token (RFC 9110, section 5.6.2), in a field's value
+// (section 5.5), and in a target that is the same before and after it was decoded and
+// encoded again (RFC 3986, section 3.3, less what needs a look of its own).
+var isToken, isValue, isTarget [256]bool
+
+func init() {
+	for c := range 256 {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+		isToken[c] = letter || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0
+		isValue[c] = c == '\t' || c >= ' ' && c != 0x7f
+		isTarget[c] = letter || bytes.IndexByte([]byte("-._~!$&'()*+,=:@/"), byte(c)) >= 0
+	}
+}
+
+// all tells whether all bytes of text are of the kind.
+func all(text []byte, kind *[256]bool) bool {
+	for _, c := range text {
+		if !kind[c] {
+			return false
+		}
+	}
+	return true
+}
+
+// field reads a line without its end.
+func field(line []byte) (Field, bool) {
+	colon := bytes.IndexByte(line, ':')
+	if colon <= 0 || !all(line[:colon], &isToken) {
+		return Field{}, false
+	}
+	value := bytes.Trim(line[colon+1:], " \t")
+	return Field{line[:colon], value}, all(value, &isValue)
+}

@@ -1,0 +1,174 @@
+package http1
+
+import "bytes"
+
+// Request is the header of one that is plain: of HTTP/1.1, for a path, with a Host, with a
+// body of a known length or none, and without anything that is between the client and us but
+// whether the connection is kept.
+type Request struct {
+	Method, Target, Host []byte
+	// Path is Target without what follows a question mark.
+	Path []byte
+	// Fields in their order, those of Host, Content-Length and Connection included.
+	Fields []Field
+	// ContentLength in bytes; 0 also when none was told, which HasLength tells.
+	ContentLength int64
+	HasLength     bool
+	// Close: the client wants the connection closed after the answer.
+	Close bool
+}
+
+// maxFields of a header that is read here.
+const maxFields = 128
+
+// methods that are read here. The others are rare, or ask for something else than an answer.
+var methods = [...]string{"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"}
+
+// ParseRequest reads the header at the beginning of b into r, whose Fields are used again. n
+// is where the body begins. Other tells nothing about the request.
+func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
+	*r = Request{Fields: r.Fields[:0]}
+	line, n, verdict := requestLine(b, 0)
+	if verdict != Whole {
+		return 0, verdict
+	}
+	if !r.requestLine(line) {
+		return 0, Other
+	}
+	for connection := false; ; {
+		if line, n, verdict = requestLine(b, n); verdict != Whole {
+			return 0, verdict
+		}
+		if len(line) == 0 {
+			break
+		}
+		f, ok := field(line)
+		if !ok || len(r.Fields) == maxFields || !r.take(f, &connection) {
+			return 0, Other
+		}
+		r.Fields = append(r.Fields, f)
+	}
+	if len(r.Host) == 0 {
+		return 0, Other
+	}
+	return n, Whole
+}
+
+// requestLine returns the line that begins at from, without its end, and where the next one
+// does. It ends in CR and LF, and has neither within.
+func requestLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
+	end := bytes.IndexByte(b[from:], '\n')
+	switch {
+	case end < 0:
+		return nil, 0, More
+	case end == 0 || b[from+end-1] != '\r':
+		return nil, 0, Other
+	}
+	return b[from : from+end-1], from + end + 1, Whole
+}
+
+func (r *Request) requestLine(line []byte) bool {
+	method, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok {
+		return false
+	}
+	target, version, ok := bytes.Cut(rest, []byte(" "))
+	if !ok || string(version) != "HTTP/1.1" || !isMethod(method) || !r.path(target) {
+		return false
+	}
+	r.Method, r.Target = method, target
+	return true
+}
+
+func isMethod(text []byte) bool {
+	for _, m := range methods {
+		if string(text) == m {
+			return true
+		}
+	}
+	return false
+}
+
+// path reads a target in origin form. One that says the same in two ways is another's to
+// read: an empty segment at its beginning, an encoding that is none, a fragment.
+func (r *Request) path(target []byte) bool {
+	if len(target) == 0 || target[0] != '/' || len(target) > 1 && target[1] == '/' {
+		return false
+	}
+	r.Path = target
+	for i := 1; i < len(target); i++ {
+		c := target[i]
+		switch {
+		case isTarget[c]:
+		case c == '?':
+			if len(r.Path) == len(target) {
+				r.Path = target[:i]
+			}
+		case c == '%' && i+2 < len(target) && digit(target[i+1]) >= 0 && digit(target[i+2]) >= 0:
+			i += 2
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// take looks at a field that says how the message is to be read.
+func (r *Request) take(f Field, connection *bool) bool {
+	switch len(f.Name) {
+	case len("host"):
+		if f.Is("host") {
+			if r.Host != nil || len(f.Value) == 0 {
+				return false
+			}
+			r.Host = f.Value
+		}
+	case len("connection"):
+		switch {
+		case f.Is("connection"):
+			if *connection {
+				return false
+			}
+			*connection = true
+			switch {
+			case Equal(f.Value, "keep-alive"):
+			case Equal(f.Value, "close"):
+				r.Close = true
+			default:
+				return false
+			}
+		case f.Is("keep-alive"):
+			return false
+		}
+	case len("content-length"):
+		if f.Is("content-length") {
+			if r.HasLength {
+				return false
+			}
+			r.HasLength, r.ContentLength = true, number(f.Value)
+			return r.ContentLength >= 0
+		}
+	case len("te"):
+		return !f.Is("te")
+	case len("expect"):
+		return !f.Is("expect")
+	case len("upgrade"):
+		return !f.Is("upgrade") && !f.Is("trailer")
+	case len("transfer-encoding"):
+		return !f.Is("transfer-encoding")
+	case len("proxy-connection"):
+		return !f.Is("proxy-connection")
+	}
+	return true
+}
+
+// digit of a hexadecimal number; -1: it is none.
+func digit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}

@@ -1,0 +1,539 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+// soon is how long an instance may take until the client is watched for its going away: most
+// answers are there before that, and to watch costs a goroutine.
+const soon = 20 * time.Millisecond
+
+// direct is the short way of the requests of a connection, one after the other.
+type direct struct {
+	p *Proxy
+	c *front.Conn
+	r *http1.Request
+	x exchange
+	// trusted: the client may say for whom it asks.
+	trusted bool
+	// name is what the host was on the last request, and host what table.Host made of it.
+	name, host string
+
+	// header and body are the request's, body as the client sent it.
+	fields requestFields
+	body   []byte
+	// out is what is written, in what is read of an answer.
+	out    []byte
+	in     *[]byte
+	answer http1.Response
+	chunks http1.Chunks
+
+	// gone: the client went away. conn is what is read from meanwhile.
+	gone atomic.Bool
+	conn atomic.Pointer[socket.Conn]
+	stop context.CancelCauseFunc
+	// late is when what is waited for is a timeout; end when all is.
+	late, end time.Time
+}
+
+// requestFields are those fields of a request that mean something here.
+type requestFields struct {
+	id, trace, key, affinity []byte
+	forwardedFor             [][]byte
+	// drop is a bit for each field that is not passed on.
+	drop [2]uint64
+}
+
+// Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
+// leaves to that what routes have beside.
+func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, header, body []byte) front.Outcome {
+	d, ok := c.Scratch.(*direct)
+	if !ok {
+		d = &direct{p: p, c: c, trusted: p.trusts(c.Remote())}
+		c.Scratch = d
+	}
+	d.r, d.body = r, body
+	now := time.Now()
+	if string(r.Host) != d.name {
+		d.name = string(r.Host)
+		d.host = table.Host(d.name)
+	}
+	route := p.cfg.Table.Lookup(d.host)
+	if route == nil {
+		return front.Other
+	}
+	spec := route.Now()
+	if spec == nil || spec.Policy.CORS != nil || spec.Policy.Payload != nil || r.ContentLength > spec.Policy.MaxBody {
+		return front.Other
+	}
+	kept := d.x.tail.kept
+	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy}
+	d.x.tail.kept = kept
+	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
+		return front.Other
+	}
+	d.x.id = requestID(string(d.fields.id), now)
+	c.Begin()
+	p.underWay.Add(1)
+	defer p.underWay.Add(-1)
+	defer d.over(ctx)
+	return d.serve(ctx)
+}
+
+// over is the end of a request, however it ended.
+func (d *direct) over(ctx context.Context) {
+	d.c.Unwatch()
+	if d.stop != nil {
+		d.stop(nil)
+		d.stop = nil
+	}
+	d.gone.Store(false)
+	if d.in != nil {
+		d.p.answers.Put(d.in)
+		d.in = nil
+	}
+	if cap(d.out) > keptOut {
+		d.out = nil
+	}
+	if d.x.passed {
+		return // who goes on with it counts it
+	}
+	d.p.finish(ctx, &d.x, &seen{
+		method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace),
+	}, nil)
+}
+
+// keptOut is what a connection keeps between requests to write into.
+const keptOut = 16 << 10
+
+// read looks at the fields; false: there is something that the long way is for.
+func (d *direct) read() bool {
+	f := &d.fields
+	*f = requestFields{forwardedFor: f.forwardedFor[:0]}
+	policy := d.x.policy
+	for i := range d.r.Fields {
+		field := &d.r.Fields[i]
+		drop := false
+		switch len(field.Name) {
+		case len("connection"): // and keep-alive, which is not plain
+			drop = field.Is("connection")
+		case len("forwarded"):
+			drop = field.Is("forwarded")
+		case len("traceparent"):
+			if field.Is("traceparent") {
+				f.trace = field.Value
+			}
+		case len(RequestIDHeader):
+			if drop = field.Is("x-request-id"); drop && f.id == nil {
+				f.id = field.Value
+			}
+		case len("x-forwarded-for"):
+			switch {
+			case field.Is("x-forwarded-for"):
+				drop = true
+				if d.trusted {
+					f.forwardedFor = append(f.forwardedFor, field.Value)
+				}
+			case field.Is("idempotency-key"):
+				f.key = field.Value
+			}
+		case len("x-forwarded-host"): // as long as that with proto by one
+			drop = field.Is("x-forwarded-host") && !d.trusted
+		case len("x-forwarded-proto"):
+			drop = field.Is("x-forwarded-proto") && !d.trusted
+		case len("proxy-authenticate"):
+			drop = field.Is("proxy-authenticate")
+		case len("proxy-authorization"):
+			drop = field.Is("proxy-authorization")
+		case len(HandedOverHeader):
+			if field.Is("windlass-handed-over") {
+				return false
+			}
+		}
+		if policy.AffinityHeader != "" && f.affinity == nil && strings.EqualFold(policy.AffinityHeader, string(field.Name)) {
+			f.affinity = field.Value
+		}
+		if policy.AffinityCookie != "" && f.affinity == nil && field.Is("cookie") {
+			f.affinity = cookie(string(field.Value), policy.AffinityCookie)
+		}
+		if drop || lookalike(field.Name) {
+			f.drop[i/64] |= 1 << (i % 64)
+		}
+	}
+	return true
+}
+
+func (f *requestFields) dropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
+
+func cookie(line, name string) []byte {
+	cookies, err := http.ParseCookie(line)
+	if err != nil {
+		return nil
+	}
+	for _, c := range cookies {
+		if c.Name == name {
+			return []byte(c.Value)
+		}
+	}
+	return nil
+}
+
+// lookalike is as dropLookalikes has it.
+func lookalike(name []byte) bool {
+	at := 0
+	for at < len(name) && name[at] != '_' {
+		at++
+	}
+	if at == len(name) {
+		return false
+	}
+	return isLookalike(string(name))
+}
+
+// admits is Proxy.admits for fields that were read in place; it drops the one with the key.
+func (d *direct) admits() bool {
+	for _, h := range keyHeaders {
+		found := -1
+		for i := range d.r.Fields {
+			if d.r.Fields[i].Is(h.lower) {
+				if found >= 0 {
+					found = -1 // two are none
+					break
+				}
+				found = i
+			}
+		}
+		if found >= 0 && d.x.admits(string(d.r.Fields[found].Value), h.scheme) {
+			d.fields.drop[found/64] |= 1 << (found % 64)
+			return true
+		}
+	}
+	return false
+}
+
+// idempotent is as for a http.Request.
+func (d *direct) idempotent() bool {
+	return d.fields.key != nil || string(d.r.Method) != http.MethodPost && string(d.r.Method) != http.MethodPatch
+}
+
+// serve is transport.RoundTrip, and what is around it, of a request that is there whole, so
+// that all of it can be sent again.
+func (d *direct) serve(ctx context.Context) front.Outcome {
+	x := &d.x
+	d.end = time.Time{}
+	if x.policy.Total > 0 {
+		d.end = x.start.Add(x.policy.Total)
+	}
+	want := upstream.Want{Host: x.host, Affinity: string(d.fields.affinity), Until: x.start.Add(x.policy.QueueWait)}
+	var last error
+	for repeated := 0; ; {
+		lease, other, err := d.place(ctx, &want)
+		if other {
+			x.passed = true
+			return front.Other
+		}
+		if err != nil {
+			return d.fail(ctx, errors.Join(err, last))
+		}
+		if x.attempts++; x.attempts > 1 {
+			d.p.metrics.retried(x)
+		}
+		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
+		got := d.attempt(ctx, lease)
+		repeats := d.idempotent() && repeated < x.policy.Retries
+		switch {
+		case got.err == nil && (d.answer.Status != http.StatusServiceUnavailable || !repeats):
+			return d.pass(lease, got)
+		case got.err == nil:
+			_ = got.conn.Close() // what is left of its answer is nobody's
+			lease.End()
+			repeated++
+		case d.gone.Load() || got.sent && (!repeats || errors.Is(got.err, failTimeout)):
+			return d.fail(ctx, got.err)
+		case got.sent:
+			repeated++
+		}
+		last = got.err
+		want.Tried(lease)
+	}
+}
+
+// place finds an instance. other: another region may have to answer, which is the long way's.
+func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Lease, other bool, _ error) {
+	x := &d.x
+	lease, why := x.route.Try(want)
+	switch {
+	case lease != nil:
+		return lease, false, nil
+	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host) && !d.p.leaving.Load():
+		return nil, true, nil
+	case why.Reason == upstream.Removed:
+		return nil, false, why
+	}
+	waiting, stop := context.WithCancelCause(ctx)
+	if !d.end.IsZero() {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithDeadlineCause(waiting, d.end, failTimeout)
+		defer cancel()
+	}
+	d.watch(stop)
+	lease, err := x.route.Acquire(waiting, want)
+	return lease, false, err
+}
+
+// watch the client until the end of the request; stop is called when it went away.
+func (d *direct) watch(stop context.CancelCauseFunc) {
+	if stop != nil {
+		d.c.Unwatch()
+		if d.stop != nil {
+			d.stop(nil)
+		}
+		d.stop = stop
+	}
+	d.c.Watch(func() {
+		d.gone.Store(true)
+		if d.stop != nil {
+			d.stop(context.Canceled)
+		}
+		if conn := d.conn.Load(); conn != nil {
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // one that is closed needs none
+		}
+	})
+}
+
+// got is what became of an attempt: the answer is in direct.answer, with what came behind it.
+type got struct {
+	conn *socket.Conn
+	// rest is what was read of the content.
+	rest []byte
+	// whole: the instance has all of the request.
+	whole bool
+	// sent: it may have some of it.
+	sent bool
+	err  error
+}
+
+// attempt sends the request to an instance. After an error the lease has ended.
+func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
+	x := &d.x
+	begun := x.start
+	if x.attempts > 1 {
+		begun = time.Now()
+	}
+	d.limit(begun.Add(x.policy.Response))
+	defer func() {
+		if g.err == nil {
+			outcome := health.Success
+			if d.answer.Status >= 500 {
+				outcome = health.Failure
+			}
+			lease.Told(outcome)
+			return
+		}
+		if g.conn != nil {
+			_ = g.conn.Close() // nobody knows what may come on it
+			g.conn = nil
+		}
+		d.conn.Store(nil)
+		if outcome, told, err := d.judge(g.err); told {
+			lease.Told(outcome)
+			g.err = err
+		}
+		lease.End()
+	}()
+	for reused := true; ; reused = false {
+		g = got{}
+		if reused {
+			if g.conn = d.p.pool.get(lease.Address(), begun); g.conn == nil {
+				continue
+			}
+		} else if g.conn, g.err = d.connect(ctx, lease.Address()); g.err != nil {
+			return g
+		}
+		d.conn.Store(g.conn)
+		if g.err = g.conn.SetReadDeadline(begun.Add(soon)); g.err == nil {
+			d.ask(&g)
+		}
+		// Its other side closed it when it was not used; no instance had the request, or it is
+		// one that may be had twice.
+		if g.err == nil || !reused || g.sent && !d.idempotent() || d.gone.Load() || errors.Is(g.err, failTimeout) || len(g.rest) > 0 {
+			return g
+		}
+		_ = g.conn.Close() // see above
+	}
+}
+
+func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, error) {
+	limit := d.x.policy.Connect
+	if !d.end.IsZero() {
+		limit = min(limit, time.Until(d.end))
+		if limit <= 0 {
+			return nil, failTimeout
+		}
+	}
+	return connect(ctx, address, limit)
+}
+
+// ask writes the request and reads the header of its answer.
+func (d *direct) ask(g *got) {
+	d.request()
+	n, err := g.conn.Write(d.out, max(time.Until(d.late), time.Millisecond))
+	if g.sent, g.whole = n > 0, err == nil; n == 0 {
+		g.err = err
+		return
+	}
+	// Who answers before it has all of the request and closes has answered.
+	if d.in == nil {
+		d.in = d.p.answers.Get()
+	}
+	filled, interim := 0, 0
+	for {
+		head := (*d.in)[answerRoom : len(*d.in)-answerTail]
+		if filled == len(head) {
+			larger := make([]byte, 2*len(*d.in))
+			copy(larger[answerRoom:], head)
+			d.p.answers.Put(d.in)
+			d.in = &larger
+			head = larger[answerRoom : len(larger)-answerTail]
+		}
+		n, err := d.next(g.conn, head[filled:])
+		if err != nil {
+			g.rest, g.err = head[:filled], err
+			return
+		}
+		for filled += n; ; {
+			n, err := http1.ParseResponse(head[:filled], &d.answer)
+			if err != nil {
+				g.rest, g.err = head[:filled], err
+				return
+			}
+			if n == 0 {
+				break
+			}
+			if d.answer.Status >= 200 {
+				g.rest = head[n:filled]
+				d.x.firstByte = time.Now()
+				return
+			}
+			if interim++; interim > maxInterim || d.answer.Status == http.StatusSwitchingProtocols {
+				g.rest, g.err = head[:filled], errInterim
+				return
+			}
+			if g.err = d.interim(); g.err != nil {
+				d.gone.Store(true) // it was the client who did not take it
+				return
+			}
+			filled = copy(head, head[n:filled])
+		}
+	}
+}
+
+var errInterim = errors.New("the instance answered 1xx without end, or switched protocols unasked")
+
+// next reads from an instance, within what is left of the limit. From soon on the client is
+// watched meanwhile.
+func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
+	for {
+		n, err := conn.Read(p)
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if d.gone.Load() {
+			return 0, context.Canceled
+		}
+		if !time.Now().Before(d.late) {
+			return 0, failTimeout
+		}
+		d.watch(nil)
+		if err := conn.SetReadDeadline(d.late); err != nil {
+			return 0, err
+		}
+		if d.gone.Load() { // just before the deadline was ours again
+			return 0, context.Canceled
+		}
+	}
+}
+
+// limit what is waited for next.
+func (d *direct) limit(at time.Time) {
+	if d.late = at; !d.end.IsZero() && d.end.Before(at) {
+		d.late = d.end
+	}
+}
+
+// judge is as for the transport.
+func (d *direct) judge(err error) (health.Outcome, bool, error) {
+	var noConn *dialError
+	switch {
+	case d.gone.Load():
+		return health.Success, false, err
+	case errors.Is(err, failTimeout):
+		return health.Timeout, true, err
+	case errors.As(err, &noConn):
+		return health.Refusal, true, errors.Join(failConnect, err)
+	default:
+		return health.Failure, true, errors.Join(failBroken, err)
+	}
+}
+
+// fail answers what the gateway failed at.
+func (d *direct) fail(ctx context.Context, err error) front.Outcome {
+	x := &d.x
+	waiting := ctx
+	if d.gone.Load() {
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		waiting = gone
+	}
+	x.failure, x.cause = classify(waiting, x, err)
+	x.status = x.failure.status
+	if x.failure == failGone {
+		return front.Cut
+	}
+	closing := d.closing()
+	fields, body := x.failure.answer()
+	d.out = append(d.out[:0], "HTTP/1.1 "...)
+	d.out = strconv.AppendInt(d.out, int64(x.status), 10)
+	d.out = append(append(append(d.out, ' '), http.StatusText(x.status)...), "\r\n"...)
+	for _, f := range fields {
+		d.out = appendField(d.out, f[0], f[1])
+	}
+	d.ours(closing, false)
+	if string(d.r.Method) != http.MethodHead {
+		d.out = append(d.out, body...)
+		x.sent = int64(len(body))
+	}
+	return d.ended(d.write(d.out), closing)
+}
+
+// closing tells whether the connection ends with the answer.
+func (d *direct) closing() bool { return d.r.Close || d.p.leaving.Load() }
+
+func (d *direct) ended(err error, closing bool) front.Outcome {
+	switch {
+	case err != nil:
+		return front.Cut
+	case closing:
+		return front.End
+	}
+	return front.Next
+}
+
+func (d *direct) write(p []byte) error {
+	_, err := d.c.Write(p, d.p.cfg.SlowClient)
+	return err
+}

@@ -1,0 +1,404 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+const (
+	// answerSize is what is read of an answer at a time, with room before it for the size of a
+	// chunk, and after it for its end.
+	answerSize = 32 << 10
+	answerRoom = 16
+	answerTail = 2
+)
+
+func appendField(b []byte, name, value string) []byte {
+	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
+}
+
+func copyField(b []byte, f *http1.Field) []byte {
+	return append(append(append(append(b, f.Name...), ": "...), f.Value...), "\r\n"...)
+}
+
+// request is what an instance is sent, whole, in out.
+func (d *direct) request() {
+	r, x := d.r, &d.x
+	b := append(append(append(append(d.out[:0], r.Method...), ' '), r.Target...), " HTTP/1.1\r\n"...)
+	host, proto := true, true
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if d.fields.dropped(i) {
+			continue
+		}
+		switch len(f.Name) {
+		case len("x-forwarded-host"):
+			host = host && !f.Is("x-forwarded-host")
+		case len("x-forwarded-proto"):
+			proto = proto && !f.Is("x-forwarded-proto")
+		}
+		b = copyField(b, f)
+	}
+	b = append(b, "X-Forwarded-For: "...)
+	for _, before := range d.fields.forwardedFor {
+		b = append(append(b, before...), ", "...)
+	}
+	b = append(append(b, d.c.Client()...), "\r\n"...)
+	if host {
+		b = appendField(b, "X-Forwarded-Host", d.name)
+	}
+	if proto {
+		b = append(b, "X-Forwarded-Proto: http\r\n"...)
+	}
+	if !r.HasLength && !d.bodiless() {
+		b = append(b, "Content-Length: 0\r\n"...)
+	}
+	b = appendField(b, RequestIDHeader, x.id)
+	b = append(b, "\r\n"...)
+	d.out = append(b, d.body...)
+}
+
+// bodiless methods need not say that they have no body.
+func (d *direct) bodiless() bool {
+	switch string(d.r.Method) {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		return false
+	}
+	return true
+}
+
+// head of the answer, in out, but for its end.
+func (d *direct) head() {
+	r := &d.answer
+	b := append(d.out[:0], "HTTP/1.1 "...)
+	b = append(strconv.AppendInt(b, int64(r.Status), 10), ' ')
+	if len(r.Reason) > 0 {
+		b = append(b, r.Reason...)
+	} else {
+		b = append(b, http.StatusText(r.Status)...)
+	}
+	b = append(b, "\r\n"...)
+	length := false
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if hop(r, f) {
+			continue
+		}
+		if len(f.Name) == len("content-length") && f.Is("content-length") {
+			if length || r.ContentLength < 0 || r.Status < 200 || r.Status == http.StatusNoContent {
+				continue
+			}
+			length = true
+		}
+		b = copyField(b, f)
+	}
+	d.out = b
+}
+
+// hop tells whether the field is between the instance and us, or ours to say.
+func hop(r *http1.Response, f *http1.Field) bool {
+	switch len(f.Name) {
+	case len("te"):
+		return f.Is("te")
+	case len("trailer"), // and upgrade
+		len("keep-alive"), // and connection
+		len("proxy-connection"),
+		len("transfer-encoding"),
+		len("proxy-authenticate"),
+		len("proxy-authorization"),
+		len(RequestIDHeader),
+		len(ErrorHeader),
+		len(RegionHeader):
+		for _, name := range [...]string{
+			"trailer", "upgrade", "keep-alive", "connection", "proxy-connection", "transfer-encoding", "proxy-authenticate", "proxy-authorization",
+			"x-request-id", "windlass-error", "windlass-region",
+		} {
+			if f.Is(name) {
+				return true
+			}
+		}
+	}
+	return r.Names && named(r, f)
+}
+
+// named tells whether the answer's Connection has the field's name, which makes it one that
+// is not passed on.
+func named(r *http1.Response, f *http1.Field) bool {
+	for i := range r.Fields {
+		c := &r.Fields[i]
+		if len(c.Name) == len("connection") && c.Is("connection") && len(c.Value) >= len(f.Name) && http1.Lists(c.Value, string(bytes.ToLower(f.Name))) {
+			return true
+		}
+	}
+	return false
+}
+
+// ours is what the gateway has to say with every answer, and the end of its head.
+func (d *direct) ours(closing, chunked bool) {
+	b := appendField(d.out, RequestIDHeader, d.x.id)
+	if !d.dated() {
+		b = appendField(b, "Date", date(time.Now()))
+	}
+	if chunked {
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	}
+	if closing {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	d.out = append(b, "\r\n"...)
+}
+
+// dated tells whether the instance said when it answered.
+func (d *direct) dated() bool {
+	if d.x.failure != nil {
+		return false
+	}
+	for i := range d.answer.Fields {
+		if f := &d.answer.Fields[i]; len(f.Name) == len("date") && f.Is("date") {
+			return true
+		}
+	}
+	return false
+}
+
+// dates are made once in a second.
+var dates atomic.Pointer[dateOf]
+
+type dateOf struct {
+	second int64
+	text   string
+}
+
+func date(now time.Time) string {
+	if made := dates.Load(); made != nil && made.second == now.Unix() {
+		return made.text
+	}
+	made := &dateOf{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	dates.Store(made)
+	return made.text
+}
+
+// interim passes on an answer 1xx.
+func (d *direct) interim() error {
+	d.head()
+	d.out = appendField(d.out, RequestIDHeader, d.x.id)
+	return d.write(append(d.out, "\r\n"...))
+}
+
+// pass the answer on, as it comes, and end the lease.
+func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
+	x, r := &d.x, &d.answer
+	x.status = r.Status
+	method := string(d.r.Method)
+	content := r.HasContent(method)
+	// Without a length, the content ends with the connection.
+	until := content && !r.Chunked && r.ContentLength < 0
+	closing := d.closing()
+	d.head()
+	d.ours(closing, content && (r.Chunked || until))
+	d.chunks = http1.Chunks{}
+	kind, coded := "", ""
+	for i := range r.Fields {
+		switch f := &r.Fields[i]; len(f.Name) {
+		case len("content-type"):
+			if f.Is("content-type") {
+				kind = string(f.Value)
+			}
+		case len("content-encoding"):
+			if f.Is("content-encoding") {
+				coded = string(f.Value)
+			}
+		}
+	}
+	x.tail.begin(kind, coded)
+	stream := content && len(kind) >= len(eventStream) && kind[:len(eventStream)] == eventStream
+	b := &passing{d: d, g: &g, left: r.ContentLength, stream: stream}
+	var err error
+	switch {
+	case !content:
+		b.left = 0
+		b.excess = len(g.rest) > 0
+		err = d.write(d.out)
+	case r.Chunked:
+		err = b.chunked()
+	case until:
+		err = b.untilEnd()
+	default:
+		err = b.counted()
+	}
+	d.c.Unwatch() // who watches may end what is read from, which is another's once it is put back
+	if err == nil && g.whole && !b.excess && !r.Close && !until {
+		d.p.pool.put(lease.Address(), g.conn, time.Now())
+	} else {
+		_ = g.conn.Close() // what comes on it is nobody's
+	}
+	d.conn.Store(nil)
+	if b.broken != nil {
+		if outcome, told, cause := d.judge(b.broken); told {
+			lease.Told(outcome)
+			x.failure, x.cause = failBroken, cause
+			if outcome == health.Timeout {
+				x.failure = failTimeout
+			}
+		}
+	}
+	lease.End()
+	return d.ended(err, closing)
+}
+
+const eventStream = "text/event-stream"
+
+// content of an answer under way. Every read of it is one write.
+type passing struct {
+	d *direct
+	g *got
+	// left of what has a length.
+	left int64
+	// stream: its first byte is a token's.
+	stream bool
+	// excess: something came behind the answer.
+	excess bool
+	// broken is why the instance did not end it.
+	broken error
+	headed bool
+}
+
+// read what comes next, into what lies behind answerRoom.
+func (b *passing) read() (p []byte, err error) {
+	d := b.d
+	now := time.Now()
+	d.limit(now.Add(d.x.policy.Idle))
+	in := (*d.in)[answerRoom : len(*d.in)-answerTail]
+	n, err := d.next(b.g.conn, in)
+	return in[:n], err
+}
+
+// took counts what is sent on.
+func (b *passing) took(p []byte) {
+	x := &b.d.x
+	if len(p) == 0 {
+		return
+	}
+	if b.stream && x.sent == 0 {
+		x.firstToken = time.Now()
+	}
+	x.tail.write(p)
+	x.sent += int64(len(p))
+}
+
+// send p, which lies where it was read, with the head before it if that was not sent yet.
+func (b *passing) send(p []byte) error {
+	if b.headed {
+		if len(p) == 0 {
+			return nil
+		}
+		return b.d.write(p)
+	}
+	b.headed = true
+	b.d.out = append(b.d.out, p...)
+	return b.d.write(b.d.out)
+}
+
+func (b *passing) counted() error {
+	for p := b.g.rest; ; {
+		if int64(len(p)) > b.left {
+			p, b.excess = p[:b.left], true
+		}
+		b.left -= int64(len(p))
+		b.took(p)
+		if err := b.send(p); err != nil || b.left == 0 {
+			return err
+		}
+		var err error
+		if p, err = b.read(); err != nil {
+			return b.broke(err)
+		}
+	}
+}
+
+// broke: the answer has begun, so that all that is left is to break off, too.
+func (b *passing) broke(err error) error {
+	b.broken = err
+	return err
+}
+
+// chunked content is taken out of its chunks, and goes on in others, of which one has all that
+// was read at once.
+func (b *passing) chunked() error {
+	c := &b.d.chunks
+	for p := b.g.rest; ; {
+		n, used, err := c.Decode(p)
+		if err != nil {
+			return b.broke(err)
+		}
+		b.excess = used < len(p)
+		p = p[:n]
+		b.took(p)
+		if err := b.sendChunk(p, c.Done()); err != nil || c.Done() {
+			return err
+		}
+		if p, err = b.read(); err != nil {
+			return b.broke(err)
+		}
+	}
+}
+
+func (b *passing) untilEnd() error {
+	for p := b.g.rest; ; {
+		b.took(p)
+		if err := b.sendChunk(p, false); err != nil {
+			return err
+		}
+		var err error
+		if p, err = b.read(); err == io.EOF { //nolint:errorlint // it is Read's own
+			return b.sendChunk(nil, true)
+		}
+		if err != nil {
+			return b.broke(err)
+		}
+	}
+}
+
+// sendChunk sends p as a chunk, and the end if it is the last.
+func (b *passing) sendChunk(p []byte, last bool) error {
+	d := b.d
+	if b.headed && !last && len(p) > 0 && len(p) <= len(*d.in)-answerRoom-answerTail && &p[0] == &(*d.in)[answerRoom] {
+		// Around it, where it lies.
+		var size [answerRoom]byte
+		text := append(strconv.AppendInt(size[:0], int64(len(p)), 16), "\r\n"...)
+		from := answerRoom - len(text)
+		copy((*d.in)[from:], text)
+		copy((*d.in)[answerRoom+len(p):], "\r\n")
+		return d.write((*d.in)[from : answerRoom+len(p)+answerTail])
+	}
+	if b.headed {
+		d.out = d.out[:0]
+	}
+	b.headed = true
+	if len(p) > 0 {
+		d.out = append(strconv.AppendInt(d.out, int64(len(p)), 16), "\r\n"...)
+		d.out = append(append(d.out, p...), "\r\n"...)
+	}
+	if last {
+		d.out = append(d.out, "0\r\n"...)
+		for _, f := range d.chunks.Trailers() {
+			if name := http.CanonicalHeaderKey(string(f.Name)); keepsTrailer(name) {
+				d.out = copyField(d.out, &f)
+			}
+		}
+		d.out = append(d.out, "\r\n"...)
+	}
+	if len(d.out) == 0 {
+		return nil
+	}
+	return d.write(d.out)
+}
