@@ -4,6 +4,7 @@
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
 //	                                      └─▶ prober: can they be reached? ──▶ instances
+//	clients ─▶ front: plain HTTP/1.1, or other? ─▶ proxy
 //	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //
 // It knows the region's agent and nobody else. While that is away, and the control plane

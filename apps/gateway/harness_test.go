@@ -302,6 +302,20 @@ func start(t testing.TB, change func(*gateway.Config)) *region {
 	}
 }
 
+// longWay has a gateway's requests all go by net/http: the short way is for sockets.
+func longWay(t testing.TB) func(*gateway.Config) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return func(cfg *gateway.Config) { cfg.Listeners, cfg.Listen = []net.Listener{struct{ net.Listener }{l}}, nil }
+}
+
+// bothWays runs a test where plain requests go the short way, and where they go the long one.
+func bothWays(t *testing.T, test func(t *testing.T, r *region)) {
+	t.Helper()
+	t.Run("short", func(t *testing.T) { test(t, start(t, nil)) })
+	t.Run("long", func(t *testing.T) { test(t, start(t, longWay(t))) })
+}
+
 // request for the host of the app.
 func (r *region) request(t testing.TB, method, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))

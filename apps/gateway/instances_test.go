@@ -182,85 +182,89 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 		{name: "hangs after the fields", script: stays(ok + "Content-Length: 5\r\n\r\n"), broken: true, silent: true},
 		{name: "hangs in the body", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n"), broken: true, silent: true},
 	}
-	r := start(t, nil)
-	apps := make([]*gatewayv1.AppRoutes, len(cases))
-	for i, test := range cases {
-		app := echo(scripted(t, test.script))
-		app.AppId, app.Hosts = fmt.Sprint("app_", i), []string{fmt.Sprintf("case-%d.local", i)}
-		app.Targets[0].Instances[0].InstanceId = fmt.Sprint("ins-", i)
-		if apps[i] = app; test.silent {
-			app.Policy.ResponseTimeout, app.Policy.IdleTimeout = durationpb.New(200*time.Millisecond), durationpb.New(200*time.Millisecond)
+	bothWays(t, func(t *testing.T, r *region) {
+		apps := make([]*gatewayv1.AppRoutes, len(cases))
+		for i, test := range cases {
+			app := echo(scripted(t, test.script))
+			app.AppId, app.Hosts = fmt.Sprint("app_", i), []string{fmt.Sprintf("case-%d.local", i)}
+			app.Targets[0].Instances[0].InstanceId = fmt.Sprint("ins-", i)
+			if apps[i] = app; test.silent {
+				app.Policy.ResponseTimeout, app.Policy.IdleTimeout = durationpb.New(200*time.Millisecond), durationpb.New(200*time.Millisecond)
+			}
+			r.set(app)
 		}
-		r.set(app)
-	}
-	r.until(t, func() bool { return len(r.served) == len(cases) })
-	for i, test := range cases {
-		t.Run(test.name, func(t *testing.T) {
-			host := fmt.Sprintf("case-%d.local", i)
-			method := test.method
-			if method == "" {
-				method = http.MethodPost
-			}
-			conn, in := r.dial(t)
-			_, err := fmt.Fprintf(conn, "%s /a HTTP/1.1\r\nHost: %s\r\nContent-Length: 1\r\n\r\nx", method, host)
-			require.NoError(t, err)
-			var res *http.Response
-			for {
-				res, err = http.ReadResponse(in, &http.Request{Method: method})
-				if test.broken && err != nil {
-					break // the header may be on its way before it is known
+		r.until(t, func() bool { return len(r.served) == len(cases) })
+		for i, test := range cases {
+			t.Run(test.name, func(t *testing.T) {
+				host := fmt.Sprintf("case-%d.local", i)
+				method := test.method
+				if method == "" {
+					method = http.MethodPost
 				}
+				conn, in := r.dial(t)
+				_, err := fmt.Fprintf(conn, "%s /a HTTP/1.1\r\nHost: %s\r\nContent-Length: 1\r\n\r\nx", method, host)
 				require.NoError(t, err)
-				if res.StatusCode >= 200 {
-					break
+				var res *http.Response
+				for {
+					res, err = http.ReadResponse(in, &http.Request{Method: method})
+					if test.broken && err != nil {
+						break // the header may be on its way before it is known
+					}
+					require.NoError(t, err)
+					if res.StatusCode >= 200 {
+						break
+					}
+					require.Empty(t, res.Header.Get("Windlass-Error")+res.Header.Get("Connection"))
 				}
-				require.Empty(t, res.Header.Get("Windlass-Error")+res.Header.Get("Connection"))
-			}
-			restore := func() { // what is sound has its time
-				if test.silent {
-					app := proto.CloneOf(apps[i])
-					app.Generation, app.Policy.ResponseTimeout, app.Policy.IdleTimeout = 2, nil, nil
-					r.put(t, app)
+				restore := func() { // what is sound has its time
+					if test.silent {
+						app := proto.CloneOf(apps[i])
+						app.Generation, app.Policy.ResponseTimeout, app.Policy.IdleTimeout = 2, nil, nil
+						r.put(t, app)
+					}
 				}
-			}
-			if test.broken {
-				if err == nil {
-					require.Equal(t, http.StatusOK, res.StatusCode)
-					_, err = io.ReadAll(res.Body)
-					require.Error(t, err, "a part is taken for the whole")
+				if test.broken {
+					if err == nil {
+						require.Equal(t, http.StatusOK, res.StatusCode)
+						_, err = io.ReadAll(res.Body)
+						require.Error(t, err, "a part is taken for the whole")
+					}
+					ended(t, in)
+					restore()
+					conn, in = r.dial(t)
+					sound(t, conn, in, host, "after")
+					return
 				}
-				ended(t, in)
+				body, err := io.ReadAll(res.Body)
+				require.NoError(t, err)
+				require.Equal(t, test.status, res.StatusCode, "%s", body)
+				require.Equal(t, test.code, res.Header.Get("Windlass-Error"))
+				if test.code == "" {
+					require.Equal(t, test.body, string(body))
+				}
 				restore()
+				// The answer's end is where the client sees it, too.
+				sound(t, conn, in, host, "same")
+				for name, values := range res.Trailer {
+					res.Header["Trailer "+name] = values
+				}
+				if test.header != nil {
+					require.Empty(t, test.header(res.Header))
+				}
 				conn, in = r.dial(t)
 				sound(t, conn, in, host, "after")
-				return
-			}
-			body, err := io.ReadAll(res.Body)
-			require.NoError(t, err)
-			require.Equal(t, test.status, res.StatusCode, "%s", body)
-			require.Equal(t, test.code, res.Header.Get("Windlass-Error"))
-			if test.code == "" {
-				require.Equal(t, test.body, string(body))
-			}
-			restore()
-			// The answer's end is where the client sees it, too.
-			sound(t, conn, in, host, "same")
-			for name, values := range res.Trailer {
-				res.Header["Trailer "+name] = values
-			}
-			if test.header != nil {
-				require.Empty(t, test.header(res.Header))
-			}
-			conn, in = r.dial(t)
-			sound(t, conn, in, host, "after")
-		})
-	}
+			})
+		}
+	})
 }
 
 // An instance sends two answers for each request, while many wait for its connections:
 // the second is nobody's.
 func TestWhatNobodyAskedForIsNoAnswer(t *testing.T) {
-	r := start(t, nil)
+	bothWays(t, unasked)
+}
+
+func unasked(t *testing.T, r *region) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -303,4 +307,33 @@ func TestWhatNobodyAskedForIsNoAnswer(t *testing.T) {
 		})
 	}
 	clients.Wait()
+}
+
+// Names of fields are anybody's to write as they like (RFC 9110, section 5.1), and the short
+// way leaves them so: that it did is how this tells which way a request went.
+func TestPlainRequestsGoTheShortWay(t *testing.T) {
+	r := start(t, nil)
+	r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+		w.Header()["x-WAY"] = []string{"y"}
+		_, _ = io.Copy(io.Discard, q.Body)
+	})))
+	for request, short := range map[string]bool{
+		get + "\r\n": true,
+		"POST /a HTTP/1.1\r\nhost: echo.local\r\nConnection: keep-alive\r\nContent-Length: 70000\r\n\r\n" + strings.Repeat("x", 70_000): false,
+		"POST /a HTTP/1.1\r\nhost: echo.local\r\nConnection: keep-alive\r\nContent-Length: 60000\r\n\r\n" + strings.Repeat("x", 60_000): true,
+		get + "Expect: 100-continue\r\n\r\n": false,
+		"POST /a HTTP/1.1\r\nHost: echo.local\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n": false,
+	} {
+		conn, in := r.dial(t)
+		_, err := io.WriteString(conn, request)
+		require.NoError(t, err)
+		head := ""
+		for !strings.HasSuffix(head, "\r\n\r\n") {
+			line, err := in.ReadString('\n')
+			require.NoError(t, err)
+			head += line
+		}
+		require.Equal(t, short, strings.Contains(head, "\r\nx-WAY: y\r\n"), "%.40q: %s", request, head)
+		require.NoError(t, conn.Close())
+	}
 }

@@ -285,7 +285,10 @@ func ended(t *testing.T, in *bufio.Reader) {
 // runWire has all cases served by one gateway. What instances saw is compared when all
 // connections to them have ended, so that nothing comes after it.
 func runWire(t *testing.T, cases []wireCase) {
-	r := start(t, nil)
+	bothWays(t, func(t *testing.T, r *region) { runWireAt(t, r, cases) })
+}
+
+func runWireAt(t *testing.T, r *region, cases []wireCase) {
 	recorders := make([]*recorder, len(cases))
 	for i := range cases {
 		recorders[i] = startRecorder(t)

@@ -149,7 +149,7 @@ func (c *Conn) leave() {
 
 // next reads a request and has it answered.
 func (c *Conn) next(ctx context.Context) Outcome {
-	n := 0
+	var n int
 	for {
 		var verdict http1.Verdict
 		if n, verdict = http1.ParseRequest((*c.buffer)[c.begin:c.end], &c.request); verdict == http1.Whole {

@@ -8,7 +8,10 @@
 //	bytes ─▶ Chunks        ─▶ content, and trailers
 package http1
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // Field of a header. Both point into what was parsed.
 type Field struct{ Name, Value []byte }
@@ -81,15 +84,22 @@ func number(text []byte) int64 {
 // Of each byte: whether it may be in a token (RFC 9110, section 5.6.2), in a field's value
 // (section 5.5), and in a target that is the same before and after it was decoded and
 // encoded again (RFC 3986, section 3.3, less what needs a look of its own).
-var isToken, isValue, isTarget [256]bool
+var (
+	isToken  = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
+	isValue  = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
+	isTarget = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("-._~!$&'()*+,=:@/", c) >= 0 })
+)
 
-func init() {
-	for c := range 256 {
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
-		isToken[c] = letter || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0
-		isValue[c] = c == '\t' || c >= ' ' && c != 0x7f
-		isTarget[c] = letter || bytes.IndexByte([]byte("-._~!$&'()*+,=:@/"), byte(c)) >= 0
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+}
+
+func kind(is func(byte) bool) *[256]bool {
+	var of [256]bool
+	for c := range of {
+		of[c] = is(byte(c))
 	}
+	return &of
 }
 
 // all tells whether all bytes of text are of the kind.
@@ -105,9 +115,9 @@ func all(text []byte, kind *[256]bool) bool {
 // field reads a line without its end.
 func field(line []byte) (Field, bool) {
 	colon := bytes.IndexByte(line, ':')
-	if colon <= 0 || !all(line[:colon], &isToken) {
+	if colon <= 0 || !all(line[:colon], isToken) {
 		return Field{}, false
 	}
 	value := bytes.Trim(line[colon+1:], " \t")
-	return Field{line[:colon], value}, all(value, &isValue)
+	return Field{line[:colon], value}, all(value, isValue)
 }

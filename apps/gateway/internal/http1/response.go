@@ -21,6 +21,9 @@ type Response struct {
 	Close bool
 	// Names: Connection may name other fields.
 	Names bool
+
+	// old: it is HTTP/1.0.
+	old bool
 }
 
 // Errors of ParseResponse and Chunks.
@@ -28,7 +31,7 @@ var (
 	ErrStatusLine = errors.New("the answer does not begin with a status line of HTTP/1")
 	ErrField      = errors.New("the answer's header has a line that is no field")
 	ErrLength     = errors.New("the answer's Content-Length is no number, or there are two")
-	ErrCoding     = errors.New("the answer's Transfer-Encoding is another than chunked")
+	ErrCoding     = errors.New("the answer's Transfer-Encoding is another than chunked, or it is HTTP/1.0, which has none")
 	ErrChunk      = errors.New("the answer's chunks are malformed")
 	ErrTooLarge   = errors.New("the answer's header or trailers are too large")
 )
@@ -91,7 +94,7 @@ func ParseResponse(b []byte, r *Response) (n int, err error) {
 			}
 		case len("transfer-encoding"):
 			if f.Is("transfer-encoding") {
-				if r.Chunked || !Equal(f.Value, "chunked") {
+				if r.Chunked || r.old || !Equal(f.Value, "chunked") {
 					return 0, ErrCoding
 				}
 				r.Chunked = true
@@ -119,7 +122,7 @@ func responseLine(b []byte, from int) (line []byte, next int) {
 // send such, by mistake.
 func spaced(line []byte) bool {
 	colon := bytes.IndexByte(line, ':')
-	if colon <= 0 || line[0] == ' ' || line[colon-1] == ' ' || !all(line[colon+1:], &isValue) {
+	if colon <= 0 || line[0] == ' ' || line[colon-1] == ' ' || !all(line[colon+1:], isValue) {
 		return false
 	}
 	for _, c := range line[:colon] {
@@ -135,7 +138,8 @@ func (r *Response) statusLine(line []byte) bool {
 	if len(line) < status+3 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[7] != '0' && line[7] != '1' || line[8] != ' ' {
 		return false
 	}
-	r.Close = line[7] == '0'
+	r.old = line[7] == '0'
+	r.Close = r.old
 	code := number(line[status : status+3])
 	if code < 100 || len(line) > status+3 && line[status+3] != ' ' {
 		return false
@@ -144,7 +148,7 @@ func (r *Response) statusLine(line []byte) bool {
 	if len(line) > status+4 {
 		r.Reason = line[status+4:]
 	}
-	return all(r.Reason, &isValue)
+	return all(r.Reason, isValue)
 }
 
 // HasContent tells whether content follows the header of an answer to the method.

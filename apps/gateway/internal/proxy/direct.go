@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -48,14 +47,6 @@ type direct struct {
 	stop context.CancelCauseFunc
 	// late is when what is waited for is a timeout; end when all is.
 	late, end time.Time
-}
-
-// requestFields are those fields of a request that mean something here.
-type requestFields struct {
-	id, trace, key, affinity []byte
-	forwardedFor             [][]byte
-	// drop is a bit for each field that is not passed on.
-	drop [2]uint64
 }
 
 // Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
@@ -119,116 +110,6 @@ func (d *direct) over(ctx context.Context) {
 
 // keptOut is what a connection keeps between requests to write into.
 const keptOut = 16 << 10
-
-// read looks at the fields; false: there is something that the long way is for.
-func (d *direct) read() bool {
-	f := &d.fields
-	*f = requestFields{forwardedFor: f.forwardedFor[:0]}
-	policy := d.x.policy
-	for i := range d.r.Fields {
-		field := &d.r.Fields[i]
-		drop := false
-		switch len(field.Name) {
-		case len("connection"): // and keep-alive, which is not plain
-			drop = field.Is("connection")
-		case len("forwarded"):
-			drop = field.Is("forwarded")
-		case len("traceparent"):
-			if field.Is("traceparent") {
-				f.trace = field.Value
-			}
-		case len(RequestIDHeader):
-			if drop = field.Is("x-request-id"); drop && f.id == nil {
-				f.id = field.Value
-			}
-		case len("x-forwarded-for"):
-			switch {
-			case field.Is("x-forwarded-for"):
-				drop = true
-				if d.trusted {
-					f.forwardedFor = append(f.forwardedFor, field.Value)
-				}
-			case field.Is("idempotency-key"):
-				f.key = field.Value
-			}
-		case len("x-forwarded-host"): // as long as that with proto by one
-			drop = field.Is("x-forwarded-host") && !d.trusted
-		case len("x-forwarded-proto"):
-			drop = field.Is("x-forwarded-proto") && !d.trusted
-		case len("proxy-authenticate"):
-			drop = field.Is("proxy-authenticate")
-		case len("proxy-authorization"):
-			drop = field.Is("proxy-authorization")
-		case len(HandedOverHeader):
-			if field.Is("windlass-handed-over") {
-				return false
-			}
-		}
-		if policy.AffinityHeader != "" && f.affinity == nil && strings.EqualFold(policy.AffinityHeader, string(field.Name)) {
-			f.affinity = field.Value
-		}
-		if policy.AffinityCookie != "" && f.affinity == nil && field.Is("cookie") {
-			f.affinity = cookie(string(field.Value), policy.AffinityCookie)
-		}
-		if drop || lookalike(field.Name) {
-			f.drop[i/64] |= 1 << (i % 64)
-		}
-	}
-	return true
-}
-
-func (f *requestFields) dropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
-
-func cookie(line, name string) []byte {
-	cookies, err := http.ParseCookie(line)
-	if err != nil {
-		return nil
-	}
-	for _, c := range cookies {
-		if c.Name == name {
-			return []byte(c.Value)
-		}
-	}
-	return nil
-}
-
-// lookalike is as dropLookalikes has it.
-func lookalike(name []byte) bool {
-	at := 0
-	for at < len(name) && name[at] != '_' {
-		at++
-	}
-	if at == len(name) {
-		return false
-	}
-	return isLookalike(string(name))
-}
-
-// admits is Proxy.admits for fields that were read in place; it drops the one with the key.
-func (d *direct) admits() bool {
-	for _, h := range keyHeaders {
-		found := -1
-		for i := range d.r.Fields {
-			if d.r.Fields[i].Is(h.lower) {
-				if found >= 0 {
-					found = -1 // two are none
-					break
-				}
-				found = i
-			}
-		}
-		if found >= 0 && d.x.admits(string(d.r.Fields[found].Value), h.scheme) {
-			d.fields.drop[found/64] |= 1 << (found % 64)
-			return true
-		}
-	}
-	return false
-}
-
-// idempotent is as for a http.Request.
-func (d *direct) idempotent() bool {
-	return d.fields.key != nil || string(d.r.Method) != http.MethodPost && string(d.r.Method) != http.MethodPatch
-}
 
 // serve is transport.RoundTrip, and what is around it, of a request that is there whole, so
 // that all of it can be sent again.
@@ -355,23 +236,30 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 		}
 		lease.End()
 	}()
-	for reused := true; ; reused = false {
+	for fresh := false; ; {
 		g = got{}
-		if reused {
-			if g.conn = d.p.pool.get(lease.Address(), begun); g.conn == nil {
-				continue
+		if !fresh {
+			g.conn = d.p.pool.get(lease.Address(), begun)
+		}
+		if fresh = g.conn == nil; fresh {
+			if g.conn, g.err = d.connect(ctx, lease.Address()); g.err != nil {
+				return g
 			}
-		} else if g.conn, g.err = d.connect(ctx, lease.Address()); g.err != nil {
-			return g
 		}
 		d.conn.Store(g.conn)
 		if g.err = g.conn.SetReadDeadline(begun.Add(soon)); g.err == nil {
 			d.ask(&g)
 		}
-		// Its other side closed it when it was not used; no instance had the request, or it is
-		// one that may be had twice.
-		if g.err == nil || !reused || g.sent && !d.idempotent() || d.gone.Load() || errors.Is(g.err, failTimeout) || len(g.rest) > 0 {
+		if g.err == nil || fresh || d.gone.Load() {
 			return g
+		}
+		if g.sent {
+			// Its other side may have closed it unused just now; what is not idempotent may yet
+			// have been heard.
+			if !d.idempotent() || errors.Is(g.err, failTimeout) || len(g.rest) > 0 {
+				return g
+			}
+			fresh = true
 		}
 		_ = g.conn.Close() // see above
 	}
@@ -391,8 +279,8 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 // ask writes the request and reads the header of its answer.
 func (d *direct) ask(g *got) {
 	d.request()
-	n, err := g.conn.Write(d.out, max(time.Until(d.late), time.Millisecond))
-	if g.sent, g.whole = n > 0, err == nil; n == 0 {
+	n, err := g.conn.Ask(d.out, max(time.Until(d.late), time.Millisecond))
+	if g.sent, g.whole = n > 0, n == len(d.out); n == 0 {
 		g.err = err
 		return
 	}

@@ -22,64 +22,11 @@ const (
 	answerTail = 2
 )
 
-func appendField(b []byte, name, value string) []byte {
-	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
-}
-
-func copyField(b []byte, f *http1.Field) []byte {
-	return append(append(append(append(b, f.Name...), ": "...), f.Value...), "\r\n"...)
-}
-
-// request is what an instance is sent, whole, in out.
-func (d *direct) request() {
-	r, x := d.r, &d.x
-	b := append(append(append(append(d.out[:0], r.Method...), ' '), r.Target...), " HTTP/1.1\r\n"...)
-	host, proto := true, true
-	for i := range r.Fields {
-		f := &r.Fields[i]
-		if d.fields.dropped(i) {
-			continue
-		}
-		switch len(f.Name) {
-		case len("x-forwarded-host"):
-			host = host && !f.Is("x-forwarded-host")
-		case len("x-forwarded-proto"):
-			proto = proto && !f.Is("x-forwarded-proto")
-		}
-		b = copyField(b, f)
-	}
-	b = append(b, "X-Forwarded-For: "...)
-	for _, before := range d.fields.forwardedFor {
-		b = append(append(b, before...), ", "...)
-	}
-	b = append(append(b, d.c.Client()...), "\r\n"...)
-	if host {
-		b = appendField(b, "X-Forwarded-Host", d.name)
-	}
-	if proto {
-		b = append(b, "X-Forwarded-Proto: http\r\n"...)
-	}
-	if !r.HasLength && !d.bodiless() {
-		b = append(b, "Content-Length: 0\r\n"...)
-	}
-	b = appendField(b, RequestIDHeader, x.id)
-	b = append(b, "\r\n"...)
-	d.out = append(b, d.body...)
-}
-
-// bodiless methods need not say that they have no body.
-func (d *direct) bodiless() bool {
-	switch string(d.r.Method) {
-	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		return false
-	}
-	return true
-}
-
 // head of the answer, in out, but for its end.
 func (d *direct) head() {
 	r := &d.answer
-	b := append(d.out[:0], "HTTP/1.1 "...)
+	b := d.out[:0]
+	b = append(b, "HTTP/1.1 "...)
 	b = append(strconv.AppendInt(b, int64(r.Status), 10), ' ')
 	if len(r.Reason) > 0 {
 		b = append(b, r.Reason...)
@@ -154,7 +101,8 @@ func (d *direct) ours(closing, chunked bool) {
 	if closing {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	d.out = append(b, "\r\n"...)
+	b = append(b, "\r\n"...)
+	d.out = b
 }
 
 // dated tells whether the instance said when it answered.

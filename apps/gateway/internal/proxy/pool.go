@@ -30,8 +30,7 @@ type parked struct {
 	since time.Time
 }
 
-// get a connection that was used before; nil: there is none that is fit to be. Whatever an
-// instance sent unasked, or its end, makes one unfit: it might be taken for an answer.
+// get a connection that was used before; nil: there is none.
 func (p *pool) get(address string, now time.Time) *socket.Conn {
 	p.mu.RLock()
 	s := p.idle[address]
@@ -49,7 +48,7 @@ func (p *pool) get(address string, now time.Time) *socket.Conn {
 		s.conns[len(s.conns)-1] = parked{}
 		s.conns = s.conns[:len(s.conns)-1]
 		s.mu.Unlock()
-		if now.Sub(last.since) < idleConnection && last.conn.Quiet() {
+		if now.Sub(last.since) < idleConnection {
 			return last.conn
 		}
 		_ = last.conn.Close() // it is at its end either way
@@ -58,7 +57,8 @@ func (p *pool) get(address string, now time.Time) *socket.Conn {
 
 // put back a connection whose answer has ended, at now.
 func (p *pool) put(address string, conn *socket.Conn, now time.Time) {
-	for !p.stack(address).push(parked{conn, now}) {
+	for pushed := false; !pushed; {
+		pushed = p.stack(address).push(parked{conn, now})
 	}
 }
 

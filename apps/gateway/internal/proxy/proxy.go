@@ -3,10 +3,24 @@
 //	client ─▶ host ─▶ route ─▶ (queue) ─▶ instance ─▶ answer, as it comes
 //	            404     413      429/503     502/504
 //
-// What moves bytes is net/http and its httputil.ReverseProxy: HTTP/1 and 2, flushing,
-// upgrades, trailers, hop-by-hop headers. Ours is a RoundTripper below it that has the
-// choice of the instance, retries and time-outs, and a handler above it that has the
-// limits, errors and figures. Caddy's reverse proxy (2.11) was tried as a module for the
+// # Two ways
+//
+// The long way is for everything. What moves bytes there is net/http and its
+// httputil.ReverseProxy: HTTP/1 and 2, flushing, upgrades, trailers, hop-by-hop headers. Ours
+// is a RoundTripper below it that has the choice of the instance, retries and time-outs, and a
+// handler above it that has the limits, errors and figures.
+//
+// The short way (Handle, direct) is for what nearly all requests are: plain HTTP/1.1 without
+// TLS, whole in memory, of a route that wants nothing but instances. net/http takes five times
+// the processor for such a one. Package front reads them, and what is not plain goes the long
+// way, with its connection: so does what is malformed, so that there is one place that refuses
+// it; and whatever this package would have to do twice (CORS, logs of payloads, other regions).
+// Both ways have the same exchange, figures, errors and rules, and tests send the same requests
+// and answers both ways.
+//
+// # Why not Caddy
+//
+// Caddy's reverse proxy (2.11) was tried as a module for the
 // same place. It starts only under a configuration that is global to the process, wants
 // its own replacer and server around each request, and counts what is under way by
 // address in a table that is global, too, where we need it by instance. It repeats what
@@ -224,11 +238,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			x.in.extend() // also for what is answered without reading it
 		}
 	}
+	ctx := r.Context()
 	defer func() {
 		if x.in != nil && x.in.duplex {
 			x.in.letGo()
 		}
-		p.finish(r.Context(), x, &seen{
+		p.finish(ctx, x, &seen{
 			method: r.Method, path: r.URL.Path, remote: r.RemoteAddr, proto: r.Proto, trace: r.Header.Get("Traceparent"),
 		}, func(f *payload.Facts) {
 			f.RequestType, f.RequestCoded = r.Header.Get("Content-Type"), r.Header.Get("Content-Encoding")

@@ -47,7 +47,10 @@ type Conn struct {
 		n     int
 		errno syscall.Errno
 		wait  func(fd uintptr) bool
-		once  func(fd uintptr)
+	}
+	ask struct {
+		begun, unfit bool
+		next         func(fd uintptr) bool
 	}
 }
 
@@ -86,7 +89,7 @@ func Open(c net.Conn) (*Conn, error) {
 	}
 	s := &Conn{net: tcp, raw: raw}
 	s.read.next, s.write.next = s.readSome, s.writeSome
-	s.peek.wait, s.peek.once = s.heard, s.look
+	s.peek.wait, s.ask.next = s.heard, s.askOnce
 	return s, nil
 }
 
@@ -169,9 +172,49 @@ func (c *Conn) heard(fd uintptr) bool {
 	return c.peek.errno != syscall.EAGAIN
 }
 
-// Quiet tells whether the connection is open and there is nothing to be read from it.
-func (c *Conn) Quiet() bool {
-	return c.raw.Control(c.peek.once) == nil && c.peek.errno == syscall.EAGAIN
+// ErrUnfit is Ask's for a connection that has ended, or has something to be read before
+// anything was asked.
+var ErrUnfit = errors.New("the connection has ended, or something came on it that was not asked for")
+
+// Ask writes p, each part of it within slow, and waits until something comes back, which Read
+// reads. It is a Write and a wait in one, and what it spares is the try in between that would
+// find nothing. It may return before anything came. n is what the system took of p; ErrUnfit, and 0, is told before it takes any.
+func (c *Conn) Ask(p []byte, slow time.Duration) (n int, err error) {
+	c.write.buf, c.write.n, c.write.errno = p, 0, 0
+	c.ask.begun, c.ask.unfit = false, false
+	err = c.raw.Read(c.ask.next)
+	c.write.buf = nil
+	switch n = c.write.n; {
+	case c.ask.unfit:
+		return 0, ErrUnfit
+	case err != nil:
+		return n, err
+	case c.write.errno == syscall.EAGAIN:
+		more, err := c.Write(p[n:], slow)
+		return n + more, err
+	case c.write.errno != 0:
+		return n, os.NewSyscallError("write", c.write.errno)
+	}
+	return n, nil
+}
+
+func (c *Conn) askOnce(fd uintptr) bool {
+	if c.ask.begun {
+		return true // something has come
+	}
+	c.ask.begun = true
+	if c.look(fd); c.peek.errno != syscall.EAGAIN {
+		c.ask.unfit = true
+		return true
+	}
+	for c.write.n < len(c.write.buf) {
+		n, errno := call(syscall.SYS_WRITE, fd, c.write.buf[c.write.n:], 0)
+		if c.write.n, c.write.errno = c.write.n+n, errno; errno != 0 {
+			return true
+		}
+	}
+	// What comes from here on is told by the poller, which was made ready before the write.
+	return false
 }
 
 func (c *Conn) look(fd uintptr) {

@@ -14,6 +14,9 @@ const Supported = false
 // Conn is never had here.
 type Conn struct{}
 
+// ErrUnfit is never told here.
+var ErrUnfit = errors.ErrUnsupported
+
 // Open fails: what it is for takes calls of Linux.
 func Open(net.Conn) (*Conn, error) { return nil, errors.ErrUnsupported }
 
@@ -28,5 +31,5 @@ func (*Conn) SetReadDeadline(time.Time) error          { return errors.ErrUnsupp
 func (*Conn) Read([]byte) (int, error)                 { return 0, errors.ErrUnsupported }
 func (*Conn) ReadInto(*Buffers) (*[]byte, int, error)  { return nil, 0, errors.ErrUnsupported }
 func (*Conn) Wait() error                              { return errors.ErrUnsupported }
-func (*Conn) Quiet() bool                              { return false }
+func (*Conn) Ask([]byte, time.Duration) (int, error)   { return 0, errors.ErrUnsupported }
 func (*Conn) Write([]byte, time.Duration) (int, error) { return 0, errors.ErrUnsupported }

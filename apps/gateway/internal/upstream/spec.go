@@ -67,7 +67,7 @@ func (s *Spec) IsPreview(host string) bool {
 }
 
 // AllHosts are hosts and previews.
-func (s Spec) AllHosts() []string {
+func (s *Spec) AllHosts() []string {
 	out := make([]string, 0, len(s.Hosts)+len(s.Previews))
 	out = append(out, s.Hosts...)
 	for _, p := range s.Previews {

@@ -42,3 +42,17 @@ func TestStreamsComeWhole(t *testing.T) {
 	require.Positive(t, seen.PerSecond)
 	require.Positive(t, seen.P99)
 }
+
+func TestAPaceIsKept(t *testing.T) {
+	const window, perSecond = 500 * time.Millisecond, 200
+	at, stop, err := streaming(t.Context(), 1)
+	require.NoError(t, err)
+	seen, err := (&Proxy{Address: at}).Paced(t.Context(), window, 7, perSecond)
+	require.NoError(t, err)
+	require.Positive(t, seen.P99)
+	require.Positive(t, seen.PerSecond)
+	require.LessOrEqual(t, seen.PerSecond, float64(perSecond)*1.1)
+	require.NoError(t, stop())
+	_, err = (&Proxy{Address: at}).Paced(t.Context(), window, 7, perSecond)
+	require.Error(t, err)
+}

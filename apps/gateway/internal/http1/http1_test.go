@@ -1,0 +1,266 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const get = "GET /a HTTP/1.1\r\nHost: echo.local\r\n"
+
+func TestPlainRequestsAreReadInPlace(t *testing.T) {
+	t.Parallel()
+	var r Request
+	text := "POST /v1/chat?a=b%20c&d=?e HTTP/1.1\r\nhost: Echo.local:80\r\nX: \t a b \r\nContent-Length: 2\r\nConnection: Close\r\n\r\nab"
+	n, verdict := ParseRequest([]byte(text), &r)
+	require.Equal(t, Whole, verdict)
+	require.Equal(t, "ab", text[n:])
+	require.Equal(t, "POST /v1/chat /v1/chat?a=b%20c&d=?e Echo.local:80", strings.Join([]string{string(r.Method), string(r.Path), string(r.Target), string(r.Host)}, " "))
+	require.Len(t, r.Fields, 4)
+	require.Equal(t, "X=a b", string(r.Fields[1].Name)+"="+string(r.Fields[1].Value))
+	require.Equal(t, int64(2), r.ContentLength)
+	require.True(t, r.HasLength && r.Close)
+	for end := range len(text) - 2 {
+		_, verdict := ParseRequest([]byte(text[:end]), &r)
+		require.Equal(t, More, verdict, text[:end])
+	}
+}
+
+func TestWhatIsNotPlainIsLeftToOthers(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"HTTP/1.0":               "GET /a HTTP/1.0\r\nHost: a\r\n\r\n",
+		"HTTP/2":                 "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"another method":         "BREW /a HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a tunnel":               "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a whole URL":            "GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n",
+		"an asterisk":            "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+		"two slashes":            "GET //a HTTP/1.1\r\nHost: a\r\n\r\n",
+		"an encoding of nothing": "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+		"half an encoding":       "GET /%2 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a semicolon":            "GET /a?b;c HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a fragment":             "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n",
+		"beyond ASCII":           "GET /ü HTTP/1.1\r\nHost: a\r\n\r\n",
+		"two spaces":             "GET  /a HTTP/1.1\r\nHost: a\r\n\r\n",
+		"no target":              "GET HTTP/1.1\r\nHost: a\r\n\r\n",
+		"an empty line before":   "\r\n" + get + "\r\n",
+		"a bare LF":              "GET /a HTTP/1.1\nHost: a\r\n\r\n",
+		"a bare LF in the end":   get + "\n",
+		"a bare CR":              get + "X: a\rb\r\n\r\n",
+		"NUL":                    get + "X: a\x00b\r\n\r\n",
+		"a fold":                 get + "X: a\r\n b\r\n\r\n",
+		"a space in a name":      get + "X Y: a\r\n\r\n",
+		"a space after a name":   get + "X : a\r\n\r\n",
+		"no name":                get + ": a\r\n\r\n",
+		"no colon":               get + "X\r\n\r\n",
+		"no host":                "GET /a HTTP/1.1\r\n\r\n",
+		"an empty host":          "GET /a HTTP/1.1\r\nHost:\r\n\r\n",
+		"two hosts":              get + "Host: echo.local\r\n\r\n",
+		"two lengths":            get + "Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
+		"a list of lengths":      get + "Content-Length: 1, 1\r\n\r\na",
+		"a length with a sign":   get + "Content-Length: +1\r\n\r\na",
+		"a negative length":      get + "Content-Length: -1\r\n\r\na",
+		"an empty length":        get + "Content-Length:\r\n\r\na",
+		"a length beyond all":    get + "Content-Length: 18446744073709551617\r\n\r\na",
+		"chunks":                 get + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"an upgrade":             get + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"one of Connection only": get + "Connection: keep-alive, X\r\n\r\n",
+		"two of Connection":      get + "Connection: close\r\nConnection: keep-alive\r\n\r\n",
+		"an expectation":         get + "Expect: 100-continue\r\n\r\n",
+		"TE":                     get + "TE: trailers\r\n\r\n",
+		"a trailer":              get + "Trailer: X\r\n\r\n",
+		"Keep-Alive":             get + "Keep-Alive: timeout=5\r\n\r\n",
+		"Proxy-Connection":       get + "Proxy-Connection: close\r\n\r\n",
+		"too many fields":        get + strings.Repeat("X: y\r\n", maxFields) + "\r\n",
+	} {
+		var r Request
+		_, verdict := ParseRequest([]byte(text), &r)
+		require.Equal(t, Other, verdict, name)
+	}
+}
+
+func TestAnswersAreReadOrRefused(t *testing.T) {
+	t.Parallel()
+	const ok = "HTTP/1.1 200 OK\r\n"
+	for text, want := range map[string]struct {
+		status  int
+		length  int64
+		chunked bool
+		close   bool
+		err     error
+	}{
+		ok + "\r\n":            {status: 200, length: -1},
+		"HTTP/1.1 200\r\n\r\n": {status: 200, length: -1},
+		"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n":                          {status: 200, length: 2, close: true},
+		"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n":                     {status: 200, length: -1},
+		"HTTP/1.1 200 OK\nContent-Length: 2\n\n":                                {status: 200, length: 2},
+		ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n":                   {status: 200, length: 2},
+		ok + "Transfer-Encoding: Chunked\r\n\r\n":                               {status: 200, length: -1, chunked: true},
+		ok + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n":          {status: 200, length: -1, chunked: true, close: true},
+		ok + "X Y: z\r\nConnection: close\r\n\r\n":                              {status: 200, length: -1, close: true},
+		ok + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n":                   {err: ErrLength},
+		ok + "Content-Length: 2, 2\r\n\r\n":                                     {err: ErrLength},
+		ok + "Content-Length: -2\r\n\r\n":                                       {err: ErrLength},
+		ok + "Transfer-Encoding: gzip, chunked\r\n\r\n":                         {err: ErrCoding},
+		ok + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n": {err: ErrCoding},
+		ok + "Content-Length : 2\r\n\r\n":                                       {err: ErrField},
+		ok + " X: y\r\n\r\n":                                                    {err: ErrField},
+		ok + "X: a\x00b\r\n\r\n":                                                {err: ErrField},
+		ok + "no field\r\n\r\n":                                                 {err: ErrField},
+		ok + "Trailer: X, Content-Length\r\n\r\n":                               {err: ErrField},
+		"HTTP/1.1 099 OK\r\n\r\n":                                               {err: ErrStatusLine},
+		"HTTP/1.1 2000\r\n\r\n":                                                 {err: ErrStatusLine},
+		"HTTP/1.1  200 OK\r\n\r\n":                                              {err: ErrStatusLine},
+		"HTTP/2.0 200 OK\r\n\r\n":                                               {err: ErrStatusLine},
+		"SSH-2.0":                                                               {err: ErrStatusLine},
+		"HTTP/1.1 " + strings.Repeat("x", 300<<10):                              {err: ErrStatusLine},
+		ok + strings.Repeat("X: y\r\n", 50<<10):                                 {err: ErrTooLarge},
+	} {
+		var r Response
+		n, err := ParseResponse([]byte(text), &r)
+		require.ErrorIs(t, err, want.err, "%.80q", text)
+		if want.err == nil {
+			require.Len(t, text, n, "%q", text)
+			require.Equal(t, want.status, r.Status, "%q", text)
+			require.Equal(t, want.length, r.ContentLength, "%q", text)
+			require.Equal(t, want.chunked, r.Chunked, "%q", text)
+			require.Equal(t, want.close, r.Close, "%q", text)
+		}
+	}
+	var r Response
+	for text := ok + "Content-Length: 2\r\n\r\n"; len(text) > 0; {
+		text = text[:len(text)-1]
+		n, err := ParseResponse([]byte(text), &r)
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
+}
+
+func TestChunksAreTakenApartHoweverTheyArrive(t *testing.T) {
+	t.Parallel()
+	const text = "5\r\nhello\r\nA ;x=\"y\"\r\n, chunked \r\n005 \r\nworld\r\n0\r\nX: y\r\nZ: 1\r\n\r\n"
+	for size := 1; size <= len(text); size++ {
+		var c Chunks
+		var got []byte
+		rest := []byte(text + "next")
+		for !c.Done() {
+			piece := rest[:min(size, len(rest))]
+			n, used, err := c.Decode(piece)
+			require.NoError(t, err)
+			got = append(got, piece[:n]...)
+			rest = rest[used:]
+		}
+		require.Equal(t, "hello, chunked world", string(got))
+		require.Equal(t, "next", string(rest))
+		require.Equal(t, []Field{{[]byte("X"), []byte("y")}, {[]byte("Z"), []byte("1")}}, c.Trailers())
+	}
+	for _, text := range []string{
+		"\r\n", "x\r\n", "5\nhello\r\n", "5\r\nhello\n", "5\r\nhelloX", "5\r\nhello\rX", "-1\r\n", "5 5\r\n", "5;\x00\r\n",
+		"fffffffffffffffff\r\n", "5" + strings.Repeat(" ", 5<<10), "5;" + strings.Repeat("x", 5<<10),
+		"0\r\nno field\r\n", "0\r\n" + strings.Repeat("X: y\r\n", 20<<10), strings.Repeat("1;"+strings.Repeat("x", 1000)+"\r\na\r\n", 100),
+	} {
+		var c Chunks
+		_, _, err := c.Decode([]byte(text))
+		require.ErrorIs(t, err, ErrChunk, "%.40q", text)
+	}
+}
+
+// What is read here, net/http reads, too, and as the same: what goes the long way and what
+// goes the short one is one language.
+func FuzzRequest(f *testing.F) {
+	for _, text := range []string{
+		get + "\r\n", "POST /a?b=c HTTP/1.1\r\nHost: a:80\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab",
+		"GET /a/../%2F%41(b)'*!$&+,=:@~ HTTP/1.1\r\nHOST: [::1]:80\r\nX_Y: z\r\n\r\n", get + "Content-Length: 0\r\n\r\n",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var r Request
+		n, verdict := ParseRequest(text, &r)
+		if verdict != Whole {
+			return
+		}
+		q, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(text), 1<<20))
+		require.NoError(t, err)
+		require.Equal(t, q.Method, string(r.Method))
+		require.Equal(t, q.RequestURI, string(r.Target))
+		require.Equal(t, q.URL.RequestURI(), string(r.Target))
+		require.Equal(t, q.Host, string(r.Host))
+		require.Equal(t, q.ContentLength, r.ContentLength)
+		require.Equal(t, q.Close, r.Close)
+		require.Empty(t, q.TransferEncoding)
+		fields := 0
+		for _, values := range q.Header {
+			fields += len(values)
+		}
+		require.Len(t, r.Fields, fields+1) // the host's
+		for i := range r.Fields {
+			if f := &r.Fields[i]; !f.Is("host") {
+				require.Contains(t, q.Header[http.CanonicalHeaderKey(string(f.Name))], string(f.Value))
+			}
+		}
+		body, err := io.ReadAll(q.Body)
+		if rest := text[n:]; int64(len(rest)) < r.ContentLength {
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, string(rest[:r.ContentLength]), string(body))
+		}
+	})
+}
+
+func FuzzResponse(f *testing.F) {
+	for _, text := range []string{
+		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.0 204\r\n\r\n", "HTTP/1.1 200 OK\nX: y\n\n", "HTTP/1.1 100 Continue\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var r Response
+		n, err := ParseResponse(text, &r)
+		if err != nil || n == 0 {
+			return
+		}
+		res, err := http.ReadResponse(bufio.NewReaderSize(bytes.NewReader(text), 1<<20), nil)
+		require.NoError(t, err)
+		require.Equal(t, res.StatusCode, r.Status)
+		if r.HasContent("GET") {
+			require.Equal(t, len(res.TransferEncoding) > 0, r.Chunked)
+			require.Equal(t, res.ContentLength, r.ContentLength)
+		}
+		if res.Close {
+			require.True(t, r.Close || r.HasContent("GET") && r.ContentLength < 0 && !r.Chunked)
+		}
+	})
+}
+
+func FuzzChunks(f *testing.F) {
+	for _, text := range []string{"2\r\nok\r\n0\r\n\r\n", "5;x\r\nhello\r\n0\r\nX: y\r\n\r\nrest", "A \r\n0123456789\r\n00\r\n\r\n"} {
+		f.Add([]byte(text), 3)
+	}
+	f.Fuzz(func(t *testing.T, text []byte, size int) {
+		var c Chunks
+		var got []byte
+		size = max(1, size%64)
+		var failed error
+		for rest := bytes.Clone(text); len(rest) > 0 && !c.Done() && failed == nil; {
+			piece := rest[:min(size, len(rest))]
+			n, used, err := c.Decode(piece)
+			got, rest, failed = append(got, piece[:n]...), rest[used:], err
+		}
+		if !c.Done() {
+			return
+		}
+		want, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(text)))
+		require.True(t, err == nil || errors.Is(err, io.EOF), err)
+		require.Equal(t, string(want), string(got))
+	})
+}
