@@ -309,6 +309,30 @@ func unasked(t *testing.T, r *region) {
 	clients.Wait()
 }
 
+// What a header may take is not what is waited for in the body.
+func TestAnAnswerThatBeginsLateAndThenHangsIsBrokenOff(t *testing.T) {
+	bothWays(t, func(t *testing.T, r *region) {
+		hangs := make(chan struct{})
+		t.Cleanup(func() { close(hangs) })
+		app := echo(raw(t, func(c net.Conn) {
+			<-time.After(100 * time.Millisecond)
+			_, _ = io.WriteString(c, ok+"Content-Length: 5\r\n\r\nab")
+			<-hangs
+		}))
+		app.Policy.IdleTimeout = durationpb.New(200 * time.Millisecond)
+		r.put(t, app)
+		conn, in := r.dial(t)
+		_, err := io.WriteString(conn, get+"\r\n")
+		require.NoError(t, err)
+		res, err := http.ReadResponse(in, nil)
+		if err == nil { // otherwise the header was still on its way
+			_, err = io.ReadAll(res.Body)
+			require.NoError(t, res.Body.Close())
+		}
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	})
+}
+
 // Names of fields are anybody's to write as they like (RFC 9110, section 5.1), and the short
 // way leaves them so: that it did is how this tells which way a request went.
 func TestPlainRequestsGoTheShortWay(t *testing.T) {

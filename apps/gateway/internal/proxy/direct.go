@@ -45,8 +45,9 @@ type direct struct {
 	gone atomic.Bool
 	conn atomic.Pointer[socket.Conn]
 	stop context.CancelCauseFunc
-	// late is when what is waited for is a timeout; end when all is.
-	late, end time.Time
+	// late is when what is waited for is a timeout; end when all is. armed is what conn's deadline
+	// is, which is not moved for each read: it may pass before late, and must not after.
+	late, end, armed time.Time
 }
 
 // Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
@@ -103,9 +104,11 @@ func (d *direct) over(ctx context.Context) {
 	if d.x.passed {
 		return // who goes on with it counts it
 	}
-	d.p.finish(ctx, &d.x, &seen{
-		method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace),
-	}, nil)
+	var r seen
+	if d.p.cfg.Access != nil {
+		r = seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
+	}
+	d.p.finish(ctx, &d.x, &r, nil)
 }
 
 // keptOut is what a connection keeps between requests to write into.
@@ -247,7 +250,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 			}
 		}
 		d.conn.Store(g.conn)
-		if g.err = g.conn.SetReadDeadline(begun.Add(soon)); g.err == nil {
+		if g.err = d.arm(g.conn, begun.Add(soon)); g.err == nil {
 			d.ask(&g)
 		}
 		if g.err == nil || fresh || d.gone.Load() {
@@ -347,13 +350,19 @@ func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
 			return 0, failTimeout
 		}
 		d.watch(nil)
-		if err := conn.SetReadDeadline(d.late); err != nil {
+		if err := d.arm(conn, d.late); err != nil {
 			return 0, err
 		}
 		if d.gone.Load() { // just before the deadline was ours again
 			return 0, context.Canceled
 		}
 	}
+}
+
+// arm the deadline of reads.
+func (d *direct) arm(conn *socket.Conn, at time.Time) error {
+	d.armed = at
+	return conn.SetReadDeadline(at)
 }
 
 // limit what is waited for next.

@@ -225,6 +225,11 @@ func (b *passing) read() (p []byte, err error) {
 	d := b.d
 	now := time.Now()
 	d.limit(now.Add(d.x.policy.Idle))
+	if d.armed.After(d.late) { // by the time that the header was given
+		if err := d.arm(b.g.conn, d.late); err != nil {
+			return nil, err
+		}
+	}
 	in := (*d.in)[answerRoom : len(*d.in)-answerTail]
 	n, err := d.next(b.g.conn, in)
 	return in[:n], err

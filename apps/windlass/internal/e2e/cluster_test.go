@@ -160,7 +160,9 @@ func (c *cluster) call(ctx context.Context, method, path string, body, into any)
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
-	req.Header.Set("Content-Type", "application/merge-patch+json")
+	if req.Header.Set("Content-Type", "application/json"); method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return err

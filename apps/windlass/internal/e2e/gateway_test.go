@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -160,12 +161,42 @@ func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, versi
 func TestGatewaysLoseNoRequest(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
+	load, host := s.loseNoRequest(t, spec)
+	s.crossRegions(t, load, host)
+
+	// A gateway that starts again serves what it knew, though nobody tells it anything.
+	load.stop()
+	load.requireNoneFailed(t, "to the end")
+	s.kill9(partControlPlane, partAgent(us), partGateway(us))
+	s.launch(partGateway(us))
+	s.eventually(t, "the gateway serves alone", func(ctx context.Context) error {
+		return complete(ctx, s.gateways[us], host)
+	})
+	s.start(partControlPlane)
+	s.start(partAgent(us))
+	s.waitConnected(s.cfg.regions...)
+	s.appKeys(t, host)
+}
+
+// TestGatewaysOfClustersLoseNoRequest has the same happen to pods.
+func TestGatewaysOfClustersLoseNoRequest(t *testing.T) {
+	t.Parallel()
+	turnWithClusters(t)
+	s := newStack(t, stackConfig{gateways: true, runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}})
+	load, _ := s.loseNoRequest(t, podSpec)
+	load.stop()
+	load.requireNoneFailed(t, "to the end")
+}
+
+// loseNoRequest has all happen to an app of such versions, and returns the load, which goes on.
+func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec) (load *callers, host string) {
+	t.Helper()
 	built, err := programs()
 	require.NoError(t, err)
 	replicas := int32(2)
 	two := func(d *windlassv1.DeploymentSpec) { d.Replicas = &replicas }
 	first := s.deployReady(t, "chat", spec(two))
-	host := s.host(t, "chat", windlassv1.Route_KIND_STABLE, 0)
+	host = s.host(t, "chat", windlassv1.Route_KIND_STABLE, 0)
 	preview := s.host(t, "chat", windlassv1.Route_KIND_PREVIEW, first.Version)
 	for _, url := range s.gateways {
 		require.NoError(t, complete(t.Context(), url, host))
@@ -173,14 +204,17 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 		err := complete(t.Context(), url, "nobody.windlass.local")
 		require.ErrorContains(t, err, "404")
 	}
-	load := s.callers(host)
-	defer load.stop()
+	load = s.callers(host)
+	t.Cleanup(load.stop)
 	changes := 0
 	fresh := func(value string) string { // another version each time
 		changes++
 		return fmt.Sprint(value, " ", changes)
 	}
 
+	// Pods take their time: of what the region's runtime has no part in, they see nothing, unless
+	// it is asked for how many requests all of it loses.
+	short := s.cfg.runtime == "kubernetes" && callsEach == 0
 	for _, change := range []struct {
 		name string
 		do   func()
@@ -252,6 +286,9 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 		}},
 	} {
 		before, times := load.count(), 0
+		if short && slices.Contains([]string{"blue-green", "a canary", "a version that goes back", "a control plane that is gone"}, change.name) {
+			continue
+		}
 		for times == 0 || load.count()-before < callsEach {
 			change.do()
 			load.requireNoneFailed(t, change.name)
@@ -263,7 +300,7 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	// What an instance that is killed was answering is lost, and nothing else.
 	before, killed, lost := load.count(), 0, 0
 	for killed == 0 || load.count()-before < callsEach {
-		require.NoError(t, s.runningOf("chat")[0].kill9())
+		s.killOne(t, "chat")
 		after := load.count() + 100
 		s.eventually(t, "requests go on", func(context.Context) error {
 			if load.count() < after {
@@ -276,21 +313,7 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 		lost += load.requireFewFailed(t, underWay, "an instance that is killed")
 	}
 	t.Logf("an instance that is killed, %d times: %d requests, %d lost", killed, load.count()-before, lost)
-
-	s.crossRegions(t, load, host)
-
-	// A gateway that starts again serves what it knew, though nobody tells it anything.
-	load.stop()
-	load.requireNoneFailed(t, "to the end")
-	s.kill9(partControlPlane, partAgent(us), partGateway(us))
-	s.launch(partGateway(us))
-	s.eventually(t, "the gateway serves alone", func(ctx context.Context) error {
-		return complete(ctx, s.gateways[us], host)
-	})
-	s.start(partControlPlane)
-	s.start(partAgent(us))
-	s.waitConnected(s.cfg.regions...)
-	s.appKeys(t, host)
+	return load, host
 }
 
 // waitReplicas waits until so many are wanted and ready, over all regions.
@@ -298,11 +321,38 @@ func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d replicas of %s", n, app), func(ctx context.Context) error {
 		resp, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(app)})
-		if err == nil && (resp.App.Replicas != n || resp.App.ReadyReplicas != n || len(s.runningOf(app)) != int(n)) {
-			err = fmt.Errorf("%d of %d are ready, %d run", resp.App.ReadyReplicas, resp.App.Replicas, len(s.runningOf(app)))
+		if err != nil {
+			return err
 		}
-		return err
+		running := len(s.runningOf(app))
+		if s.cfg.runtime == "kubernetes" {
+			running = len(s.podsOf(t, app))
+		}
+		if resp.App.Replicas != n || resp.App.ReadyReplicas != n || running != int(n) {
+			return fmt.Errorf("%d of %d are ready, %d run", resp.App.ReadyReplicas, resp.App.Replicas, running)
+		}
+		return nil
 	})
+}
+
+// killOne of the instances of an app, without a warning.
+func (s *stack) killOne(t *testing.T, app string) {
+	t.Helper()
+	if s.cfg.runtime != "kubernetes" {
+		require.NoError(t, s.runningOf(app)[0].kill9())
+		return
+	}
+	pods := s.podsOf(t, app)
+	pod := pods[uids(pods)[0]].Metadata
+	for _, region := range s.cfg.regions { // the name is in one of them
+		c := s.cluster(t, region)
+		err := c.call(t.Context(), http.MethodDelete, "/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name+"?gracePeriodSeconds=0", nil, nil)
+		if err == nil {
+			return
+		}
+		t.Logf("%s: %v", region, err)
+	}
+	t.Fatalf("pod %s is not there", pod.Name)
 }
 
 // crossRegions has a region be without instances, while requests come to it that another one
