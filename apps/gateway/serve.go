@@ -23,8 +23,9 @@ const (
 	// firstTable is how long a first table is waited for before requests are taken.
 	firstTable = 5 * time.Second
 	// handshake is what a client far away needs to end a handshake that it began before new
-	// connections went elsewhere. emptied is what the sockets' queues are emptied in after
-	// that, at most.
+	// connections went elsewhere: so long none comes before the sockets are closed, which reset
+	// those that are not done. emptied is what that is waited for at most, and for the sockets'
+	// queues.
 	handshake = 250 * time.Millisecond
 	emptied   = 2 * time.Second
 	// lameDuck is how long connections without a request stay open after the listeners
@@ -128,9 +129,10 @@ func (g *Gateway) serve(ctx context.Context) error {
 			g.cfg.Log.DebugContext(ctx, "new connections are not steered to a successor", "error", err)
 		}
 	}
-	_ = backoff.Sleep(rest, handshake)
-	for end := time.Now().Add(emptied); slices.ContainsFunc(g.bound, queued) && time.Now().Before(end); {
-		_ = backoff.Sleep(rest, drainStep)
+	for begun := time.Now(); time.Since(begun) < emptied; _ = backoff.Sleep(rest, drainStep) {
+		if time.Since(begun) >= handshake && time.Since(short.Taken()) >= handshake && !slices.ContainsFunc(g.bound, queued) {
+			break
+		}
 	}
 	for _, l := range g.listeners {
 		_ = l.Close() // it is out of use either way

@@ -72,6 +72,7 @@ type Server struct {
 	buffers socket.Buffers
 	others  *others
 	open    atomic.Int64
+	taken   atomic.Int64
 	reading atomic.Int64
 	leaving atomic.Bool
 	running sync.WaitGroup
@@ -90,6 +91,9 @@ func (s *Server) Others() net.Listener { return s.others }
 // Open is how many connections there are, those that went the long way and did not end
 // included.
 func (s *Server) Open() int64 { return s.open.Load() }
+
+// Taken is when the last connection was; before all time when none was.
+func (s *Server) Taken() time.Time { return time.Unix(0, s.taken.Load()) }
 
 // Serve takes connections from l until it is closed. Requests have a context that ends with
 // ctx. It returns false at once when l's connections can only go the long way.
@@ -116,6 +120,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 			continue
 		}
 		s.open.Add(1)
+		s.taken.Store(time.Now().UnixNano())
 		sock, err := socket.Open(conn)
 		if err != nil {
 			s.cfg.Log.WarnContext(ctx, "a connection was not taken", "error", errors.Join(err, conn.Close()))
