@@ -342,17 +342,18 @@ func (s *stack) killOne(t *testing.T, app string) {
 		require.NoError(t, s.runningOf(app)[0].kill9())
 		return
 	}
-	pods := s.podsOf(t, app)
-	pod := pods[uids(pods)[0]].Metadata
-	for _, region := range s.cfg.regions { // the name is in one of them
+	for _, region := range s.cfg.regions {
 		c := s.cluster(t, region)
-		err := c.call(t.Context(), http.MethodDelete, "/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name+"?gracePeriodSeconds=0", nil, nil)
-		if err == nil {
-			return
+		pods, err := c.list(t.Context(), "api/v1/pods", "app.kubernetes.io/name="+app)
+		require.NoError(t, err)
+		for _, pod := range pods {
+			if m := pod.Metadata; m.DeletionTimestamp == "" {
+				require.NoError(t, c.call(t.Context(), http.MethodDelete, "/api/v1/namespaces/"+m.Namespace+"/pods/"+m.Name+"?gracePeriodSeconds=0", nil, nil))
+				return
+			}
 		}
-		t.Logf("%s: %v", region, err)
 	}
-	t.Fatalf("pod %s is not there", pod.Name)
+	t.Fatal("no pod runs")
 }
 
 // crossRegions has a region be without instances, while requests come to it that another one
