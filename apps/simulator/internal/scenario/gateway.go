@@ -15,13 +15,13 @@ import (
 
 // Gateway sends the same load through the gateway and through proxies that people know, one
 // after the other, round by round, so that what else the machine does meets all of them. The
-// medians of the rounds count; ratios are to the last peer. How long an answer takes is measured
-// twice: where each is asked for as much as it can, and where all are asked for the same, half
-// of what the slowest can.
+// medians of the rounds count; ratios are those within a round, to the last peer. How long an
+// answer takes is measured twice: where each is asked for as much as it can, and where all are
+// asked for the same, half of what the slowest can.
 //
-// What limits it: calls to the system, which are seven for a request, and two for an event,
-// and what the system does in them. What goes the long way is limited by net/http, which has
-// two goroutines for each connection to an instance, and an allocation for each header: of
+// What limits it: calls to the system, which are six for a request, and two for an event, and
+// what the system does in them. What goes the long way is limited by net/http, which has two
+// goroutines for each connection to an instance, and an allocation for each header: of
 // HAProxy's answers a second it had a fifth, and so had net/http's ReverseProxy alone (bare).
 type Gateway struct {
 	Window      time.Duration `help:"How long each is under each load." default:"5s"`
@@ -96,11 +96,11 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		}
 	}
 	own := all["gateway"]
-	env.Result.Figure("json_ratio", own.answers.median()/peer.answers.median(), "of "+peer.Name+"'s answers/s")
-	env.Result.Figure("json_p99_ratio", own.answersP99.median()/peer.answersP99.median(), "of its p99")
-	env.Result.Figure("paced_p99_ratio", own.pacedP99.median()/peer.pacedP99.median(), "of its p99, at the same rate")
-	env.Result.Figure("sse_ratio", own.events.median()/peer.events.median(), "of its events/s")
-	env.Result.Figure("sse_p99_ratio", own.eventsP99.median()/peer.eventsP99.median(), "of its p99")
+	env.Result.Figure("json_ratio", own.answers.over(peer.answers).median(), "of "+peer.Name+"'s answers/s")
+	env.Result.Figure("json_p99_ratio", own.answersP99.over(peer.answersP99).median(), "of its p99")
+	env.Result.Figure("paced_p99_ratio", own.pacedP99.over(peer.pacedP99).median(), "of its p99, at the same rate")
+	env.Result.Figure("sse_ratio", own.events.over(peer.events).median(), "of its events/s")
+	env.Result.Figure("sse_p99_ratio", own.eventsP99.over(peer.eventsP99).median(), "of its p99")
 	return nil
 }
 
@@ -113,6 +113,15 @@ type rounds struct {
 type series []float64
 
 func (s series) last() float64 { return s[len(s)-1] }
+
+// over is the ratio in each round.
+func (s series) over(other series) series {
+	ratios := make(series, len(s))
+	for i := range s {
+		ratios[i] = s[i] / other[i]
+	}
+	return ratios
+}
 
 func (s series) median() float64 {
 	sorted := slices.Sorted(slices.Values(s))
