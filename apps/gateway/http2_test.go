@@ -283,7 +283,7 @@ func (r *region) gauge(t testing.TB, name string) (n float64) {
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.Metric {
-				n += m.GetGauge().GetValue()
+				n += m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 		}
 	}

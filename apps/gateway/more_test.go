@@ -13,9 +13,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway"
 )
@@ -161,4 +163,39 @@ func TestTheAccessLogIsSampledAndHasWhatFailed(t *testing.T) {
 	}
 	require.Equal(t, 2, ok)
 	require.Equal(t, 1, failed)
+}
+
+// What a request waited for its turn is not the instance's.
+func TestAnInstanceHasItsTimeAfterAWaitInTheQueue(t *testing.T) {
+	bothWays(t, func(t *testing.T, r *region) {
+		const response = time.Second
+		release := make(chan struct{})
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path == "/first" {
+				_ = http.NewResponseController(w).Flush() // it has begun to answer
+				<-release
+			}
+		}))
+		app.Policy.MaxInFlight, app.Policy.QueueWait, app.Policy.ResponseTimeout = proto.Int32(1), durationpb.New(patience), durationpb.New(response)
+		r.put(t, app)
+		first, err := r.client.Do(r.request(t, http.MethodGet, "/first", ""))
+		require.NoError(t, err)
+		answered := make(chan *http.Response, 1)
+		go func() {
+			res, err := r.client.Do(r.request(t, http.MethodGet, "/second", ""))
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- res
+		}()
+		r.waiting(t, 1)
+		<-time.After(response + 100*time.Millisecond)
+		close(release)
+		require.NoError(t, first.Body.Close())
+		second := <-answered
+		require.NotNil(t, second)
+		require.NoError(t, second.Body.Close())
+		require.Equal(t, http.StatusOK, second.StatusCode)
+		require.Zero(t, r.gauge(t, "windlass_gateway_retries_total"), "it was not the instance's fault")
+	})
 }

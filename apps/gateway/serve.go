@@ -79,7 +79,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
 	short := front.New(front.Config{
-		Handler: g.proxy, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Log: g.cfg.Log, Rand: g.cfg.Rand,
+		Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Log: g.cfg.Log, Rand: g.cfg.Rand,
 	})
 	defer short.Close()
 	server.ConnState = short.State
@@ -115,7 +115,12 @@ func (g *Gateway) serve(ctx context.Context) error {
 	case err := <-failed:
 		cutNow()
 		stopHTTP3(cut)
-		return errors.Join(err, server.Close())
+		err = errors.Join(err, server.Close())
+		for _, l := range g.listeners {
+			_ = l.Close() // it is out of use either way
+		}
+		serving.Wait()
+		return err
 	case <-ctx.Done():
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -150,6 +151,7 @@ func (c *Conn) leave() {
 // next reads a request and has it answered.
 func (c *Conn) next(ctx context.Context) Outcome {
 	var n int
+	var late time.Time
 	for {
 		var verdict http1.Verdict
 		if n, verdict = http1.ParseRequest((*c.buffer)[c.begin:c.end], &c.request); verdict == http1.Whole {
@@ -159,26 +161,26 @@ func (c *Conn) next(ctx context.Context) Outcome {
 			return Other
 		}
 		c.room(len(*c.buffer))
-		if err := c.more(); err != nil {
+		if err := c.more(&late); err != nil {
 			return c.late(err)
 		}
 	}
 	r := &c.request
-	if r.ContentLength > c.server.cfg.MaxBody {
+	if n > c.server.cfg.MaxHeader || r.ContentLength > c.server.cfg.MaxBody {
 		return Other
 	}
 	whole := n + int(r.ContentLength)
 	if c.end-c.begin < whole {
 		c.room(whole)
 		for c.end-c.begin < whole {
-			if err := c.more(); err != nil {
+			if err := c.more(&late); err != nil {
 				return c.late(err)
 			}
 		}
 		http1.ParseRequest((*c.buffer)[c.begin:c.end], r) // which has moved
 	}
 	message := (*c.buffer)[c.begin : c.begin+whole]
-	outcome := c.server.cfg.Handler.Handle(ctx, c, r, message[:n], message[n:])
+	outcome := c.server.cfg.Handler.Handle(ctx, c, r, message[n:])
 	if outcome == Next {
 		c.begin += whole
 	}
@@ -201,12 +203,14 @@ func (c *Conn) room(whole int) {
 	c.begin = 0
 }
 
-// more of a request that has begun.
-func (c *Conn) more() error {
-	// Not since it began: what comes in many parts is not slow for that.
-	c.until = time.Now().Add(arrives)
-	if err := c.SetReadDeadline(c.until); err != nil {
-		return err
+// more of a request that has begun, all of which has to come until late; zero: that is to be
+// set.
+func (c *Conn) more(late *time.Time) error {
+	if late.IsZero() {
+		*late = time.Now().Add(arrives)
+		if c.until = *late; c.SetReadDeadline(c.until) != nil {
+			return net.ErrClosed
+		}
 	}
 	n, err := c.Read((*c.buffer)[c.end:])
 	c.end += n

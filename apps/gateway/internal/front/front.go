@@ -39,16 +39,17 @@ const (
 
 // Handler of plain requests.
 type Handler interface {
-	// Handle answers a request, whose header and body are only there until it returns. It
+	// Handle answers a request, which is only there until it returns, and so is its body. It
 	// calls c.Begin before it does anything that cannot be undone.
-	Handle(ctx context.Context, c *Conn, r *http1.Request, header, body []byte) Outcome
+	Handle(ctx context.Context, c *Conn, r *http1.Request, body []byte) Outcome
 }
 
 // Config of a Server.
 type Config struct {
 	Handler Handler
-	// MaxBody is what a request's body may have in bytes.
-	MaxBody int64
+	// MaxHeader and MaxBody are what a request's may have in bytes; others go the long way.
+	MaxHeader int
+	MaxBody   int64
 	// Header is what the first request has to come within, Idle what others have to.
 	Header, Idle time.Duration
 	Log          *slog.Logger
@@ -56,10 +57,10 @@ type Config struct {
 }
 
 const (
-	// bufferSize is what a header may have that goes the short way.
+	// bufferSize is what a header may have at most that goes the short way.
 	bufferSize = 16 << 10
-	// arrives is what the rest of a request has to come within once it has begun: slow
-	// clients are net/http's to bear with.
+	// arrives is what all of a request has to come within once it has begun, in however many
+	// parts: slow clients are net/http's to bear with, and to bound.
 	arrives = time.Second
 	// linger is how long a connection that ends is still listened on: what was under way to
 	// us would have the client's system throw away the answer.
@@ -92,7 +93,7 @@ func (s *Server) Others() net.Listener { return s.others }
 // included.
 func (s *Server) Open() int64 { return s.open.Load() }
 
-// Taken is when the last connection was; before all time when none was.
+// Taken is when the last connection was; 1970 when none was.
 func (s *Server) Taken() time.Time { return time.Unix(0, s.taken.Load()) }
 
 // Serve takes connections from l until it is closed. Requests have a context that ends with
@@ -153,7 +154,7 @@ func (s *Server) Leave() {
 }
 
 // Undecided is how many connections have a request of which it is not known yet which way it
-// goes. It is bounded in time.
+// goes. A request is one of them for a second or so.
 func (s *Server) Undecided() int64 { return s.reading.Load() }
 
 // Wait until all requests of the short way have ended, or ctx has.

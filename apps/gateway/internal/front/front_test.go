@@ -33,7 +33,7 @@ type short struct {
 	release chan struct{}
 }
 
-func (h short) Handle(ctx context.Context, c *front.Conn, r *http1.Request, _, body []byte) front.Outcome {
+func (h short) Handle(ctx context.Context, c *front.Conn, r *http1.Request, body []byte) front.Outcome {
 	switch string(r.Path) {
 	case "/other":
 		return front.Other
@@ -87,7 +87,7 @@ func start(t *testing.T) *running {
 	require.NoError(t, err)
 	r := &running{short: short{make(chan struct{}), make(chan struct{})}, address: l.Addr().String()}
 	r.Server = front.New(front.Config{
-		Handler: r.short, MaxBody: 64 << 10, Header: patience, Idle: patience, Log: slog.New(slog.DiscardHandler), Rand: rand.Float64,
+		Handler: r.short, MaxHeader: 8 << 10, MaxBody: 64 << 10, Header: patience, Idle: patience, Log: slog.New(slog.DiscardHandler), Rand: rand.Float64,
 	})
 	r.server = &http.Server{ConnState: r.State, ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Way", "long")
@@ -178,6 +178,7 @@ func TestWhatIsNotPlainGoesTheLongWayWithAllThatWasRead(t *testing.T) {
 		"chunks":           "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
 		"for the handler":  post("/other", "ab"),
 		"a long body":      post("/", strings.Repeat("x", 100<<10)),
+		"a header beyond":  strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 8<<10)+"\r\n", 1),
 		"a long header":    strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 20<<10)+"\r\n", 1),
 		"an old one":       strings.Replace(post("/", "ab"), "HTTP/1.1", "HTTP/1.0", 1),
 		"what is no field": strings.Replace(post("/", "ab"), "\r\n", "\r\nX: a\r\n b\r\n", 1),
@@ -214,6 +215,26 @@ func TestARequestThatComesSlowlyGoesTheLongWay(t *testing.T) {
 		_, body, _ := strings.Cut(first+rest, "\r\n\r\n")
 		answered(t, in, "long", body)
 	}
+}
+
+// Who sends a byte now and then is no faster for that.
+func TestARequestThatDripsGoesTheLongWay(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	conn, in := r.dial(t)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	_, err := io.WriteString(conn, get+"X: ")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return r.Undecided() == 1 }, patience, time.Millisecond)
+	for end := time.Now().Add(patience); r.Undecided() > 0; <-tick.C {
+		require.True(t, time.Now().Before(end), "it is still read")
+		_, err := io.WriteString(conn, "x")
+		require.NoError(t, err)
+	}
+	_, err = io.WriteString(conn, "\r\n\r\n")
+	require.NoError(t, err)
+	answered(t, in, "long", "")
 }
 
 func TestAConnectionEndsAsTheRequestSays(t *testing.T) {

@@ -32,10 +32,10 @@ type direct struct {
 	// name is what the host was on the last request, and host what table.Host made of it.
 	name, host string
 
-	// header and body are the request's, body as the client sent it.
+	// fields and body are the request's.
 	fields requestFields
 	body   []byte
-	// out is what is written, in what is read of an answer.
+	// out is what is written; in, what is read of an answer.
 	out    []byte
 	in     *[]byte
 	answer http1.Response
@@ -52,7 +52,7 @@ type direct struct {
 
 // Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
 // leaves to that what routes have beside.
-func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, header, body []byte) front.Outcome {
+func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, body []byte) front.Outcome {
 	d, ok := c.Scratch.(*direct)
 	if !ok {
 		d = &direct{p: p, c: c, trusted: p.trusts(c.Remote())}
@@ -214,10 +214,7 @@ type got struct {
 // attempt sends the request to an instance. After an error the lease has ended.
 func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 	x := &d.x
-	begun := x.start
-	if x.attempts > 1 {
-		begun = time.Now()
-	}
+	begun := time.Now() // which may be long after the request's start: it may have waited for its turn
 	d.limit(begun.Add(x.policy.Response))
 	defer func() {
 		if g.err == nil {
@@ -283,6 +280,12 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 func (d *direct) ask(g *got) {
 	d.request()
 	n, err := g.conn.Ask(d.out, max(time.Until(d.late), time.Millisecond))
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		// It passed before anything was written, by no fault of the instance's.
+		if err = d.overdue(g.conn); err == nil {
+			n, err = g.conn.Ask(d.out, max(time.Until(d.late), time.Millisecond))
+		}
+	}
 	if g.sent, g.whole = n > 0, n == len(d.out); n == 0 {
 		g.err = err
 		return
@@ -343,20 +346,28 @@ func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		if d.gone.Load() {
-			return 0, context.Canceled
+		if err := d.overdue(conn); err != nil {
+			return 0, err
 		}
+	}
+}
+
+// overdue: a deadline has passed, which is an error only if it is what is waited for at most,
+// or because the client went away.
+func (d *direct) overdue(conn *socket.Conn) error {
+	if !d.gone.Load() {
 		if !time.Now().Before(d.late) {
-			return 0, failTimeout
+			return failTimeout
 		}
 		d.watch(nil)
 		if err := d.arm(conn, d.late); err != nil {
-			return 0, err
-		}
-		if d.gone.Load() { // just before the deadline was ours again
-			return 0, context.Canceled
+			return err
 		}
 	}
+	if d.gone.Load() { // if only just before the deadline was ours again
+		return context.Canceled
+	}
+	return nil
 }
 
 // arm the deadline of reads.

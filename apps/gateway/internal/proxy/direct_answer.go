@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -146,8 +147,7 @@ func (d *direct) interim() error {
 func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 	x, r := &d.x, &d.answer
 	x.status = r.Status
-	method := string(d.r.Method)
-	content := r.HasContent(method)
+	content := r.HasContent(string(d.r.Method))
 	// Without a length, the content ends with the connection.
 	until := content && !r.Chunked && r.ContentLength < 0
 	closing := d.closing()
@@ -168,12 +168,10 @@ func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 		}
 	}
 	x.tail.begin(kind, coded)
-	stream := content && len(kind) >= len(eventStream) && kind[:len(eventStream)] == eventStream
-	b := &passing{d: d, g: &g, left: r.ContentLength, stream: stream}
+	b := &passing{d: d, g: &g, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
 	var err error
 	switch {
 	case !content:
-		b.left = 0
 		b.excess = len(g.rest) > 0
 		err = d.write(d.out)
 	case r.Chunked:
@@ -203,9 +201,7 @@ func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 	return d.ended(err, closing)
 }
 
-const eventStream = "text/event-stream"
-
-// content of an answer under way. Every read of it is one write.
+// passing is an answer's content under way. Every read of it is one write.
 type passing struct {
 	d *direct
 	g *got

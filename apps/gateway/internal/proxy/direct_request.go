@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 
@@ -29,7 +30,7 @@ func (d *direct) read() bool {
 		case len("forwarded"):
 			drop = field.Is("forwarded")
 		case len("traceparent"):
-			if field.Is("traceparent") {
+			if f.trace == nil && field.Is("traceparent") {
 				f.trace = field.Value
 			}
 		case len(RequestIDHeader):
@@ -43,7 +44,7 @@ func (d *direct) read() bool {
 				if d.trusted {
 					f.forwardedFor = append(f.forwardedFor, field.Value)
 				}
-			case field.Is("idempotency-key"):
+			case f.key == nil && field.Is("idempotency-key"):
 				f.key = field.Value
 			}
 		case len("x-forwarded-host"): // as long as that with proto by one
@@ -65,7 +66,7 @@ func (d *direct) read() bool {
 		if policy.AffinityCookie != "" && f.affinity == nil && field.Is("cookie") {
 			f.affinity = cookie(string(field.Value), policy.AffinityCookie)
 		}
-		if drop || lookalike(field.Name) {
+		if drop || bytes.IndexByte(field.Name, '_') >= 0 && isLookalike(string(field.Name)) {
 			f.drop[i/64] |= 1 << (i % 64)
 		}
 	}
@@ -75,28 +76,11 @@ func (d *direct) read() bool {
 func (f *requestFields) dropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
 
 func cookie(line, name string) []byte {
-	cookies, err := http.ParseCookie(line)
+	c, err := (&http.Request{Header: http.Header{"Cookie": {line}}}).Cookie(name)
 	if err != nil {
 		return nil
 	}
-	for _, c := range cookies {
-		if c.Name == name {
-			return []byte(c.Value)
-		}
-	}
-	return nil
-}
-
-// lookalike is as dropLookalikes has it.
-func lookalike(name []byte) bool {
-	at := 0
-	for at < len(name) && name[at] != '_' {
-		at++
-	}
-	if at == len(name) {
-		return false
-	}
-	return isLookalike(string(name))
+	return []byte(c.Value)
 }
 
 // admits is Proxy.admits for fields that were read in place; it drops the one with the key.
@@ -122,7 +106,7 @@ func (d *direct) admits() bool {
 
 // idempotent is as for a http.Request.
 func (d *direct) idempotent() bool {
-	return d.fields.key != nil || string(d.r.Method) != http.MethodPost && string(d.r.Method) != http.MethodPatch
+	return len(d.fields.key) > 0 || string(d.r.Method) != http.MethodPost && string(d.r.Method) != http.MethodPatch
 }
 
 // request is what an instance is sent, whole, in out.

@@ -11,8 +11,8 @@
 // handler above it that has the limits, errors and figures.
 //
 // The short way (Handle, direct) is for what nearly all requests are: plain HTTP/1.1 without
-// TLS, whole in memory, of a route that wants nothing but instances. net/http takes five times
-// the processor for such a one. Package front reads them, and what is not plain goes the long
+// TLS, whole in memory, of a route that wants nothing but instances. net/http takes several
+// times the processor for such a one. Package front reads them, and what is not plain goes the long
 // way, with its connection: so does what is malformed, so that there is one place that refuses
 // it; and whatever this package would have to do twice (CORS, logs of payloads, other regions).
 // Both ways have the same exchange, figures, errors and rules, and tests send the same requests

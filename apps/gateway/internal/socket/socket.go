@@ -178,7 +178,8 @@ var ErrUnfit = errors.New("the connection has ended, or something came on it tha
 
 // Ask writes p, each part of it within slow, and waits until something comes back, which Read
 // reads. It is a Write and a wait in one, and what it spares is the try in between that would
-// find nothing. It may return before anything came. n is what the system took of p; ErrUnfit, and 0, is told before it takes any.
+// find nothing. It may return before anything came. n is what the system took of p;
+// ErrUnfit, and 0, is told before it takes any.
 func (c *Conn) Ask(p []byte, slow time.Duration) (n int, err error) {
 	c.write.buf, c.write.n, c.write.errno = p, 0, 0
 	c.ask.begun, c.ask.unfit = false, false
