@@ -33,8 +33,6 @@ type Conn struct {
 	state atomic.Int32
 	// until is when the deadline of reads is; zero: there is none, or it is not known.
 	until time.Time
-	// watched is closed when the watch has ended; nil: there is none.
-	watched chan struct{}
 }
 
 // States of a Conn.
@@ -144,7 +142,7 @@ func (c *Conn) wait(limit time.Duration) bool {
 // leave ends a connection that waits.
 func (c *Conn) leave() {
 	if c.state.CompareAndSwap(waiting, left) {
-		_ = c.Close() // which ends the wait
+		c.Cut() // which ends the wait
 	}
 }
 
@@ -227,20 +225,21 @@ func (c *Conn) late(err error) Outcome {
 
 // pass the connection on, with what was read.
 func (c *Conn) pass() bool {
+	conn, err := c.Release()
+	if err != nil {
+		return false
+	}
 	before := append([]byte(nil), (*c.buffer)[c.begin:c.end]...)
 	c.server.buffers.Put(c.buffer)
 	c.buffer = nil
-	if err := c.SetReadDeadline(time.Time{}); err != nil {
-		return false
-	}
-	c.server.pass(c.TCP(), before)
+	c.server.pass(conn, before)
 	return true
 }
 
 // linger on a connection after its last answer, until the client has closed it, too.
 func (c *Conn) linger() {
 	c.Unwatch()
-	if c.TCP().CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {
+	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {
 		return
 	}
 	for {
@@ -248,35 +247,4 @@ func (c *Conn) linger() {
 			return
 		}
 	}
-}
-
-// Watch calls gone when the client ends the connection, until Unwatch. A client that sends
-// more is there; nobody watches it from then on. Nothing is read meanwhile.
-func (c *Conn) Watch(gone func()) {
-	if c.watched != nil {
-		return
-	}
-	c.until = time.Time{}
-	if err := c.SetReadDeadline(time.Time{}); err != nil {
-		gone()
-		return
-	}
-	ended := make(chan struct{})
-	c.watched = ended
-	go func() {
-		defer close(ended)
-		if err := c.Wait(); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			gone()
-		}
-	}()
-}
-
-// Unwatch ends the watch. After it gone is not called.
-func (c *Conn) Unwatch() {
-	if c.watched == nil {
-		return
-	}
-	_ = c.SetReadDeadline(time.Unix(1, 0)) // a connection that is closed has ended the wait
-	<-c.watched
-	c.watched, c.until = nil, time.Time{}
 }

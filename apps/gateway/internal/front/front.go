@@ -124,8 +124,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		s.taken.Store(time.Now().UnixNano())
 		sock, err := socket.Open(conn)
 		if err != nil {
-			s.cfg.Log.WarnContext(ctx, "a connection was not taken", "error", errors.Join(err, conn.Close()))
-			s.open.Add(-1)
+			s.cfg.Log.WarnContext(ctx, "a connection goes the long way", "error", err)
+			s.running.Go(func() { s.pass(conn, nil) })
 			continue
 		}
 		c := &Conn{Conn: sock, server: s, remote: conn.RemoteAddr().String()}
@@ -178,7 +178,7 @@ func (s *Server) Close() {
 	s.leaving.Store(true)
 	s.mu.Lock()
 	for c := range s.conns {
-		_ = c.Close() // which ends whoever uses it
+		c.Cut() // which ends whoever uses it
 	}
 	s.mu.Unlock()
 	s.running.Wait()

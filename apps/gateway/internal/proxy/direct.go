@@ -248,7 +248,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 		}
 		d.conn.Store(g.conn)
 		if g.err = d.arm(g.conn, begun.Add(soon)); g.err == nil {
-			d.ask(&g)
+			d.ask(&g, begun)
 		}
 		if g.err == nil || fresh || d.gone.Load() {
 			return g
@@ -277,15 +277,17 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 }
 
 // ask writes the request and reads the header of its answer.
-func (d *direct) ask(g *got) {
+func (d *direct) ask(g *got, begun time.Time) {
 	d.request()
-	n, err := g.conn.Ask(d.out, max(time.Until(d.late), time.Millisecond))
-	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		// It passed before anything was written, by no fault of the instance's.
-		if err = d.overdue(g.conn); err == nil {
-			n, err = g.conn.Ask(d.out, max(time.Until(d.late), time.Millisecond))
-		}
+	switch {
+	case d.gone.Load():
+		g.err = context.Canceled
+		return
+	case !g.conn.Quiet(!d.idempotent()): // what cannot be sent again must not meet a connection that just ended
+		g.err = errUnfit
+		return
 	}
+	n, err := g.conn.Write(d.out, max(d.late.Sub(begun), time.Millisecond))
 	if g.sent, g.whole = n > 0, n == len(d.out); n == 0 {
 		g.err = err
 		return
@@ -335,6 +337,9 @@ func (d *direct) ask(g *got) {
 		}
 	}
 }
+
+// errUnfit: nothing was sent.
+var errUnfit = errors.New("the connection has ended, or something came on it that was not asked for")
 
 var errInterim = errors.New("the instance answered 1xx without end, or switched protocols unasked")
 

@@ -5,19 +5,28 @@ package socket
 import (
 	"errors"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// transfer by calls that the race detector sees: who reads what another wrote comes after it.
-func transfer(number, fd uintptr, p []byte, flags int) (n int, errno syscall.Errno) {
-	var err error
-	switch number {
-	case syscall.SYS_READ:
-		n, err = syscall.Read(int(fd), p)
-	case syscall.SYS_WRITE:
-		n, err = syscall.Write(int(fd), p)
-	default:
-		n, _, err = syscall.Recvfrom(int(fd), p, flags)
+// receive, send and poll by calls that the race detector sees: who reads what another wrote
+// comes after it.
+func receive(fd int, p []byte, flags int) (n int, errno syscall.Errno) {
+	if flags == 0 {
+		return told(syscall.Read(fd, p))
 	}
+	n, _, err := syscall.Recvfrom(fd, p, flags)
+	return told(n, err)
+}
+
+func send(fd int, p []byte) (int, syscall.Errno) { return told(syscall.Write(fd, p)) }
+
+func poll(fd int, events []unix.EpollEvent) (int, syscall.Errno) {
+	return told(unix.EpollWait(fd, events, 0))
+}
+
+func told(n int, err error) (int, syscall.Errno) {
+	var errno syscall.Errno
 	errors.As(err, &errno)
 	return n, errno
 }

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package socket reads and writes TCP connections with as little between as there can be: a
-// call to the system when there is something to do, and the runtime's poller when there is
-// not. A call that does not block is made without telling the scheduler, which costs more
+// call to the system when there is something to do, and a poller of its own that says when
+// that is. A call that does not block is made without telling the scheduler, which costs more
 // than it takes; that, and that nothing is copied or allocated, is all there is to it.
 package socket
 
@@ -12,8 +12,11 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Supported tells whether Open may succeed on this system.
@@ -22,37 +25,42 @@ const Supported = true
 // errNoSocket: the connection has no socket of its own, as one by TLS.
 var errNoSocket = errors.New("the connection is not a socket's")
 
-// Conn is a TCP connection. One may read and one write at a time.
+// Conn is a TCP connection. It belongs to who closes or releases it; one may read and one write
+// at a time. Cut, Watch and the deadline are anybody's.
 type Conn struct {
-	net  *net.TCPConn
-	raw  syscall.RawConn
-	read struct {
-		buf   []byte
-		from  *Buffers
-		taken *[]byte
-		n     int
-		errno syscall.Errno
-		next  func(fd uintptr) bool
-	}
-	write struct {
-		buf     []byte
-		n       int
-		slow    time.Duration
-		limited bool
-		errno   syscall.Errno
-		next    func(fd uintptr) bool
-	}
-	peek struct {
-		byte  [1]byte
-		n     int
-		errno syscall.Errno
-		wait  func(fd uintptr) bool
-	}
-	ask struct {
-		begun, unfit bool
-		next         func(fd uintptr) bool
-	}
+	fd     int
+	poller *poller
+	// state is what is known of the socket, as bits. What is not true any more costs a call
+	// that finds nothing.
+	state atomic.Uint32
+	// heard and room have something for who reads, or writes, to look at state again.
+	heard, room chan struct{}
+
+	mu sync.Mutex
+	// over: the socket is somebody else's, or nobody's.
+	over bool
+	// gone is who watches.
+	gone func()
+	// until is the deadline of reads; zero: none. timer looks at it at armed; zero: never.
+	until, armed time.Time
+	timer        *time.Timer
 }
+
+// States of a Conn.
+const (
+	// readable and writable: as far as is known.
+	readable uint32 = 1 << iota
+	writable
+	// ended: the other side has ended it, or its half of it, or something is wrong with it, so
+	// that reading does not wait.
+	ended
+	// late: the deadline has passed.
+	late
+	// cut: nobody reads or writes any more.
+	cut
+	// watching: gone may be somebody.
+	watching
+)
 
 // Buffers are what is read into. Connections that wait have none.
 type Buffers struct {
@@ -77,190 +85,331 @@ func (b *Buffers) Put(p *[]byte) {
 	}
 }
 
-// Open takes the connection over; it is closed by Close.
-func Open(c net.Conn) (*Conn, error) {
-	tcp, ok := c.(*net.TCPConn)
+// Open takes the connection over. After an error it is as it was.
+func Open(conn net.Conn) (*Conn, error) {
+	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return nil, errNoSocket
+	}
+	poller, err := aPoller()
+	if err != nil {
+		return nil, err
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	s := &Conn{net: tcp, raw: raw}
-	s.read.next, s.write.next = s.readSome, s.writeSome
-	s.peek.wait, s.ask.next = s.heard, s.askOnce
-	return s, nil
+	// The socket is tried before it is waited for: something may have come by now.
+	c := &Conn{poller: poller, heard: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	c.state.Store(readable)
+	var duplicated error
+	err = raw.Control(func(fd uintptr) { c.fd, duplicated = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, os.NewSyscallError("fcntl", duplicated)); err != nil {
+		return nil, err
+	}
+	if err := c.poller.add(c); err != nil {
+		return nil, errors.Join(err, unix.Close(c.fd))
+	}
+	_ = tcp.Close() // which is the runtime's side of it; the socket is c's now
+	return c, nil
 }
 
-// TCP is the connection below.
-func (c *Conn) TCP() *net.TCPConn { return c.net }
-
 // Close the connection.
-func (c *Conn) Close() error { return c.net.Close() }
+func (c *Conn) Close() error {
+	if !c.end() {
+		return net.ErrClosed
+	}
+	c.poller.remove(c)
+	return os.NewSyscallError("close", unix.Close(c.fd))
+}
 
-// SetReadDeadline of Read and Wait; what waits past it fails with os.ErrDeadlineExceeded.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.net.SetReadDeadline(t) }
+// Release is the other way round than Open.
+func (c *Conn) Release() (net.Conn, error) {
+	if !c.end() {
+		return nil, net.ErrClosed
+	}
+	err := c.poller.leave(c)
+	file := os.NewFile(uintptr(c.fd), "tcp")
+	conn, opened := net.FileConn(file)
+	if err = errors.Join(err, opened, file.Close()); err != nil {
+		if conn != nil {
+			_ = conn.Close() // nobody gets it
+		}
+		return nil, err
+	}
+	return conn, nil
+}
+
+// end tells whether it was not over before.
+func (c *Conn) end() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
+	c.over, c.gone = true, nil
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.state.Or(cut)
+	return true
+}
+
+// Cut ends what is read and written, by whomever. It still has to be closed.
+func (c *Conn) Cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.state.Or(cut)
+	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // what is not connected any more has nothing to shut down
+	signal(c.heard)
+	signal(c.room)
+}
+
+// CloseWrite ends what the other side hears.
+func (c *Conn) CloseWrite() error {
+	return os.NewSyscallError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
+}
+
+// SetReadDeadline of Read and ReadInto; what waits past it fails with os.ErrDeadlineExceeded.
+// Zero is none.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return net.ErrClosed
+	}
+	c.until = t
+	c.state.And(^late)
+	// A timer that is early looks at the deadline again, which is cheaper than to move it for
+	// each request.
+	if !t.IsZero() && (c.armed.IsZero() || c.armed.After(t)) {
+		c.arm(time.Until(t))
+	}
+	return nil
+}
+
+// arm looks at the deadline in so long.
+func (c *Conn) arm(in time.Duration) {
+	switch c.armed = c.until; {
+	case in <= 0:
+		c.armed = time.Time{}
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+		c.state.Or(late)
+		signal(c.heard)
+	case c.timer == nil:
+		c.timer = time.AfterFunc(in, c.look)
+	default:
+		c.timer.Reset(in)
+	}
+}
+
+func (c *Conn) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed = time.Time{}
+	if !c.over && !c.until.IsZero() {
+		c.arm(time.Until(c.until))
+	}
+}
+
+// told is the poller's.
+func (c *Conn) told(events uint32) {
+	var state uint32
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		state = readable
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		state |= ended
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		state |= writable
+	}
+	before := c.state.Or(state)
+	if state&readable != 0 {
+		signal(c.heard)
+		if before&watching != 0 {
+			c.watched()
+		}
+	}
+	if state&^before&writable != 0 {
+		signal(c.room)
+	}
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// Watch calls gone, once, when the other side has ended the connection, until Unwatch. Who has
+// sent something instead is there, and not watched any more until that is read. gone may not
+// wait for anything: who else is told of something waits for it.
+func (c *Conn) Watch(gone func()) {
+	c.mu.Lock()
+	c.gone = gone
+	c.mu.Unlock()
+	if c.state.Or(watching)&(readable|ended) != 0 { // which came before
+		c.watched()
+	}
+}
+
+// Unwatch ends the watch. After it gone is not called.
+func (c *Conn) Unwatch() {
+	if c.state.Load()&watching == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = nil
+	c.state.And(^watching)
+}
+
+func (c *Conn) watched() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone == nil {
+		return
+	}
+	n, errno := c.peek()
+	if gone := c.gone; n == 0 && errno != syscall.EAGAIN {
+		c.gone = nil
+		c.state.And(^watching)
+		gone()
+	}
+}
+
+// await something to be read.
+func (c *Conn) await() error {
+	for {
+		switch state := c.state.Load(); {
+		case state&(late|cut|readable|ended) == 0:
+			<-c.heard
+		case state&cut != 0:
+			return net.ErrClosed
+		case state&late != 0:
+			return os.ErrDeadlineExceeded
+		default:
+			return nil
+		}
+	}
+}
 
 // Read what there is, or wait for it.
 func (c *Conn) Read(p []byte) (int, error) {
-	c.read.buf = p
-	err := c.raw.Read(c.read.next)
-	c.read.buf = nil
-	return c.read.n, c.readError(err)
+	for {
+		if err := c.await(); err != nil {
+			return 0, err
+		}
+		if n, err := c.take(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
 }
 
 // ReadInto is Read into one of the buffers, which is taken when there is something for it, and
 // returned unless there is an error.
 func (c *Conn) ReadInto(from *Buffers) (*[]byte, int, error) {
-	c.read.from = from
-	err := c.readError(c.raw.Read(c.read.next))
-	taken := c.read.taken
-	c.read.from, c.read.taken, c.read.buf = nil, nil, nil
-	if err != nil && taken != nil {
-		from.Put(taken)
-		taken = nil
+	for {
+		if err := c.await(); err != nil {
+			return nil, 0, err
+		}
+		p := from.Get()
+		n, err := c.take(*p)
+		if n > 0 {
+			return p, n, nil
+		}
+		from.Put(p)
+		if err != nil {
+			return nil, 0, err
+		}
 	}
-	return taken, c.read.n, err
 }
 
-func (c *Conn) readError(err error) error {
+// take what there is; 0 without an error: there is nothing.
+func (c *Conn) take(p []byte) (int, error) {
+	c.state.And(^readable) // and not later: what comes from here on is told again
+	n, errno := again(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
 	switch {
-	case err != nil:
-		c.read.n = 0
-		return err
-	case c.read.errno != 0:
-		return os.NewSyscallError("read", c.read.errno)
-	case c.read.n == 0:
-		return io.EOF
-	}
-	return nil
-}
-
-func (c *Conn) readSome(fd uintptr) bool {
-	if c.read.from != nil && c.read.taken == nil {
-		c.read.taken = c.read.from.Get()
-		c.read.buf = *c.read.taken
-	}
-	if c.read.n, c.read.errno = call(syscall.SYS_READ, fd, c.read.buf, 0); c.read.errno != syscall.EAGAIN {
-		return true
-	}
-	if c.read.taken != nil {
-		c.read.from.Put(c.read.taken)
-		c.read.taken = nil
-	}
-	return false
-}
-
-// Wait until there is something to be read, without reading it. It returns io.EOF when the
-// other side has ended the connection, or its half of it.
-func (c *Conn) Wait() error {
-	if err := c.raw.Read(c.peek.wait); err != nil {
-		return err
-	}
-	switch {
-	case c.peek.errno != 0:
-		return os.NewSyscallError("recv", c.peek.errno)
-	case c.peek.n == 0:
-		return io.EOF
-	}
-	return nil
-}
-
-func (c *Conn) heard(fd uintptr) bool {
-	c.look(fd)
-	return c.peek.errno != syscall.EAGAIN
-}
-
-// ErrUnfit is Ask's for a connection that has ended, or has something to be read before
-// anything was asked.
-var ErrUnfit = errors.New("the connection has ended, or something came on it that was not asked for")
-
-// Ask writes p, each part of it within slow, and waits until something comes back, which Read
-// reads. It is a Write and a wait in one, and what it spares is the try in between that would
-// find nothing. It may return before anything came. n is what the system took of p;
-// ErrUnfit, and 0, is told before it takes any.
-func (c *Conn) Ask(p []byte, slow time.Duration) (n int, err error) {
-	c.write.buf, c.write.n, c.write.errno = p, 0, 0
-	c.ask.begun, c.ask.unfit = false, false
-	err = c.raw.Read(c.ask.next)
-	c.write.buf = nil
-	switch n = c.write.n; {
-	case c.ask.unfit:
-		return 0, ErrUnfit
-	case err != nil:
-		return n, err
-	case c.write.errno == syscall.EAGAIN:
-		more, err := c.Write(p[n:], slow)
-		return n + more, err
-	case c.write.errno != 0:
-		return n, os.NewSyscallError("write", c.write.errno)
+	case errno == syscall.EAGAIN:
+		c.state.And(^ended) // that was another's, whose number this one has now
+		return 0, nil
+	case errno != 0:
+		c.state.Or(ended)
+		return 0, os.NewSyscallError("read", errno)
+	case n == 0:
+		c.state.Or(ended)
+		return 0, io.EOF
+	case n == len(p):
+		c.state.Or(readable) // there may be more
 	}
 	return n, nil
 }
 
-func (c *Conn) askOnce(fd uintptr) bool {
-	if c.ask.begun {
-		return true // something has come
-	}
-	c.ask.begun = true
-	if c.look(fd); c.peek.errno != syscall.EAGAIN {
-		c.ask.unfit = true
-		return true
-	}
-	for c.write.n < len(c.write.buf) {
-		n, errno := call(syscall.SYS_WRITE, fd, c.write.buf[c.write.n:], 0)
-		if c.write.n, c.write.errno = c.write.n+n, errno; errno != 0 {
-			return true
-		}
-	}
-	// What comes from here on is told by the poller, which was made ready before the write.
-	return false
+// peek is what there is to be read, at most 1; 0 without an error: the end.
+func (c *Conn) peek() (n int, errno syscall.Errno) {
+	var p [1]byte
+	return again(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
-func (c *Conn) look(fd uintptr) {
-	c.peek.n, c.peek.errno = call(syscall.SYS_RECVFROM, fd, c.peek.byte[:], syscall.MSG_PEEK)
+// Quiet tells whether the connection has not ended and nothing came that was not read. Unless
+// it is to be sure, that is as far as the poller has told, which may be later by as much as a
+// round of others takes.
+func (c *Conn) Quiet(sure bool) bool {
+	switch state := c.state.Load(); {
+	case state&cut != 0:
+		return false
+	case state&(readable|ended) == 0 && !sure:
+		return true
+	}
+	_, errno := c.peek()
+	return errno == syscall.EAGAIN
 }
 
 // Write all of p, each part of it within slow. n is what the system took of it.
 func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	c.write.buf, c.write.n, c.write.slow, c.write.errno = p, 0, slow, 0
-	err = c.raw.Write(c.write.next)
-	c.write.buf = nil
-	if c.write.limited { // and would be at an end when something is written next
-		c.write.limited = false
-		err = errors.Join(err, c.net.SetWriteDeadline(time.Time{}))
-	}
-	if err == nil && c.write.errno != 0 {
-		err = os.NewSyscallError("write", c.write.errno)
-	}
-	return c.write.n, err
-}
-
-func (c *Conn) writeSome(fd uintptr) bool {
-	for c.write.n < len(c.write.buf) {
-		n, errno := call(syscall.SYS_WRITE, fd, c.write.buf[c.write.n:], 0)
-		c.write.n, c.write.errno = c.write.n+n, errno
-		if errno == syscall.EAGAIN {
-			// Most writes never wait, and need no deadline.
-			c.write.limited = true
-			return c.net.SetWriteDeadline(time.Now().Add(c.write.slow)) != nil
+	for n < len(p) {
+		if c.state.Load()&cut != 0 {
+			return n, net.ErrClosed
 		}
-		if errno != 0 {
-			break
+		k, errno := again(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
+		switch n += k; {
+		case errno == 0:
+		case errno != syscall.EAGAIN:
+			return n, os.NewSyscallError("write", errno)
+		case c.state.And(^writable)&writable != 0: // what room there is from here on is told
+		default:
+			if err := c.awaitRoom(slow); err != nil {
+				return n, err
+			}
 		}
 	}
-	return true
+	return n, nil
 }
 
-// call one that does not block.
-func call(number, fd uintptr, p []byte, flags int) (int, syscall.Errno) {
+func (c *Conn) awaitRoom(slow time.Duration) error {
+	limit := time.NewTimer(slow)
+	defer limit.Stop()
+	for c.state.Load()&(writable|cut) == 0 {
+		select {
+		case <-c.room:
+		case <-limit.C:
+			return os.ErrDeadlineExceeded
+		}
+	}
+	return nil
+}
+
+// again has a call that a signal came between be made again.
+func again(call func() (int, syscall.Errno)) (int, syscall.Errno) {
 	for {
-		n, errno := transfer(number, fd, p, flags)
-		if errno != syscall.EINTR {
+		if n, errno := call(); errno != syscall.EINTR {
 			return max(n, 0), errno
 		}
 	}

@@ -14,9 +14,6 @@ const Supported = false
 // Conn is never had here.
 type Conn struct{}
 
-// ErrUnfit is never told here.
-var ErrUnfit = errors.ErrUnsupported
-
 // Open fails: what it is for takes calls of Linux.
 func Open(net.Conn) (*Conn, error) { return nil, errors.ErrUnsupported }
 
@@ -25,11 +22,14 @@ type Buffers struct{ Size int }
 
 func (*Buffers) Get() *[]byte                          { return nil }
 func (*Buffers) Put(*[]byte)                           {}
-func (*Conn) TCP() *net.TCPConn                        { return nil }
 func (*Conn) Close() error                             { return nil }
+func (*Conn) Release() (net.Conn, error)               { return nil, errors.ErrUnsupported }
+func (*Conn) Cut()                                     {}
+func (*Conn) CloseWrite() error                        { return errors.ErrUnsupported }
 func (*Conn) SetReadDeadline(time.Time) error          { return errors.ErrUnsupported }
+func (*Conn) Watch(func())                             {}
+func (*Conn) Unwatch()                                 {}
 func (*Conn) Read([]byte) (int, error)                 { return 0, errors.ErrUnsupported }
 func (*Conn) ReadInto(*Buffers) (*[]byte, int, error)  { return nil, 0, errors.ErrUnsupported }
-func (*Conn) Wait() error                              { return errors.ErrUnsupported }
-func (*Conn) Ask([]byte, time.Duration) (int, error)   { return 0, errors.ErrUnsupported }
+func (*Conn) Quiet(bool) bool                          { return false }
 func (*Conn) Write([]byte, time.Duration) (int, error) { return 0, errors.ErrUnsupported }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -102,68 +103,177 @@ func TestAWriteThatNobodyTakesEnds(t *testing.T) {
 	require.True(t, errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
 }
 
-func TestWhatIsThereIsSeenWithoutBeingTaken(t *testing.T) {
+func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
-	require.ErrorIs(t, c.Wait(), os.ErrDeadlineExceeded)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
-	go func() { _, _ = there.Write([]byte("x")) }()
-	require.NoError(t, c.Wait())
+	gone := make(chan struct{})
+	c.Watch(func() { close(gone) })
+	_, err := there.Write([]byte("x"))
+	require.NoError(t, err)
+	// Who has sent something is there, even if it has ended the connection since.
+	require.Eventually(t, func() bool { return !c.Quiet(true) }, patience, time.Millisecond)
+	require.NoError(t, there.CloseWrite())
 	p := make([]byte, 2)
 	n, err := c.Read(p)
 	require.NoError(t, err)
 	require.Equal(t, "x", string(p[:n]))
-	require.NoError(t, there.CloseWrite())
-	require.ErrorIs(t, c.Wait(), io.EOF)
+	select {
+	case <-gone:
+		// It was told after the read.
+	default:
+		c.Watch(func() { close(gone) })
+		<-gone
+	}
+	_, err = c.Read(p)
+	require.ErrorIs(t, err, io.EOF)
+
+	c, there = pair(t)
+	c.Watch(func() { t.Error("nobody watches any more") })
+	c.Unwatch()
+	require.NoError(t, there.Close())
+	_, err = c.Read(p)
+	require.ErrorIs(t, err, io.EOF)
+
+	c, there = pair(t)
+	reset := make(chan struct{})
+	c.Watch(func() { close(reset) })
+	require.NoError(t, there.SetLinger(0))
+	require.NoError(t, there.Close())
+	<-reset
 }
 
-func TestWhoeverIsAskedAnswersAndNobodyElse(t *testing.T) {
+func TestTheDeadlineIsTheOneThatWasSetLast(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
-	asked := make([]byte, 4<<20) // more than the system keeps
-	go func() {
-		got := make([]byte, len(asked))
-		for {
-			if _, err := io.ReadFull(there, got[:5]); err != nil {
-				return
+	p := make([]byte, 2)
+	for _, first := range []time.Duration{-time.Second, time.Millisecond, time.Hour} {
+		for _, then := range []time.Duration{-time.Second, time.Millisecond} {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(first)))
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(then)))
+			for range 2 {
+				_, err := c.Read(p)
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 			}
-			if got[0] == 0 {
-				if _, err := io.ReadFull(there, got[5:]); err != nil {
-					return
-				}
-			}
-			_, _ = there.Write([]byte("answer"))
 		}
-	}()
-	p := make([]byte, 10)
-	for n := range 300 {
-		what := []byte("hello")
-		if n%100 == 50 {
-			what = asked
-		}
-		sent, err := c.Ask(what, patience)
-		require.NoError(t, err)
-		require.Len(t, what, sent)
+		// Later than a timer that is under way, and than one that has passed.
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		go func() {
+			time.AfterFunc(5*time.Millisecond, func() { _, _ = there.Write([]byte("x")) })
+		}()
 		n, err := c.Read(p)
 		require.NoError(t, err)
-		require.Equal(t, "answer", string(p[:n]))
+		require.Equal(t, 1, n)
 	}
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
-	_, err := c.Ask([]byte("half"), patience)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	// It ends a wait that has begun.
 	require.NoError(t, c.SetReadDeadline(time.Time{}))
-	_, err = there.Write([]byte("x"))
+	time.AfterFunc(5*time.Millisecond, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	_, err := c.Read(p)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func TestWhatIsCutEnds(t *testing.T) {
+	t.Parallel()
+	c, there := pair(t)
+	read, written := make(chan error), make(chan error)
+	go func() {
+		_, err := c.Read(make([]byte, 1))
+		read <- err
+	}()
+	go func() {
+		_, err := c.Write(make([]byte, 16<<20), patience)
+		written <- err
+	}()
+	time.AfterFunc(5*time.Millisecond, c.Cut)
+	require.ErrorIs(t, <-read, net.ErrClosed)
+	require.Error(t, <-written)
+	_, err := io.Copy(io.Discard, there)
 	require.NoError(t, err)
-	require.NoError(t, c.Wait())
-	sent, err := c.Ask([]byte("hello"), patience)
-	require.ErrorIs(t, err, socket.ErrUnfit)
-	require.Zero(t, sent)
-	c, there = pair(t)
-	require.NoError(t, there.CloseWrite())
-	require.ErrorIs(t, c.Wait(), io.EOF)
-	_, err = c.Ask([]byte("hello"), patience)
-	require.ErrorIs(t, err, socket.ErrUnfit)
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, c.Close(), net.ErrClosed)
+	require.ErrorIs(t, c.SetReadDeadline(time.Now()), net.ErrClosed)
+	_, err = c.Release()
+	require.ErrorIs(t, err, net.ErrClosed)
+	c.Cut()
+}
+
+func TestAConnectionThatIsReleasedGoesOn(t *testing.T) {
+	t.Parallel()
+	c, there := pair(t)
+	for range 3 {
+		_, err := there.Write([]byte("hello"))
+		require.NoError(t, err)
+		p := make([]byte, 2)
+		n, err := c.Read(p)
+		require.NoError(t, err)
+		require.Equal(t, "he", string(p[:n]))
+		conn, err := c.Release()
+		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+		p = make([]byte, 3)
+		_, err = io.ReadFull(conn, p)
+		require.NoError(t, err)
+		require.Equal(t, "llo", string(p))
+		require.Equal(t, there.LocalAddr().String(), conn.RemoteAddr().String())
+		require.NoError(t, conn.SetDeadline(time.Time{}))
+		c, err = socket.Open(conn)
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+func TestManyTakeTurns(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	ended := make(chan error, many)
+	for range many {
+		c, there := pair(t)
+		go func() { _, _ = io.Copy(there, there) }()
+		go func() { ended <- turns(c, 200) }()
+	}
+	for range many {
+		require.NoError(t, <-ended)
+	}
+}
+
+// turns says something to who repeats it, so many times.
+func turns(c *socket.Conn, times int) error {
+	p := make([]byte, 5)
+	for range times {
+		if !c.Quiet(true) {
+			return errors.New("something came that was not asked for")
+		}
+		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		if _, err := c.Write([]byte("hello"), patience); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(reader{c}, p); err != nil {
+			return err
+		}
+		if string(p) != "hello" {
+			return fmt.Errorf("%q came", p)
+		}
+	}
+	return c.CloseWrite()
+}
+
+func TestAnAnswerThatWasNotAskedForIsSeen(t *testing.T) {
+	t.Parallel()
+	for _, sure := range []bool{false, true} {
+		c, there := pair(t)
+		require.True(t, c.Quiet(sure))
+		_, err := there.Write([]byte("x"))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return !c.Quiet(sure) }, patience, time.Millisecond)
+		_, err = c.Read(make([]byte, 2))
+		require.NoError(t, err)
+		require.True(t, c.Quiet(sure))
+		require.NoError(t, there.CloseWrite())
+		require.Eventually(t, func() bool { return !c.Quiet(sure) }, patience, time.Millisecond)
+		c.Cut()
+		require.False(t, c.Quiet(sure))
+	}
 }
 
 func TestOnlySocketsAreOpened(t *testing.T) {
