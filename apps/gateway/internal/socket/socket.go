@@ -278,10 +278,10 @@ func (c *Conn) watched() {
 		return
 	}
 	n, errno := c.peek()
-	if gone := c.gone; n == 0 && errno != syscall.EAGAIN {
+	if n == 0 && errno != syscall.EAGAIN {
+		c.gone()
 		c.gone = nil
-		c.state.And(^watching)
-		gone()
+		c.state.And(^watching) // and not before: who ends the watch waits for gone
 	}
 }
 

@@ -142,6 +142,26 @@ func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
 	<-reset
 }
 
+func TestWhoEndsAWatchWaitsForIt(t *testing.T) {
+	t.Parallel()
+	c, there := pair(t)
+	began, going, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	c.Watch(func() {
+		close(began)
+		<-going
+		close(ended)
+	})
+	require.NoError(t, there.Close())
+	<-began
+	time.AfterFunc(5*time.Millisecond, func() { close(going) })
+	c.Unwatch()
+	select {
+	case <-ended:
+	default:
+		require.Fail(t, "it goes on")
+	}
+}
+
 func TestTheDeadlineIsTheOneThatWasSetLast(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
