@@ -92,7 +92,7 @@ func askToStop(ctx context.Context, l layout, say func(string)) error {
 	lock, err := flock.Acquire(wait, l.lock(), nil)
 	switch {
 	case err == nil:
-		return lock.Unlock()
+		return errors.Join(lock.Unlock(), ended(wait, state))
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
@@ -105,5 +105,20 @@ func askToStop(ctx context.Context, l layout, say func(string)) error {
 	if lock, err = flock.Acquire(wait, l.lock(), nil); err != nil {
 		return err
 	}
-	return lock.Unlock()
+	return errors.Join(lock.Unlock(), ended(wait, state))
+}
+
+// ended waits for the process of a dev that has let go of its lock, which is the last that it
+// does but one.
+func ended(ctx context.Context, s State) error {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for proc.Alive(s.PID, s.Birth) {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("windlass dev (pid %d) has stopped everything, but does not end", s.PID)
+		}
+	}
+	return nil
 }
