@@ -67,6 +67,13 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 	return fmt.Errorf("process %d still runs %s after it was killed", pid, killWait)
 }
 
+// Ended waits until the process that was born then runs no more, which a zombie does not;
+// false: it still runs when ctx ends.
+func Ended(ctx context.Context, pid int, birth string) bool {
+	alive := func() bool { return Alive(pid, birth) }
+	return !alive() || gone(ctx, alive, nil)
+}
+
 func gone(ctx context.Context, alive func() bool, ended <-chan struct{}) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

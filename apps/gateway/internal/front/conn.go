@@ -31,7 +31,7 @@ type Conn struct {
 	request    http1.Request
 
 	state atomic.Int32
-	// until is when the deadline of reads is; zero: there is none, or it is not known.
+	// until is when the deadline of reads is; zero: there was none yet.
 	until time.Time
 }
 

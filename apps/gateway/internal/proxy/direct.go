@@ -18,7 +18,7 @@ import (
 )
 
 // soon is how long an instance may take until the client is watched for its going away: most
-// answers are there before that, and to watch costs a goroutine.
+// answers are there before that, and who has ended only their half of the connection gets those.
 const soon = 20 * time.Millisecond
 
 // direct is the short way of the requests of a connection, one after the other.

@@ -249,8 +249,8 @@ func signal(to chan struct{}) {
 }
 
 // Watch calls gone, once, when the other side has ended the connection, until Unwatch. Who has
-// sent something instead is there, and not watched any more until that is read. gone may not
-// wait for anything: who else is told of something waits for it.
+// sent something that was not read is there, and not watched any more. gone may not wait for
+// anything: who else is told of something waits for it.
 func (c *Conn) Watch(gone func()) {
 	c.mu.Lock()
 	c.gone = gone
@@ -274,7 +274,7 @@ func (c *Conn) Unwatch() {
 func (c *Conn) watched() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone == nil {
+	if c.gone == nil || c.over {
 		return
 	}
 	n, errno := c.peek()

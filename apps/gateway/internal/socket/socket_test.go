@@ -117,9 +117,9 @@ func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
 	n, err := c.Read(p)
 	require.NoError(t, err)
 	require.Equal(t, "x", string(p[:n]))
+	c.Unwatch()
 	select {
-	case <-gone:
-		// It was told after the read.
+	case <-gone: // of the end it was told after the read
 	default:
 		c.Watch(func() { close(gone) })
 		<-gone
@@ -177,9 +177,7 @@ func TestTheDeadlineIsTheOneThatWasSetLast(t *testing.T) {
 		}
 		// Later than a timer that is under way, and than one that has passed.
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
-		go func() {
-			time.AfterFunc(5*time.Millisecond, func() { _, _ = there.Write([]byte("x")) })
-		}()
+		time.AfterFunc(5*time.Millisecond, func() { _, _ = there.Write([]byte("x")) })
 		n, err := c.Read(p)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)

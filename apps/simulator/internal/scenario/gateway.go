@@ -19,11 +19,12 @@ import (
 // answer takes is measured twice: where each is asked for as much as it can, and where all are
 // asked for the same, half of what the slowest can.
 //
-// What limits it: calls to the system, which are four for a request, and two for an event, and
-// what the system does in them; and that the runtime's threads wake each other, which shows
-// in p99 where nobody has enough to do to stay awake. What goes the long way is limited by net/http, which has two
-// goroutines for each connection to an instance, and an allocation for each header: of
-// HAProxy's answers a second it had a fifth, and so had net/http's ReverseProxy alone (bare).
+// What limits it: calls to the system, which are four for a request (five for one that cannot be
+// sent again) and two for an event, and what the system does in them; and that the runtime's
+// threads wake each other, which shows in p99 where nobody has enough to do to stay awake. What
+// goes the long way is limited by net/http, which has two goroutines for each connection to an
+// instance, and an allocation for each header: of HAProxy's answers a second it had a fifth, and
+// so had net/http's ReverseProxy alone (bare).
 type Gateway struct {
 	Window      time.Duration `help:"How long each is under each load." default:"5s"`
 	Rounds      int           `help:"How often each is." default:"3"`

@@ -89,11 +89,10 @@ func askToStop(ctx context.Context, l layout, say func(string)) error {
 	// It keeps to stopDeadline itself; a little more, then it hangs.
 	wait, cancel := context.WithTimeout(ctx, stopDeadline+10*time.Second)
 	defer cancel()
-	lock, err := flock.Acquire(wait, l.lock(), nil)
-	switch {
-	case err == nil:
-		return errors.Join(lock.Unlock(), ended(wait, state))
-	case ctx.Err() != nil:
+	if proc.Ended(wait, state.PID, state.Birth) {
+		return nil
+	}
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	say("it does not stop; killing it")
@@ -102,23 +101,8 @@ func askToStop(ctx context.Context, l layout, say func(string)) error {
 	}
 	wait, cancel = context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if lock, err = flock.Acquire(wait, l.lock(), nil); err != nil {
-		return err
-	}
-	return errors.Join(lock.Unlock(), ended(wait, state))
-}
-
-// ended waits for the process of a dev that has let go of its lock, which is the last that it
-// does but one.
-func ended(ctx context.Context, s State) error {
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
-	for proc.Alive(s.PID, s.Birth) {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return fmt.Errorf("windlass dev (pid %d) has stopped everything, but does not end", s.PID)
-		}
+	if !proc.Ended(wait, state.PID, state.Birth) {
+		return fmt.Errorf("windlass dev (pid %d) still runs, though it was killed", state.PID)
 	}
 	return nil
 }
