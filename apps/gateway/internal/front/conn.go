@@ -14,9 +14,12 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 )
 
-// Conn is a client's connection. It is its goroutine's alone, but for leave.
+// Conn is a client's connection. It is its task's alone, but for leave.
 type Conn struct {
 	*socket.Conn
+
+	// Task is who serves it. What may block has to leave it first.
+	Task *socket.Task
 
 	// Scratch is the handler's, from one request to the next.
 	Scratch any
@@ -60,8 +63,10 @@ func (c *Conn) Begin() {
 	}
 }
 
-func (c *Conn) serve(ctx context.Context) {
+func (c *Conn) serve(ctx context.Context, t *socket.Task) {
 	s := c.server
+	c.Task = t
+	c.Give(t)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
@@ -225,6 +230,7 @@ func (c *Conn) late(err error) Outcome {
 
 // pass the connection on, with what was read.
 func (c *Conn) pass() bool {
+	c.Task.Leave() // somebody has to take it
 	conn, err := c.Release()
 	if err != nil {
 		return false

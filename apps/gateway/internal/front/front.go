@@ -40,7 +40,8 @@ const (
 // Handler of plain requests.
 type Handler interface {
 	// Handle answers a request, which is only there until it returns, and so is its body. It
-	// calls c.Begin before it does anything that cannot be undone.
+	// calls c.Begin before it does anything that cannot be undone, and c.Task.Leave before it
+	// waits for anything but connections of that task.
 	Handle(ctx context.Context, c *Conn, r *http1.Request, body []byte) Outcome
 }
 
@@ -130,7 +131,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		}
 		c := &Conn{Conn: sock, server: s, remote: conn.RemoteAddr().String()}
 		c.client, _, _ = net.SplitHostPort(c.remote)
-		s.running.Go(func() { c.serve(ctx) })
+		s.running.Add(1)
+		socket.Go(func(t *socket.Task) {
+			defer s.running.Done()
+			c.serve(ctx, t)
+		})
 	}
 }
 

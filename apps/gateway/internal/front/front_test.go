@@ -45,9 +45,11 @@ func (h short) Handle(ctx context.Context, c *front.Conn, r *http1.Request, body
 	case "/cut":
 		return front.Cut
 	case "/wait":
+		c.Task.Leave()
 		close(h.began)
 		<-h.release
 	case "/watch":
+		c.Task.Leave()
 		gone := make(chan struct{})
 		c.Watch(func() { close(gone) })
 		close(h.began)

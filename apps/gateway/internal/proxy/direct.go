@@ -106,6 +106,7 @@ func (d *direct) over(ctx context.Context) {
 	}
 	var r seen
 	if d.p.cfg.Access != nil {
+		d.c.Task.Leave() // whoever takes logs may be slow
 		r = seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
 	}
 	d.p.finish(ctx, &d.x, &r, nil)
@@ -175,6 +176,7 @@ func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Le
 		defer cancel()
 	}
 	d.watch(stop)
+	d.c.Task.Leave()
 	lease, err := x.route.Acquire(waiting, want)
 	return lease, false, err
 }
@@ -246,6 +248,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 				return g
 			}
 		}
+		g.conn.Give(d.c.Task)
 		d.conn.Store(g.conn)
 		if g.err = d.arm(g.conn, begun.Add(soon)); g.err == nil {
 			d.ask(&g, begun)
@@ -273,6 +276,7 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 			return nil, failTimeout
 		}
 	}
+	d.c.Task.Leave()
 	return connect(ctx, address, limit)
 }
 

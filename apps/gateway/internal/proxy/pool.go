@@ -57,6 +57,7 @@ func (p *pool) get(address string, now time.Time) *socket.Conn {
 
 // put back a connection whose answer has ended, at now.
 func (p *pool) put(address string, conn *socket.Conn, now time.Time) {
+	conn.Give(nil)
 	for pushed := false; !pushed; {
 		pushed = p.stack(address).push(parked{conn, now})
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive, send and poll do not tell the scheduler: they do not block.
+// receive and send do not tell the scheduler: they do not block.
 
 func receive(fd int, p []byte, flags int) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), uintptr(flags), 0, 0)
@@ -21,7 +21,9 @@ func send(fd int, p []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
+// poll waits for events. It blocks the thread and not the runtime's poller: who has to be woken
+// then is one thread, by the system.
 func poll(fd int, events []unix.EpollEvent) (int, syscall.Errno) {
-	n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	n, _, errno := syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), ^uintptr(0), 0, 0)
 	return int(n), errno
 }

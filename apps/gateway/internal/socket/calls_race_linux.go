@@ -22,7 +22,7 @@ func receive(fd int, p []byte, flags int) (n int, errno syscall.Errno) {
 func send(fd int, p []byte) (int, syscall.Errno) { return told(syscall.Write(fd, p)) }
 
 func poll(fd int, events []unix.EpollEvent) (int, syscall.Errno) {
-	return told(unix.EpollWait(fd, events, 0))
+	return told(unix.EpollWait(fd, events, -1))
 }
 
 func told(n int, err error) (int, syscall.Errno) {

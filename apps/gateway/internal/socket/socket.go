@@ -2,8 +2,9 @@
 
 // Package socket reads and writes TCP connections with as little between as there can be: a
 // call to the system when there is something to do, and a poller of its own that says when
-// that is. A call that does not block is made without telling the scheduler, which costs more
-// than it takes; that, and that nothing is copied or allocated, is all there is to it.
+// that is, and goes on with the Task that waited for it. A call that does not block is made
+// without telling the scheduler, which costs more than it takes; that, and that nothing is
+// copied or allocated, is all there is to it.
 package socket
 
 import (
@@ -33,8 +34,10 @@ type Conn struct {
 	// state is what is known of the socket, as bits. What is not true any more costs a call
 	// that finds nothing.
 	state atomic.Uint32
-	// heard and room have something for who reads, or writes, to look at state again.
+	// heard and room have something for who reads, or writes, to look at state again. A task
+	// that reads is woken instead.
 	heard, room chan struct{}
+	task        atomic.Pointer[Task]
 
 	mu sync.Mutex
 	// over: the socket is somebody else's, or nobody's.
@@ -164,9 +167,13 @@ func (c *Conn) Cut() {
 	}
 	c.state.Or(cut)
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // what is not connected any more has nothing to shut down
-	signal(c.heard)
+	c.hear()
 	signal(c.room)
 }
+
+// Give the connection to a task, which alone reads and writes from then on; nil: to any
+// goroutine that does.
+func (c *Conn) Give(t *Task) { c.task.Store(t) }
 
 // CloseWrite ends what the other side hears.
 func (c *Conn) CloseWrite() error {
@@ -200,7 +207,7 @@ func (c *Conn) arm(in time.Duration) {
 			c.timer.Stop()
 		}
 		c.state.Or(late)
-		signal(c.heard)
+		c.hear()
 	case c.timer == nil:
 		c.timer = time.AfterFunc(in, c.look)
 	default:
@@ -217,8 +224,8 @@ func (c *Conn) look() {
 	}
 }
 
-// told is the poller's.
-func (c *Conn) told(events uint32) {
+// told is the poller's, which then has to run the task, if there is one.
+func (c *Conn) told(events uint32) (next *Task) {
 	var state uint32
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		state = readable
@@ -230,15 +237,36 @@ func (c *Conn) told(events uint32) {
 		state |= writable
 	}
 	before := c.state.Or(state)
+	if state&^before&writable != 0 {
+		signal(c.room)
+	}
 	if state&readable != 0 {
-		signal(c.heard)
+		next = c.heardBy()
 		if before&watching != 0 {
 			c.watched()
 		}
 	}
-	if state&^before&writable != 0 {
-		signal(c.room)
+	return next
+}
+
+// hear has who reads look at state again.
+func (c *Conn) hear() {
+	if t := c.heardBy(); t != nil {
+		go t.run(false)
 	}
+}
+
+// heardBy is hear by who runs the task, if there is one to be run.
+func (c *Conn) heardBy() *Task {
+	t := c.task.Load()
+	if t == nil {
+		signal(c.heard)
+		return nil
+	}
+	if t.wake() {
+		return t
+	}
+	return nil
 }
 
 func signal(to chan struct{}) {
@@ -287,16 +315,23 @@ func (c *Conn) watched() {
 
 // await something to be read.
 func (c *Conn) await() error {
+	t := c.task.Load()
 	for {
 		switch state := c.state.Load(); {
-		case state&(late|cut|readable|ended) == 0:
-			<-c.heard
-		case state&cut != 0:
-			return net.ErrClosed
-		case state&late != 0:
-			return os.ErrDeadlineExceeded
-		default:
+		case state&(late|cut|readable|ended) != 0:
+			switch {
+			case state&cut != 0:
+				return net.ErrClosed
+			case state&late != 0:
+				return os.ErrDeadlineExceeded
+			case t != nil:
+				t.reads()
+			}
 			return nil
+		case t != nil:
+			t.park()
+		default:
+			<-c.heard
 		}
 	}
 }
@@ -335,7 +370,7 @@ func (c *Conn) ReadInto(from *Buffers) (*[]byte, int, error) {
 // take what there is; 0 without an error: there is nothing.
 func (c *Conn) take(p []byte) (int, error) {
 	c.state.And(^readable) // and not later: what comes from here on is told again
-	n, errno := again(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
+	n, errno := restarted(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
 	switch {
 	case errno == syscall.EAGAIN:
 		c.state.And(^ended) // that was another's, whose number this one has now
@@ -355,7 +390,7 @@ func (c *Conn) take(p []byte) (int, error) {
 // peek is what there is to be read, at most 1; 0 without an error: the end.
 func (c *Conn) peek() (n int, errno syscall.Errno) {
 	var p [1]byte
-	return again(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
+	return restarted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
 // Quiet tells whether the connection has not ended and nothing came that was not read. Unless
@@ -378,7 +413,7 @@ func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
 		if c.state.Load()&cut != 0 {
 			return n, net.ErrClosed
 		}
-		k, errno := again(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
+		k, errno := restarted(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
 		switch n += k; {
 		case errno == 0:
 		case errno != syscall.EAGAIN:
@@ -394,6 +429,7 @@ func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
 }
 
 func (c *Conn) awaitRoom(slow time.Duration) error {
+	c.task.Load().Leave()
 	limit := time.NewTimer(slow)
 	defer limit.Stop()
 	for c.state.Load()&(writable|cut) == 0 {
@@ -406,8 +442,8 @@ func (c *Conn) awaitRoom(slow time.Duration) error {
 	return nil
 }
 
-// again has a call that a signal came between be made again.
-func again(call func() (int, syscall.Errno)) (int, syscall.Errno) {
+// restarted has a call that a signal came between be made again.
+func restarted(call func() (int, syscall.Errno)) (int, syscall.Errno) {
 	for {
 		if n, errno := call(); errno != syscall.EINTR {
 			return max(n, 0), errno

@@ -14,6 +14,12 @@ const Supported = false
 // Conn is never had here.
 type Conn struct{}
 
+// Task is never had either.
+type Task struct{}
+
+// Go has nothing to wait for.
+func Go(f func(t *Task)) { go f(nil) }
+
 // Open fails: what it is for takes calls of Linux.
 func Open(net.Conn) (*Conn, error) { return nil, errors.ErrUnsupported }
 
@@ -24,6 +30,8 @@ func (*Buffers) Get() *[]byte                          { return nil }
 func (*Buffers) Put(*[]byte)                           {}
 func (*Conn) Close() error                             { return nil }
 func (*Conn) Release() (net.Conn, error)               { return nil, errors.ErrUnsupported }
+func (*Task) Leave()                                   {}
+func (*Conn) Give(*Task)                               {}
 func (*Conn) Cut()                                     {}
 func (*Conn) CloseWrite() error                        { return errors.ErrUnsupported }
 func (*Conn) SetReadDeadline(time.Time) error          { return errors.ErrUnsupported }

@@ -20,8 +20,8 @@ import (
 // asked for the same, half of what the slowest can.
 //
 // What limits it: calls to the system, which are four for a request (five for one that cannot be
-// sent again) and two for an event, and what the system does in them; and that the runtime's
-// threads wake each other, which shows in p99 where nobody has enough to do to stay awake. What
+// sent again) and two for an event, and what the system does in them: more than half of its
+// processor. In p99 it shows who of the machine has to wait for a turn on a core. What
 // goes the long way is limited by net/http, which has two goroutines for each connection to an
 // instance, and an allocation for each header: of HAProxy's answers a second it had a fifth, and
 // so had net/http's ReverseProxy alone (bare).

@@ -1,0 +1,126 @@
+//go:build linux
+
+package socket
+
+import (
+	"iter"
+	"sync/atomic"
+)
+
+// Task is a function that waits for its connections without a goroutine to be woken: the poller
+// that finds something for it goes on with it, there and then. Nobody is scheduled for that, no
+// thread is woken, and tasks go on in the order in which something came for them. In turn a
+// task may not hold up its poller: before whatever may block, but for a connection's reads, it
+// calls Leave.
+//
+//	poller ── told ──▶ task: read, work, write ─┐
+//	   ▲                                        │ waits for a connection
+//	   └────────────────────────────────────────┘
+//	                   task: Leave ──▶ a goroutine, until it waits for a connection next
+//
+// One goroutine at a time runs a task, whichever that is: state says so.
+type Task struct {
+	// next runs it until it stops at why; false: it has ended.
+	next func() (why, bool)
+	stop func(why) bool
+	// state is who has it now.
+	state atomic.Int32
+	// onPoller: it is a poller that runs it, which left is how many reads it may hold up.
+	onPoller bool
+	left     int
+}
+
+// States of a Task.
+const (
+	// running: somebody runs it.
+	running int32 = iota
+	// again: and it was told of something meanwhile, so that it does not stop.
+	again
+	// parked: nobody runs it. Who makes it running does.
+	parked
+)
+
+// why a task stops.
+type why int
+
+const (
+	// waits for a connection.
+	waits why = iota
+	// leaves its poller.
+	leaves
+)
+
+// readsInTurn is how many reads a task may hold up its poller for: none that is waited for is
+// among them. A request has one or two; what has many is a large body on a fast connection,
+// which has a goroutine of its own from there on, as the runtime knows how to share a processor
+// among such.
+const readsInTurn = 16
+
+// Go runs f as a task. Connections are f's by Conn.Give.
+func Go(f func(t *Task)) {
+	t := &Task{}
+	// It is never stopped: what it waits for ends when its connections are cut.
+	t.next, _ = iter.Pull(func(yield func(why) bool) {
+		t.stop = yield
+		f(t)
+	})
+	go t.run(false)
+}
+
+// run it until it waits, leaves or ends. The caller has made it running.
+func (t *Task) run(onPoller bool) {
+	for {
+		t.onPoller, t.left = onPoller, readsInTurn
+		stopped, more := t.next()
+		switch {
+		case !more:
+			return
+		case stopped == leaves:
+			go t.run(false)
+			return
+		case t.state.CompareAndSwap(running, parked):
+			return
+		}
+		t.state.Store(running)
+	}
+}
+
+// wake tells the task to look again at what it waits for; true: the caller has to run it.
+func (t *Task) wake() bool {
+	for {
+		switch t.state.Load() {
+		case parked:
+			if t.state.CompareAndSwap(parked, running) {
+				return true
+			}
+		case running:
+			if t.state.CompareAndSwap(running, again) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+}
+
+// park it until it is woken, or was since it looked last.
+func (t *Task) park() {
+	if !t.state.CompareAndSwap(again, running) {
+		t.stop(waits)
+	}
+}
+
+// Leave has it go on on a goroutine of its own until it waits for a connection next. The nil
+// Task is who is on one anyway.
+func (t *Task) Leave() {
+	if t != nil && t.onPoller {
+		t.stop(leaves)
+	}
+}
+
+// reads counts what it reads without a wait.
+func (t *Task) reads() {
+	if t.left--; t.left == 0 {
+		t.Leave()
+	}
+}
