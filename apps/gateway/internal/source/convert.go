@@ -97,6 +97,13 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	return spec, nil
 }
 
+// elsewhereOf is what an app is here that other regions have.
+func elsewhereOf(a *gatewayv1.AppNeighbours) (upstream.Spec, error) {
+	spec, err := specOf(&gatewayv1.AppRoutes{AppId: a.AppId, AppName: a.AppName, Hosts: a.Hosts})
+	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), true
+	return spec, err
+}
+
 // policyOf fills in what is absent.
 func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	out := upstream.DefaultPolicy()

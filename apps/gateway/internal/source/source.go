@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,6 +124,7 @@ func Open(cfg Config) (*Source, error) {
 	s.held = h
 	if h.around != nil {
 		s.cfg.Around(h.around)
+		s.detour(nil, h.around)
 	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
@@ -181,6 +183,9 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	req := &gatewayv1.WatchRequest{GatewayId: s.cfg.GatewayID, TableId: s.held.tableID, Version: s.cfg.Version}
 	s.mu.Unlock()
 	for _, spec := range s.cfg.Table.Specs() {
+		if spec.Elsewhere {
+			continue
+		}
 		req.Have = append(req.Have, &gatewayv1.AppVersion{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, Change: spec.Change})
 	}
 	defer func() {
@@ -276,11 +281,54 @@ func (s *Source) end(tableID string) {
 // around takes what is told of other regions.
 func (s *Source) around(n *gatewayv1.Neighbours) {
 	s.mu.Lock()
-	s.held.around = s.held.around.With(n)
+	was := s.held.around
+	s.held.around = was.With(n)
 	now := s.held.around
 	s.mu.Unlock()
 	s.cfg.Around(now)
+	s.detour(was, now)
 	s.wake(s.save)
+}
+
+// detour has the hosts served of apps that are in other regions alone: by nobody here, so that
+// what asks for them is handed over.
+func (s *Source) detour(was, now *neighbours.Picture) {
+	if was == nil {
+		was = &neighbours.Picture{}
+	}
+	for id := range was.Apps {
+		if now.Apps[id] == nil && !s.has(id) {
+			s.cfg.Table.Remove(id)
+		}
+	}
+	for id, app := range now.Apps {
+		if before := was.Apps[id]; s.has(id) || before != nil && before.AppName == app.AppName && slices.Equal(before.Hosts, app.Hosts) {
+			continue
+		}
+		s.putElsewhere(id, app)
+	}
+}
+
+// has tells whether the app has routes here.
+func (s *Source) has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held.apps[id] != nil
+}
+
+// putElsewhere has an app without routes here be what is known of it elsewhere, nil for nothing.
+func (s *Source) putElsewhere(id string, app *gatewayv1.AppNeighbours) {
+	if len(app.GetHosts()) == 0 {
+		s.cfg.Table.Remove(id)
+		return
+	}
+	spec, err := elsewhereOf(app)
+	if err == nil {
+		err = s.cfg.Table.Put(spec)
+	}
+	if err != nil {
+		s.cfg.Log.Error("hosts of an app in other regions cannot be served", "app_id", id, "error", err)
+	}
 }
 
 // apply one app's routes. What cannot be served is not acknowledged, and what was served
@@ -294,7 +342,13 @@ func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
 	switch {
 	case err != nil:
 	case removal(app):
-		s.cfg.Table.Remove(app.AppId)
+		s.mu.Lock()
+		other := s.held.around
+		s.mu.Unlock()
+		if other == nil {
+			other = &neighbours.Picture{}
+		}
+		s.putElsewhere(app.AppId, other.Apps[app.AppId])
 	default:
 		err = s.cfg.Table.Put(spec)
 	}
