@@ -377,6 +377,10 @@ func TestARegionWithoutTheAppHandsItsRequestsToOneThatRunsIt(t *testing.T) {
 	own := crossing(failover, instance(t, named("here")))
 	here.put(t, own)
 	require.Equal(t, "200  here", ask(http.MethodPost, "secret"))
+	own.Previews, own.Hosts, own.Policy = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}, nil, nil
+	own.Targets[0].Weight = 0
+	here.put(t, own)
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "what is left of it here is to stop")
 	here.put(t, &gatewayv1.AppRoutes{AppId: own.AppId})
 	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
 

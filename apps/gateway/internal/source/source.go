@@ -290,67 +290,68 @@ func (s *Source) around(n *gatewayv1.Neighbours) {
 	s.wake(s.save)
 }
 
-// detour has the hosts served of apps that are in other regions alone: by nobody here, so that
-// what asks for them is handed over.
+// detour has served what changed of apps that have hosts in other regions alone.
 func (s *Source) detour(was, now *neighbours.Picture) {
 	if was == nil {
 		was = &neighbours.Picture{}
 	}
 	for id := range was.Apps {
-		if now.Apps[id] == nil && !s.has(id) {
-			s.cfg.Table.Remove(id)
+		if now.Apps[id] == nil {
+			s.reroute(id, nil)
 		}
 	}
 	for id, app := range now.Apps {
-		if before := was.Apps[id]; s.has(id) || before != nil && before.AppName == app.AppName && slices.Equal(before.Hosts, app.Hosts) {
-			continue
+		if before := was.Apps[id]; before == nil || before.AppName != app.AppName || !slices.Equal(before.Hosts, app.Hosts) {
+			s.reroute(id, app)
 		}
-		s.putElsewhere(id, app)
 	}
 }
 
-// has tells whether the app has routes here.
-func (s *Source) has(id string) bool {
+// reroute serves an app as it is held, with what is known of it elsewhere.
+func (s *Source) reroute(id string, other *gatewayv1.AppNeighbours) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held.apps[id] != nil
-}
-
-// putElsewhere has an app without routes here be what is known of it elsewhere, nil for nothing.
-func (s *Source) putElsewhere(id string, app *gatewayv1.AppNeighbours) {
-	if len(app.GetHosts()) == 0 {
-		s.cfg.Table.Remove(id)
-		return
-	}
-	spec, err := elsewhereOf(app)
-	if err == nil {
-		err = s.cfg.Table.Put(spec)
+	data := s.held.apps[id]
+	s.mu.Unlock()
+	app := &gatewayv1.AppRoutes{}
+	err := proto.Unmarshal(data, app)
+	app.AppId = id // also where nothing is held
+	if err == nil && len(app.Hosts) == 0 {
+		err = s.put(app, other)
 	}
 	if err != nil {
 		s.cfg.Log.Error("hosts of an app in other regions cannot be served", "app_id", id, "error", err)
 	}
 }
 
+// put has an app served: its routes here, and its hosts that other regions alone have.
+func (s *Source) put(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
+	spec, err := specWith(app, other)
+	if err != nil {
+		return err
+	}
+	if len(spec.Hosts) == 0 && len(spec.Previews) == 0 {
+		s.cfg.Table.Remove(app.AppId)
+		return nil
+	}
+	return s.cfg.Table.Put(spec)
+}
+
+// elsewhere is what is known of the app in other regions, nil for nothing.
+func (s *Source) elsewhere(id string) *gatewayv1.AppNeighbours {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held.around == nil {
+		return nil
+	}
+	return s.held.around.Apps[id]
+}
+
 // apply one app's routes. What cannot be served is not acknowledged, and what was served
 // before goes on.
 func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
-	spec, err := specOf(app)
-	var data []byte
+	data, err := proto.Marshal(app)
 	if err == nil {
-		data, err = proto.Marshal(app)
-	}
-	switch {
-	case err != nil:
-	case removal(app):
-		s.mu.Lock()
-		other := s.held.around
-		s.mu.Unlock()
-		if other == nil {
-			other = &neighbours.Picture{}
-		}
-		s.putElsewhere(app.AppId, other.Apps[app.AppId])
-	default:
-		err = s.cfg.Table.Put(spec)
+		err = s.put(app, s.elsewhere(app.AppId))
 	}
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)
