@@ -75,7 +75,7 @@ type Config struct {
 	// GatewayListen is host:port for gateways of other hosts; empty: those of this one
 	// only, through the socket in DataDir.
 	GatewayListen string
-	// GatewayURL is where gateways of other regions reach this one's; empty: nowhere.
+	// GatewayURL is where this region's gateways are reached; empty: nowhere that is known.
 	GatewayURL string
 	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
 	XDSListen string

@@ -38,7 +38,7 @@ type flags struct {
 	StopOnExit    bool         `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
 	Gateways      int          `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
 	GatewayListen string       `help:"host:port for gateways of other hosts, in the region's own network: who reaches it can read its routes and speak for a gateway; empty: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
-	GatewayURL    string       `name:"gateway-url" help:"Where gateways of other regions reach this one's, to hand it requests of apps whose routing says crossRegion: like https://us-east-1.example.com; empty: none are handed here." env:"WINDLASS_GATEWAY_URL"`
+	GatewayURL    string       `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
 	XDSListen     string       `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, in the region's own network: who reaches it can read the routes and be waited for; empty: none." env:"WINDLASS_XDS_LISTEN"`
 	Cluster       clusterFlags `embed:""`
 	MetricsListen string       `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`

@@ -33,10 +33,12 @@ import (
 type acmeServer struct {
 	*httptest.Server
 
-	roots   *x509.CertPool // of what it issues
-	file    string         // with the CA of its own certificate
-	orders  atomic.Int64
-	handler atomic.Pointer[http.Handler]
+	roots  *x509.CertPool // of what it issues
+	file   string         // with the CA of its own certificate
+	orders atomic.Int64
+	// together keeps the first orders back until so many are under way as it has room for.
+	together atomic.Pointer[chan struct{}]
+	handler  atomic.Pointer[http.Handler]
 }
 
 // startACME has a directory; challenges are answered once validate was called.
@@ -48,6 +50,7 @@ func startACME(t *testing.T) *acmeServer {
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "order-plz") {
 			s.orders.Add(1)
+			s.wait(t)
 		}
 		if h := s.handler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
@@ -61,6 +64,30 @@ func startACME(t *testing.T) *acmeServer {
 	s.file = filepath.Join(t.TempDir(), "roots.pem")
 	require.NoError(t, os.WriteFile(s.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
 	return s
+}
+
+// hold keeps the first n orders back until all of them are under way.
+func (s *acmeServer) hold(n int) {
+	together := make(chan struct{}, n)
+	s.together.Store(&together)
+}
+
+func (s *acmeServer) wait(t *testing.T) {
+	p := s.together.Load()
+	if p == nil {
+		return
+	}
+	select {
+	case *p <- struct{}{}:
+	default:
+		return // all of them are, or were
+	}
+	for end := time.Now().Add(patience); len(*p) < cap(*p); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("%d orders are under way, of %d", len(*p), cap(*p))
+			return
+		}
+	}
 }
 
 // validate by asking at these ports, and give certificates for so long.
@@ -200,6 +227,61 @@ func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
 	first := server.until(t, r.running, "chat.example.test", whichever)
 	second := server.until(t, r.running, "chat.example.test", func(c *x509.Certificate) bool { return c.SerialNumber.Cmp(first.SerialNumber) != 0 })
 	require.True(t, second.NotAfter.After(first.NotAfter))
+}
+
+// Each of a host's certificates is ordered once, the first and those that renew it, however many
+// gateways share the folder.
+func TestOfGatewaysThatShareAFolderOneOrders(t *testing.T) {
+	server := startACME(t)
+	config := func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) }
+	r := start(t, config)
+	var others []*running
+	for range 2 {
+		others = append(others, startGateway(t, t.TempDir(), "127.0.0.1:0", func(c *gateway.Config) {
+			c.Agent = "unix:" + filepath.Join(r.dir, "gateway.sock")
+			config(c)
+			c.ACME.Folder = filepath.Join(r.dir, "certificates")
+		}))
+	}
+	// Challenges come to one of them.
+	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), 30*time.Second)
+	app := echo(instance(t, named("one")))
+	app.Hosts = []string{"a.example.test", "b.example.test", "c.example.test"}
+	server.hold(len(app.Hosts))
+	r.put(t, app)
+	first := map[string]*x509.Certificate{}
+	for _, host := range app.Hosts {
+		first[host] = server.until(t, r.running, host, whichever)
+		for _, other := range others {
+			require.Equal(t, first[host].SerialNumber, server.until(t, other, host, whichever).SerialNumber, host)
+		}
+	}
+	require.EqualValues(t, len(app.Hosts), server.orders.Load())
+	for _, host := range app.Hosts {
+		renewed := func(c *x509.Certificate) bool { return c.SerialNumber.Cmp(first[host].SerialNumber) != 0 }
+		second := server.until(t, r.running, host, renewed)
+		for _, other := range others {
+			require.Equal(t, second.SerialNumber, server.until(t, other, host, renewed).SerialNumber, host)
+		}
+	}
+	require.EqualValues(t, 2*len(app.Hosts), server.orders.Load())
+}
+
+func TestOrdersForSeveralHostsDoNotWaitForEachOther(t *testing.T) {
+	server := startACME(t)
+	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
+	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), time.Hour)
+	app := echo(instance(t, named("one")))
+	app.Hosts = []string{"a.example.test", "b.example.test", "c.example.test"}
+	server.hold(len(app.Hosts))
+	r.put(t, app)
+	for end := time.Now().Add(2 * patience); server.orders.Load() < int64(len(app.Hosts)); time.Sleep(50 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d were ordered", server.orders.Load())
+	}
+	for _, host := range app.Hosts {
+		server.until(t, r.running, host, whichever)
+	}
+	require.EqualValues(t, len(app.Hosts), server.orders.Load())
 }
 
 func TestAnOwnCertificateGoesBeforeACMEs(t *testing.T) {

@@ -53,14 +53,24 @@ func (r *region) around(t testing.TB, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		n.Apps[0].Regions = append(n.Apps[0].Regions, &gatewayv1.Neighbour{Region: pairs[i], GatewayUrl: pairs[i+1]})
 	}
+	r.look(t, n)
+}
+
+// look has the gateway told of what is around.
+func (r *region) look(t testing.TB, n *gatewayv1.Neighbours) {
+	t.Helper()
 	r.mu.Lock()
 	r.agent.around = append(r.agent.around, n)
 	r.signal()
 	r.mu.Unlock()
 	// Frames come in order: what follows is served after this was taken.
 	r.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(r.agent.around))}})
+	reached := 0
+	for _, app := range n.Apps {
+		reached += len(app.Regions)
+	}
 	require.Eventually(t, func() bool {
-		return r.gauge(t, "windlass_gateway_regions_reached") == float64(len(n.Apps[0].Regions))
+		return r.gauge(t, "windlass_gateway_regions_reached") == float64(reached)
 	}, patience, 5*time.Millisecond)
 }
 
@@ -326,4 +336,67 @@ func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() uint64 { return 0 }, Rand: func() float64 { return 0 },
 	})
 	require.ErrorContains(t, err, "roots of other regions' gateways")
+}
+
+// The DNS may lead to any region of an app that crosses them, also to one that it does not run in.
+func TestARegionWithoutTheAppHandsItsRequestsToOneThatRunsIt(t *testing.T) {
+	here, there := start(t, nil), start(t, nil)
+	app := crossing(failover, instance(t, named("there")))
+	app.Policy.RequireApiKey, app.ApiKeys = true, []*gatewayv1.ApiKey{apiKey("mobile", "secret", time.Time{})}
+	there.put(t, app)
+	ask := func(method, key string) string {
+		t.Helper()
+		req := here.request(t, method, "/", "hello")
+		if key != "" {
+			req.Header.Set("Authorization", "Bearer "+key)
+		}
+		res, body := here.do(t, req)
+		if code := res.Header.Get("Windlass-Error"); code != "" {
+			body = code
+		}
+		return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
+	}
+	around := func(regions ...*gatewayv1.Neighbour) *gatewayv1.Neighbours {
+		return &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
+			{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Regions: regions},
+		}}
+	}
+	here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
+	require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
+	at := &gatewayv1.Neighbour{Region: "there", GatewayUrl: there.url}
+	here.look(t, around(at))
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+	require.Equal(t, "401 there api_key", ask(http.MethodPost, ""), "whom the app lets in is for the region to say that runs it")
+	require.InDelta(t, 2, here.gauge(t, "windlass_gateway_routes"), 0, "those of apps that are here")
+
+	here.look(t, around())
+	require.Equal(t, "503  no_instance", ask(http.MethodPost, "secret"), "it runs, and is not ready anywhere")
+	here.look(t, around(at))
+
+	// Its own routes go before, while there are any.
+	own := crossing(failover, instance(t, named("here")))
+	here.put(t, own)
+	require.Equal(t, "200  here", ask(http.MethodPost, "secret"))
+	own.Previews, own.Hosts, own.Policy = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}, nil, nil
+	own.Targets[0].Weight = 0
+	here.put(t, own)
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "what is left of it here is to stop")
+	here.put(t, &gatewayv1.AppRoutes{AppId: own.AppId})
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+
+	// A gateway that starts without an agent remembers, and one that finds another agent is told
+	// nothing of an app that this does not know.
+	here.stop()
+	here.wait(t)
+	here.stopAgent()
+	here.running = startGateway(t, here.dir, "127.0.0.1:0", nil)
+	here.url = "http://" + here.gateway.Addresses()[0].String()
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+	here.agent, here.stopAgent = startAgent(t, filepath.Join(here.dir, "gateway.sock"), "table-2")
+	here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
+	here.until(t, func() bool { return here.served["app_other"] > 0 && here.served["app_1"] == 0 })
+	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+
+	here.look(t, &gatewayv1.Neighbours{Region: "here", Whole: true})
+	require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
 }

@@ -34,7 +34,8 @@ func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
 	return choose, err
 }
 
-// hostsWithout the own certificate being for them; previews are not among them.
+// hostsWithout the own certificate being for them. Previews are not among them, and hosts of
+// apps that other regions have: the DNS may well lead there alone.
 func (g *Gateway) hostsWithout(own *certificates.File) (out []string) {
 	covered := func(string) bool { return false }
 	if own != nil {
@@ -43,6 +44,9 @@ func (g *Gateway) hostsWithout(own *certificates.File) (out []string) {
 		}
 	}
 	for _, spec := range g.table.Specs() {
+		if spec.Elsewhere {
+			continue
+		}
 		for _, host := range spec.Hosts {
 			if !covered(host) {
 				out = append(out, host)

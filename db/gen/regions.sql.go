@@ -571,6 +571,93 @@ func (q *Queries) RegionWorkspaces(ctx context.Context, region string) ([]string
 	return items, nil
 }
 
+const regionsGrantedTo = `-- name: RegionsGrantedTo :many
+SELECT g.workspace_id, r.id, r.name FROM region_grants g JOIN regions r ON r.id = g.region AND r.workspace_id = ''
+WHERE g.workspace_id IN (/*SLICE:workspace_ids*/?)
+`
+
+type RegionsGrantedToRow struct {
+	WorkspaceID string
+	ID          string
+	Name        string
+}
+
+func (q *Queries) RegionsGrantedTo(ctx context.Context, workspaceIds []string) ([]RegionsGrantedToRow, error) {
+	query := regionsGrantedTo
+	var queryParams []interface{}
+	if len(workspaceIds) > 0 {
+		for _, v := range workspaceIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:workspace_ids*/?", strings.Repeat(",?", len(workspaceIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:workspace_ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RegionsGrantedToRow
+	for rows.Next() {
+		var i RegionsGrantedToRow
+		if err := rows.Scan(&i.WorkspaceID, &i.ID, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const regionsOwnedBy = `-- name: RegionsOwnedBy :many
+SELECT workspace_id, id, name FROM regions WHERE workspace_id IN (/*SLICE:workspace_ids*/?)
+`
+
+type RegionsOwnedByRow struct {
+	WorkspaceID string
+	ID          string
+	Name        string
+}
+
+func (q *Queries) RegionsOwnedBy(ctx context.Context, workspaceIds []string) ([]RegionsOwnedByRow, error) {
+	query := regionsOwnedBy
+	var queryParams []interface{}
+	if len(workspaceIds) > 0 {
+		for _, v := range workspaceIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:workspace_ids*/?", strings.Repeat(",?", len(workspaceIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:workspace_ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RegionsOwnedByRow
+	for rows.Next() {
+		var i RegionsOwnedByRow
+		if err := rows.Scan(&i.WorkspaceID, &i.ID, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const updateRegion = `-- name: UpdateRegion :execrows
 UPDATE regions
 SET labels = ?, credential_not_before = ?, message = ?, updated_at = ?, resource_version = resource_version + 1

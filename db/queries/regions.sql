@@ -39,6 +39,13 @@ WHERE r.name > sqlc.arg(after) AND (r.workspace_id = sqlc.arg(workspace_id) OR (
     SELECT 1 FROM regions o WHERE o.workspace_id = sqlc.arg(workspace_id) AND o.name = r.name)))
 ORDER BY r.name LIMIT ?;
 
+-- name: RegionsOwnedBy :many
+SELECT workspace_id, id, name FROM regions WHERE workspace_id IN (sqlc.slice(workspace_ids));
+
+-- name: RegionsGrantedTo :many
+SELECT g.workspace_id, r.id, r.name FROM region_grants g JOIN regions r ON r.id = g.region AND r.workspace_id = ''
+WHERE g.workspace_id IN (sqlc.slice(workspace_ids));
+
 -- name: AllRegions :many
 SELECT * FROM regions WHERE id > sqlc.arg(after) ORDER BY id LIMIT ?;
 

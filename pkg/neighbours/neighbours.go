@@ -80,7 +80,7 @@ func (p *Picture) With(n *gatewayv1.Neighbours) *Picture {
 		maps.Copy(out.Apps, p.Apps)
 	}
 	for _, a := range n.Apps {
-		if len(a.Regions) == 0 {
+		if len(a.Regions) == 0 && len(a.Hosts) == 0 {
 			delete(out.Apps, a.AppId)
 			continue
 		}

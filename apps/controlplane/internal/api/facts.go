@@ -13,6 +13,7 @@ import (
 // does not depend on how many apps, deployments, regions or instances there are.
 // (Names of projects and environments are read once for each that differs.)
 type facts struct {
+	domain       string // below which hosts of apps are
 	projects     map[string]model.Project
 	environments map[string]model.Environment
 	deployments  map[string]model.Deployment
@@ -32,6 +33,7 @@ type facts struct {
 // which are among theirs.
 func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f facts, err error) {
 	f = facts{
+		domain:   a.cfg.Domain,
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
 		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},

@@ -46,6 +46,7 @@ type world struct {
 	workspace                         string
 	regions                           map[string]string // ids by name, of acme
 	away                              map[string]bool   // ids of regions that are out of reach
+	gateways                          map[string]string // URLs of the gateways of regions, by their ids
 	records                           *records
 }
 
@@ -285,7 +286,9 @@ func (w *world) report(appID string) {
 			if w.away[t.RegionID] {
 				continue
 			}
-			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}})
+			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{
+				AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}, GatewayURL: w.gateways[t.RegionID],
+			})
 			if err != nil {
 				return err
 			}

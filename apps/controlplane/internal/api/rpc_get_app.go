@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -40,33 +39,6 @@ func (a *API) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 
 func appView(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
-	out.Urls, err = urls(tx, app.WorkspaceID, app.LiveDeploymentID)
+	out.Urls, err = urls(tx, f, app)
 	return out, err
-}
-
-const (
-	// maxURLs of a deployment are shown: enough to try one, and to see that there are
-	// several.
-	maxURLs = 20
-	// urlCandidates are the instances looked at for them.
-	urlCandidates = 200
-)
-
-// urls of ready instances of a deployment; of none without one.
-func urls(tx Tx, workspaceID, deploymentID string) ([]string, error) {
-	if deploymentID == "" {
-		return nil, nil
-	}
-	instances, err := tx.ListInstances(
-		model.InstanceFilter{WorkspaceID: workspaceID, DeploymentID: deploymentID}, model.Page{Limit: urlCandidates})
-	if err != nil {
-		return nil, fmt.Errorf("list instances of %s: %w", deploymentID, err)
-	}
-	var out []string
-	for _, i := range instances {
-		if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && i.Address != "" && len(out) < maxURLs {
-			out = append(out, "http://"+i.Address)
-		}
-	}
-	return out, nil
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -52,16 +51,4 @@ func (a *API) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollout, 
 	out := rolloutView(f, app, r)
 	out.PreviewUrls, err = previewURLs(tx, f, app, r)
 	return out, err
-}
-
-// previewURLs lead to the new version before it is live. There are none while it has instances
-// of the one before, which are not told apart.
-func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, error) {
-	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
-		return nil, nil
-	}
-	if slices.ContainsFunc(f.rows[app.ID], func(t model.Topology) bool { return t.DeploymentID == r.DeploymentID && f.outdated(t) > 0 }) {
-		return nil, nil
-	}
-	return urls(tx, r.WorkspaceID, r.DeploymentID)
 }

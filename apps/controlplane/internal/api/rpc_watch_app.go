@@ -117,7 +117,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 			return err
 		}
 		p.view.App = appProto(f, app)
-		if p.view.App.Urls, err = urls(tx, workspaceID, app.LiveDeploymentID); err != nil {
+		if p.view.App.Urls, err = urls(tx, f, app); err != nil {
 			return err
 		}
 		shown = append(shown, f.behind(app, shown)...)

@@ -15,14 +15,13 @@ import (
 // routeFacts are what views of routes are made of, beside those of their apps.
 type routeFacts struct {
 	facts
-	domain  string
 	places  map[string][]rollup.RoutePlace // by app, by the name of the region
 	domains map[string][]model.Domain      // by app, by name
 	keys    map[string][]model.AppKey      // by app
 }
 
 func (a *API) routeFacts(tx Tx, apps []model.App) (f routeFacts, err error) {
-	f = routeFacts{domain: a.cfg.Domain, places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
+	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
 		return f, err
 	}

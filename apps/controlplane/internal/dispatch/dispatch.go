@@ -55,6 +55,7 @@ type Tx interface {
 	CountStreams() (int, error)
 	Wake(appIDs []string, due, now int64) error
 	CrossRegion() ([]model.AppRegion, error)
+	RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error)
 }
 
 // Store runs transactions on the primary.

@@ -13,27 +13,45 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// around makes the picture of each region that has an app whose requests may go to others:
-// those that serve it with a ready instance and can be reached. A region's own is not in it.
-func around(rows []model.AppRegion) map[string]*neighbours.Picture {
+// around makes the picture of each region of the apps whose requests may go to others: those
+// that serve the app with a ready instance and can be reached. A region's own is not in it. A
+// region that could serve the app and does not is told, too: whoever asks there for one of its
+// hosts is handed on, to where the app runs and nowhere else.
+func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
 		apps[r.AppID] = append(apps[r.AppID], r)
 	}
+	of := map[string][]model.WorkspaceRegion{}
+	for _, w := range may {
+		of[w.WorkspaceID] = append(of[w.WorkspaceID], w)
+	}
 	out := map[string]*neighbours.Picture{}
-	for _, r := range rows {
-		p := out[r.RegionID]
+	tell := func(regionID, regionName string, serving []model.AppRegion) {
+		p := out[regionID]
 		if p == nil {
-			p = &neighbours.Picture{Region: r.RegionName, Apps: map[string]*gatewayv1.AppNeighbours{}}
-			out[r.RegionID] = p
+			p = &neighbours.Picture{Region: regionName, Apps: map[string]*gatewayv1.AppNeighbours{}}
+			out[regionID] = p
 		}
-		app := &gatewayv1.AppNeighbours{AppId: r.AppID}
-		for _, other := range apps[r.AppID] {
-			if other.RegionID != r.RegionID && other.Ready && other.GatewayURL != "" {
+		one := serving[0]
+		if p.Apps[one.AppID] != nil {
+			return
+		}
+		app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
+		for _, other := range serving {
+			if other.RegionID != regionID && other.Ready && other.GatewayURL != "" {
 				app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
 			}
 		}
-		p.Apps[r.AppID] = app
+		p.Apps[one.AppID] = app
+	}
+	for _, serving := range apps {
+		for _, r := range serving {
+			tell(r.RegionID, r.RegionName, serving)
+		}
+		for _, r := range of[serving[0].WorkspaceID] {
+			tell(r.RegionID, r.RegionName, serving)
+		}
 	}
 	return out
 }
@@ -73,14 +91,23 @@ func (s *Service) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []model.AppRegion
+	var may []model.WorkspaceRegion
 	err := s.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		rows, err = tx.CrossRegion()
+		if rows, err = tx.CrossRegion(); err != nil || len(rows) == 0 {
+			may = nil
+			return err
+		}
+		workspaces := map[string]bool{}
+		for _, r := range rows {
+			workspaces[r.WorkspaceID] = true
+		}
+		may, err = tx.RegionsOf(slices.Sorted(maps.Keys(workspaces)))
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("look around: %w", err)
 	}
-	s.picture(around(rows))
+	s.picture(around(rows, may))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/neighbours"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -87,4 +89,48 @@ func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
 			has = has.With(n)
 		}
 	}
+}
+
+// A region that an app could run in, and does not, is told of its hosts and where it is ready: it
+// hands over what it is asked for them. One of another workspace is told nothing.
+func TestAgentsAreToldOfAppsThatRunElsewhereAlone(t *testing.T) {
+	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
+	h.update(func(tx store.Tx) error {
+		if err := errors.Join(
+			tx.InsertWorkspace(model.Workspace{ID: "ws_2", Name: "w2", ResourceVersion: 1}),
+			tx.InsertRegion(model.Region{ID: "reg_2", WorkspaceID: "ws_1", Name: "eu-west-1", ResourceVersion: 1}),
+			tx.InsertRegion(model.Region{ID: "reg_3", WorkspaceID: "ws_2", Name: "eu-west-1", ResourceVersion: 1}),
+			tx.InsertApp(model.App{ID: "app_2", WorkspaceID: "ws_2", EnvironmentID: "env_2", Name: "b", ResourceVersion: 1}),
+		); err != nil {
+			return err
+		}
+		for _, at := range [][3]string{{"ws_1", "app_1", "reg_2"}, {"ws_2", "app_2", "reg_3"}} {
+			if _, _, err := tx.StartSession(at[2], "session-"+at[2], 1000, model.Region{GatewayURL: "https://" + at[2] + ".example.com"}); err != nil {
+				return err
+			}
+			row := model.Topology{WorkspaceID: at[0], AppID: at[1], DeploymentID: "dep_" + at[1], RegionID: at[2], Generation: 1, Weight: 100, Status: starting}
+			route := model.Route{
+				WorkspaceID: at[0], AppID: at[1], RegionID: at[2], Generation: 1, Hosts: []string{at[1] + ".test"},
+				Policy: model.EncodeRouting(&windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER}),
+			}
+			if err := errors.Join(tx.PutTopology([]model.Topology{row}), tx.PutRoutes([]model.Route{route}), tx.PutObserved([]model.Observed{{
+				WorkspaceID: at[0], AppID: at[1], DeploymentID: row.DeploymentID, RegionID: at[2], Guard: model.NewGuard(1, time.Now().UnixNano()), Ready: 1,
+			}})); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w := newWatcher(t, "session-1")
+	defer w.connect(h)()
+	var n *gatewayv1.Neighbours
+	for n == nil {
+		n = w.step().GetNeighbours()
+	}
+	require.Equal(t, "us-east-1", n.Region)
+	require.Len(t, n.Apps, 1)
+	app := n.Apps[0]
+	require.Equal(t, []any{"app_1", "a", []string{"app_1.test"}}, []any{app.AppId, app.AppName, app.Hosts})
+	require.Len(t, app.Regions, 1)
+	require.Equal(t, "eu-west-1 https://reg_2.example.com", app.Regions[0].Region+" "+app.Regions[0].GatewayUrl)
 }

@@ -280,7 +280,7 @@ type Region struct {
 	AgentVersion        string
 	AgentRuntime        string
 	AgentFeatures       []string
-	GatewayURL          string // where gateways of other regions reach this one's; empty: nowhere
+	GatewayURL          string // where its gateways are reached; empty: nowhere that is known
 	ReceivedRevision    int64
 	LastReportAt        int64
 	Capacity            []byte // agentv1.Capacity, serialised

@@ -55,8 +55,15 @@ func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
 // AppRegion is a region that serves an app whose requests may go to other regions.
 type AppRegion struct {
 	AppID, RegionID string
+	WorkspaceID     string
+	AppName         string
+	// Hosts that the region is told of.
+	Hosts []string
 	// RegionName and GatewayURL are the region's.
 	RegionName, GatewayURL string
 	// Ready: some instance of it is, as the region told last.
 	Ready bool
 }
+
+// WorkspaceRegion is a region that a workspace may use, its own or a granted one.
+type WorkspaceRegion struct{ WorkspaceID, RegionID, RegionName string }

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -390,78 +389,6 @@ func (k *pinner) stopPin(p *model.Pin, d *model.Deployment, r *model.PinRegion) 
 	}
 	k.unsettled(r, t)
 	return false
-}
-
-// route gives the row its weight, and its region a route that says so: one for all that
-// changes there in this call. It tells whether there was room for that.
-func (k *pinner) route(t *model.Topology, weight int32) bool {
-	if t.Weight == weight {
-		return true
-	}
-	if !k.room(t.RegionID) {
-		return false
-	}
-	t.Weight = weight
-	k.routed[t.RegionID] = true
-	r := model.Route{WorkspaceID: k.app.WorkspaceID, AppID: k.app.ID, RegionID: t.RegionID, Generation: k.routesWas[t.RegionID].Generation, UpdatedAt: k.now}
-	if !k.grown[t.RegionID] {
-		r.Generation++
-	}
-	k.routes[t.RegionID] = &r
-	return true
-}
-
-// join adds what is decided about the pins to what is decided below.
-func (k *pinner) join(in, below Input, out *Output) {
-	served := map[string]bool{}
-	for _, t := range mergedRows(below.Topology, out.Topology) {
-		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
-	}
-	for _, t := range k.rows {
-		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
-		if was, ok := k.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
-			t.UpdatedAt = k.now
-			out.Topology = append(out.Topology, *t)
-		}
-	}
-	slices.SortFunc(out.Topology, func(a, b model.Topology) int {
-		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
-	})
-	for _, region := range sortedKeys(k.routed) {
-		out.Routes = slices.DeleteFunc(out.Routes, func(r model.Route) bool { return r.RegionID == region })
-		out.Routes = append(out.Routes, *k.routes[region])
-	}
-	slices.SortFunc(out.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
-	policy := model.EncodeRouting(in.routingAfter(out))
-	for i := range out.Routes {
-		r := &out.Routes[i]
-		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; served[r.RegionID] {
-			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), bytes.Clone(policy), bytes.Clone(in.Keys)
-		}
-	}
-	for _, r := range out.Routes {
-		last := int64(0)
-		if !k.grown[r.RegionID] {
-			last = cmp.Or(changedBelow(in.Pins, r.RegionID), r.Generation-1)
-		}
-		for i := range k.pins {
-			if at := k.pins[i].In(r.RegionID); at != nil {
-				at.Below = last
-			}
-		}
-	}
-	for i, p := range k.pins {
-		switch {
-		case len(p.Regions) == 0:
-			out.Unpinned = append(out.Unpinned, p.DeploymentID)
-			k.log("PinRemoved", "nothing is left of it beside the live version", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, "")
-		case !p.Equal(in.Pins[i]):
-			p.UpdatedAt = k.now
-			out.Pins = append(out.Pins, p)
-		}
-	}
-	out.History = append(out.History, k.history...)
-	out.Next = sooner(out.Next, k.nextLook())
 }
 
 func mergedRows(rows, changed []model.Topology) []model.Topology {

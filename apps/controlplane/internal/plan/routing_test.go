@@ -151,3 +151,45 @@ func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
 	}
 	require.False(t, Next(w.input(), w.now).Changed())
 }
+
+// Where pins alone serve, no rollout has anything that would change with the policy, hosts or
+// keys: a key that was revoked would stay good there until something else is told.
+func TestWherePinsAloneServeAChangeIsToldAtOnce(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.keys = []byte("a")
+	w.deploy(routed(1, "eu", "us"))
+	w.settle()
+	w.deploy(routed(2, "eu"))
+	w.settle()
+	require.Equal(t, "v2", w.app.LiveDeploymentID)
+	require.NotContains(t, w.pin("v1", 20, 1, "us"), "refused")
+	w.settle()
+	require.Positive(t, w.rows[rowKey{"v1", "us"}].Weight)
+	require.Zero(t, w.rows[rowKey{"v2", "us"}].Weight)
+	w.requireRouting("v2")
+
+	before := w.rts["us"].Generation
+	w.keys = []byte("b")
+	out := w.step()
+	require.Empty(t, out.Topology, "no instance is told anything")
+	require.Len(t, out.Routes, 2)
+	w.settle()
+	for region, r := range w.rts {
+		require.Equal(t, "b", string(r.Keys), region)
+	}
+	require.Equal(t, before+1, w.rts["us"].Generation)
+	require.False(t, Next(w.input(), w.now).Changed())
+
+	w.deploy(routed(3, "eu"))
+	for range 100 {
+		w.step()
+		w.requireRouting(w.app.LiveDeploymentID)
+		for region := range w.regs {
+			w.obey(region)
+		}
+		w.now += 5000
+	}
+	require.Equal(t, "v3", w.app.LiveDeploymentID)
+	require.Equal(t, before+2, w.rts["us"].Generation)
+	require.False(t, Next(w.input(), w.now).Changed())
+}

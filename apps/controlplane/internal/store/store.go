@@ -267,6 +267,9 @@ type TopologyTx interface {
 	// regions (failover or spillover), sorted by app and region: regions in which one of the
 	// app's deployments has a weight and is not stopping or stopped.
 	CrossRegion() ([]model.AppRegion, error)
+	// RegionsOf returns the regions that the workspaces own or were granted, sorted by
+	// workspace and region.
+	RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error)
 
 	// Change notes that agents of the region must see the key's new state. Twice
 	// the same key in one transaction is one change, with the later generation.

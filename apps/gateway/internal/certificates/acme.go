@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
@@ -27,6 +28,12 @@ const (
 	look = 15 * time.Second
 	// callTimeout bounds one call to the ACME server; autocert bounds a whole order.
 	callTimeout = 30 * time.Second
+	// turnTimeout bounds the wait for another gateway's order, which takes so long at the most.
+	turnTimeout = 5 * time.Minute
+	// atOnce bounds the orders that are made before anybody asks. One takes seconds, or minutes
+	// where the CA does not reach a host, which is not to hold up the others. More would only
+	// run into the CA's limits sooner: Let's Encrypt takes 300 orders in three hours.
+	atOnce = 8
 )
 
 // retry spaces out orders for one host.
@@ -56,12 +63,15 @@ type Config struct {
 // ACME orders certificates and renews them. It is safe for concurrent use.
 type ACME struct {
 	cfg     Config
+	folder  *folder
 	manager *autocert.Manager
 	orders  *prometheus.CounterVec
+	firsts  singleflight.Group // by host
 
-	mu      sync.Mutex
-	failing map[string]failure
-	valid   map[string]validity
+	mu       sync.Mutex
+	failing  map[string]failure
+	valid    map[string]validity
+	ordering map[string]bool // before anybody asks
 }
 
 // validity of a certificate that is in use.
@@ -71,12 +81,15 @@ type validity struct {
 	told time.Time
 }
 
-// overdue tells whether it should have been renewed long ago. Autocert begins in the last
-// third of its time, within 30 days of the end, and tries every hour without a word: half of
-// that is many attempts.
-func (v validity) overdue(now time.Time) bool {
-	return v.to.Sub(now) < min(v.to.Sub(v.from)/3, 30*24*time.Hour)/2
-}
+// renewal is when it is to be renewed, before its end. Autocert begins somewhat later.
+func (v validity) renewal() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
+
+// due tells whether it is to be renewed.
+func (v validity) due(now time.Time) bool { return v.to.Sub(now) <= v.renewal() }
+
+// overdue tells whether it should have been renewed long ago. Autocert tries every hour without
+// a word: half of the time that is left then is many attempts.
+func (v validity) overdue(now time.Time) bool { return v.to.Sub(now) < v.renewal()/2 }
 
 // remind is the time between two words about one that is overdue.
 const remind = time.Hour
@@ -104,7 +117,7 @@ func NewACME(cfg Config) (*ACME, error) {
 		return nil, fmt.Errorf("folder for certificates: %w", err)
 	}
 	a := &ACME{
-		cfg: cfg, failing: map[string]failure{}, valid: map[string]validity{},
+		cfg: cfg, failing: map[string]failure{}, valid: map[string]validity{}, ordering: map[string]bool{},
 		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\"; \"renewal\" once an hour for each that is not renewed.",
 		}, []string{"problem"}),
@@ -117,8 +130,9 @@ func NewACME(cfg Config) (*ACME, error) {
 			return nil, fmt.Errorf("certificates: %w", err)
 		}
 	}
+	a.folder = &folder{DirCache: autocert.DirCache(cfg.Folder), log: cfg.Log, serves: a.serves}
 	a.manager = &autocert.Manager{
-		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(cfg.Folder), HostPolicy: func(_ context.Context, host string) error { return a.known(host) }, Client: client, Email: cfg.Email,
+		Prompt: autocert.AcceptTOS, Cache: a.folder, HostPolicy: func(_ context.Context, host string) error { return a.known(host) }, Client: client, Email: cfg.Email,
 	}
 	return a, nil
 }
@@ -162,7 +176,16 @@ func (a *ACME) waits(host string) error {
 	return nil
 }
 
-// Get returns the host's certificate. It may take as long as an order does, up to 5 min.
+// serves tells whether there is a certificate of the host in memory.
+func (a *ACME) serves(host string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.valid[host]
+	return ok
+}
+
+// Get returns the host's certificate. It may take as long as an order does, up to 5 min, and
+// another gateway's before it.
 func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if err := a.known(host); err != nil {
@@ -171,31 +194,69 @@ func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	if err := a.waits(host); err != nil {
 		return nil, err
 	}
+	if a.serves(host) {
+		return a.obtain(host)
+	}
+	got, err, _ := a.firsts.Do(host, func() (any, error) {
+		if err := a.waits(host); err != nil {
+			return nil, err
+		}
+		return a.first(host)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return got.(*tls.Certificate), nil //nolint:forcetypeassert // first returns one
+}
+
+// first has the host's certificate of the folder, or else orders it, as nobody else does then.
+func (a *ACME) first(host string) (*tls.Certificate, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), turnTimeout)
+	defer cancel()
+	if !a.folder.has(ctx, host) {
+		done, err := a.folder.turn(ctx, host)
+		if err != nil {
+			return nil, a.failed(host, errTurn)
+		}
+		defer done()
+	}
+	return a.obtain(host)
+}
+
+// obtain has autocert return the certificate, whencesoever.
+func (a *ACME) obtain(host string) (*tls.Certificate, error) {
 	// Whoever speaks TLS 1.2 takes ECDSA; by what a client says of itself, those that speak
 	// 1.3 alone would get an order for RSA.
 	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
 		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	})
+	if err != nil {
+		return nil, a.failed(host, err)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err == nil {
-		delete(a.failing, host)
-		if got.Leaf != nil {
-			v := a.valid[host]
-			v.from, v.to = got.Leaf.NotBefore, got.Leaf.NotAfter
-			a.valid[host] = v
-		}
-		return got, nil
+	delete(a.failing, host)
+	if got.Leaf != nil {
+		v := a.valid[host]
+		v.from, v.to = got.Leaf.NotBefore, got.Leaf.NotAfter
+		a.valid[host] = v
 	}
+	return got, nil
+}
+
+// failed notes that an order did, and returns err.
+func (a *ACME) failed(host string, err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	f := a.failing[host]
 	if time.Now().Before(f.until) {
-		return nil, err // another handshake's failure is this one's
+		return err // another handshake's failure is this one's
 	}
 	wait := retry.Delay(f.times, a.cfg.Rand)
 	a.failing[host] = failure{times: f.times + 1, until: time.Now().Add(wait), err: err}
 	a.orders.WithLabelValues(problem(err)).Inc()
 	a.cfg.Log.Error("no certificate was had; it is tried again", "host", host, "error", err, "retry_in", wait)
-	return nil, err
+	return err
 }
 
 // problem is the last part of the server's type of it, such as rateLimited.
@@ -232,16 +293,25 @@ func (a *ACME) forget() {
 	maps.DeleteFunc(a.valid, func(host string, _ validity) bool { return !a.cfg.Routed(host) })
 }
 
-// Keep has certificates for all hosts, one order after the other, until ctx ends. What it
-// had in an earlier run it finds in the folder; renewal is autocert's from then on.
+// Keep has certificates for all hosts, some at a time, until ctx ends. What it had in an
+// earlier run it finds in the folder; renewal is autocert's from then on. Hosts are gone through
+// in an order of chance: gateways that share a folder then seldom wait for each other.
 func (a *ACME) Keep(ctx context.Context) error {
+	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
 		a.forget()
 		hosts := a.cfg.Hosts()
 		slices.Sort(hosts)
-		for _, host := range slices.Compact(hosts) {
-			if ctx.Err() == nil && a.known(host) == nil && a.waits(host) == nil {
-				a.order(ctx, host)
+		hosts = slices.Compact(hosts)
+		for i := range hosts {
+			j := i + int(a.cfg.Rand()*float64(len(hosts)-i))
+			hosts[i], hosts[j] = hosts[j], hosts[i]
+			switch host := hosts[i]; {
+			case a.known(host) != nil || a.waits(host) != nil:
+			case a.serves(host):
+				_, _ = a.Get(host) // which may have been renewed
+			default:
+				a.order(ctx, slots, host)
 			}
 		}
 		for host, v := range a.overdue(time.Now()) {
@@ -267,16 +337,26 @@ func (a *ACME) overdue(now time.Time) map[string]validity {
 	return out
 }
 
-// order waits for an order or the end of ctx: what autocert has begun it ends by itself, and
-// keeps what it has got.
-func (a *ACME) order(ctx context.Context, host string) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = a.Get(host) // it is logged, and tried again
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
+// order has the host's certificate ordered as soon as there is a slot, unless it is already.
+// When ctx ends, autocert ends what it has begun by itself, and keeps what it has got.
+func (a *ACME) order(ctx context.Context, slots chan struct{}, host string) {
+	a.mu.Lock()
+	begun := a.ordering[host]
+	a.ordering[host] = true
+	a.mu.Unlock()
+	if begun {
+		return
 	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	go func() {
+		_, _ = a.Get(host) // it is logged, and tried again
+		a.mu.Lock()
+		delete(a.ordering, host)
+		a.mu.Unlock()
+		<-slots
+	}()
 }

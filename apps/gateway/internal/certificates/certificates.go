@@ -10,8 +10,9 @@
 //   - only hosts that the table routes, so that nobody makes us order by a name of his;
 //   - a host whose order failed is tried again after 1 min, and ever less often, to 6 h,
 //     with full jitter: a CA refuses those who insist;
-//   - apps' hosts and domains are ordered before anybody asks. Previews, of which each
-//     version has one, when somebody does.
+//   - apps' hosts and domains are ordered before anybody asks, some at a time. Previews, of
+//     which each version has one, when somebody does;
+//   - gateways that share the folder order, and renew, each host's once; see folder.
 package certificates
 
 import (

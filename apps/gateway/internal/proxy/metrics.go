@@ -209,11 +209,14 @@ func (c routesCollector) Collect(ch chan<- prometheus.Metric) {
 	type sum struct{ inFlight, waiting float64 }
 	// Apps of two environments may share a name.
 	sums := map[string]sum{}
-	routes := c.table.Routes()
-	for _, r := range routes {
+	here := 0
+	for _, r := range c.table.Routes() {
 		spec, ok := r.Spec()
 		if !ok {
 			continue
+		}
+		if !spec.Elsewhere {
+			here++
 		}
 		s := sums[spec.AppName]
 		s.inFlight += float64(r.InFlight())
@@ -224,5 +227,5 @@ func (c routesCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, s.inFlight, app)
 		ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, s.waiting, app)
 	}
-	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(len(routes)))
+	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(here))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
@@ -95,6 +96,22 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		return fail("%v", err)
 	}
 	return spec, nil
+}
+
+// specWith is an app's routes, and while it has no hosts here, those that other regions alone
+// have. Previews may be left of it then, of versions that are yet to stop.
+func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.Spec, error) {
+	if len(a.Hosts) > 0 || len(other.GetHosts()) == 0 {
+		return specOf(a)
+	}
+	whole := proto.CloneOf(a)
+	whole.Hosts, whole.AppName = other.Hosts, cmp.Or(a.AppName, other.AppName)
+	for _, t := range whole.Targets {
+		t.Weight = 0
+	}
+	spec, err := specOf(whole)
+	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), removal(a)
+	return spec, err
 }
 
 // policyOf fills in what is absent.

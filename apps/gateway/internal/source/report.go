@@ -95,7 +95,7 @@ func (s *Source) next() *pending {
 	if p.all {
 		requests = nil
 		for _, spec := range s.cfg.Table.Specs() {
-			if tell[spec.AppID] == nil {
+			if tell[spec.AppID] == nil && !spec.Elsewhere {
 				tell[spec.AppID] = &gatewayv1.Served{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, InstancesChange: spec.Change}
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,6 +124,7 @@ func Open(cfg Config) (*Source, error) {
 	s.held = h
 	if h.around != nil {
 		s.cfg.Around(h.around)
+		s.detour(nil, h.around)
 	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
@@ -181,6 +183,9 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	req := &gatewayv1.WatchRequest{GatewayId: s.cfg.GatewayID, TableId: s.held.tableID, Version: s.cfg.Version}
 	s.mu.Unlock()
 	for _, spec := range s.cfg.Table.Specs() {
+		if spec.Elsewhere {
+			continue
+		}
 		req.Have = append(req.Have, &gatewayv1.AppVersion{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, Change: spec.Change})
 	}
 	defer func() {
@@ -276,27 +281,77 @@ func (s *Source) end(tableID string) {
 // around takes what is told of other regions.
 func (s *Source) around(n *gatewayv1.Neighbours) {
 	s.mu.Lock()
-	s.held.around = s.held.around.With(n)
+	was := s.held.around
+	s.held.around = was.With(n)
 	now := s.held.around
 	s.mu.Unlock()
 	s.cfg.Around(now)
+	s.detour(was, now)
 	s.wake(s.save)
+}
+
+// detour has served what changed of apps that have hosts in other regions alone.
+func (s *Source) detour(was, now *neighbours.Picture) {
+	if was == nil {
+		was = &neighbours.Picture{}
+	}
+	for id := range was.Apps {
+		if now.Apps[id] == nil {
+			s.reroute(id, nil)
+		}
+	}
+	for id, app := range now.Apps {
+		if before := was.Apps[id]; before == nil || before.AppName != app.AppName || !slices.Equal(before.Hosts, app.Hosts) {
+			s.reroute(id, app)
+		}
+	}
+}
+
+// reroute serves an app as it is held, with what is known of it elsewhere.
+func (s *Source) reroute(id string, other *gatewayv1.AppNeighbours) {
+	s.mu.Lock()
+	data := s.held.apps[id]
+	s.mu.Unlock()
+	app := &gatewayv1.AppRoutes{}
+	err := proto.Unmarshal(data, app)
+	app.AppId = id // also where nothing is held
+	if err == nil && len(app.Hosts) == 0 {
+		err = s.put(app, other)
+	}
+	if err != nil {
+		s.cfg.Log.Error("hosts of an app in other regions cannot be served", "app_id", id, "error", err)
+	}
+}
+
+// put has an app served: its routes here, and its hosts that other regions alone have.
+func (s *Source) put(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
+	spec, err := specWith(app, other)
+	if err != nil {
+		return err
+	}
+	if len(spec.Hosts) == 0 && len(spec.Previews) == 0 {
+		s.cfg.Table.Remove(app.AppId)
+		return nil
+	}
+	return s.cfg.Table.Put(spec)
+}
+
+// elsewhere is what is known of the app in other regions, nil for nothing.
+func (s *Source) elsewhere(id string) *gatewayv1.AppNeighbours {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held.around == nil {
+		return nil
+	}
+	return s.held.around.Apps[id]
 }
 
 // apply one app's routes. What cannot be served is not acknowledged, and what was served
 // before goes on.
 func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
-	spec, err := specOf(app)
-	var data []byte
+	data, err := proto.Marshal(app)
 	if err == nil {
-		data, err = proto.Marshal(app)
-	}
-	switch {
-	case err != nil:
-	case removal(app):
-		s.cfg.Table.Remove(app.AppId)
-	default:
-		err = s.cfg.Table.Put(spec)
+		err = s.put(app, s.elsewhere(app.AppId))
 	}
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"crypto/sha256"
+	"math"
 	"slices"
 	"time"
 
@@ -37,6 +38,8 @@ type Spec struct {
 	Policy   Policy
 	// Keys that requests may come with, by Hash; see NeedsKey.
 	Keys map[Hash]Key
+	// Elsewhere: the app is in other regions alone. The region's agent knows nothing of it.
+	Elsewhere bool
 }
 
 // Hash is SHA-256 of a key.
@@ -141,6 +144,18 @@ const (
 	// Spillover: also while all have as many requests as they take.
 	Spillover
 )
+
+// ElsewherePolicy is what the routes of an app get that is in other regions alone. Its own
+// policy is applied there; here nothing may be refused or cut short that it would let pass.
+func ElsewherePolicy() Policy {
+	p := DefaultPolicy()
+	p.Cross, p.QueueSize = Failover, 0 // nobody comes up here
+	p.MaxBody = math.MaxInt64
+	// What hangs the gateway there ends, and what is lost on the way the connection's own checks
+	// find. This is for a gateway that does neither.
+	p.Response, p.Idle = time.Hour, time.Hour
+	return p
+}
 
 // DefaultPolicy is what a route gets that says nothing.
 func DefaultPolicy() Policy {

@@ -51,8 +51,8 @@ func Command(cfg Config) *cobra.Command {
 		Long: `Run all of Windlass on this machine: MariaDB, Restate, the control plane, and an
 agent and a gateway for each region, as processes of their own.
 
-Apps are reached through the gateways, at hosts below localhost, which the command
-"windlass route list" shows: curl http://echo-0123456789ab.localhost:7709/
+Apps are reached through the gateways, at URLs below localhost, which "windlass deploy" and
+"windlass status" show: curl http://echo-0123456789ab.localhost:7709/
 
 With --runtime kubernetes every region is a Kubernetes of its own: kubelab, a real
 control plane whose nodes are simulated and whose pods answer. The first time it
@@ -235,7 +235,7 @@ func (r *run) nextSteps() string {
 		fmt.Fprintf(&b, "  %s deploy -f app.yaml\n", name)
 	}
 	fmt.Fprintf(&b, "  %s list apps\n", name)
-	fmt.Fprintf(&b, "  %s route list          # hosts of apps; http://HOST:%d leads there\n", name, r.ports[portGateway(r.regions[0])])
+	fmt.Fprintf(&b, "  %s route list          # hosts of apps; `status` has their URLs\n", name)
 	fmt.Fprintf(&b, "  %s dev status\n", name)
 	if r.opts.reportFD != 0 {
 		fmt.Fprintf(&b, "\n`%s dev stop` stops everything; the next start brings the same apps back.", name)

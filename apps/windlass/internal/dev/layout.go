@@ -31,11 +31,16 @@ func (l layout) kubelab(region string) string { return filepath.Join(l.kubelabs(
 
 func (l layout) agent(region string) string { return filepath.Join(l.agents(), region) }
 
-// agentSocket is where the region's agent tells gateways what to serve. A gateway is no
-// good to a region whose folder is too deep for a socket.
+// agentSocket is where the region's agent tells gateways what to serve.
 func (l layout) agentSocket(region string) string {
 	return filepath.Join(dataDir(l.agent(region)), "gateway.sock")
 }
+
+// maxSocketPath is what the kernel takes.
+const maxSocketPath = 107
+
+// takesGateway: one is no good to a region whose folder is too deep for a socket.
+func (l layout) takesGateway(region string) bool { return len(l.agentSocket(region)) <= maxSocketPath }
 
 // Of the folder of a program that is this binary.
 func recordFile(dir string) string { return filepath.Join(dir, "process.json") }

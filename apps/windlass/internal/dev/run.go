@@ -186,17 +186,14 @@ func (r *run) start(ctx, keeping context.Context) error {
 	}
 	gateways := make([]child, 0, len(r.regions))
 	for _, region := range r.regions {
-		if socket := r.layout.agentSocket(region); len(socket) > maxSocketPath {
-			r.warn(fmt.Sprintf("no gateways, so that apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", socket))
-			break
+		if !r.layout.takesGateway(region) {
+			r.warn(fmt.Sprintf("no gateway in %s, where apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", region, r.layout.agentSocket(region)))
+			continue
 		}
 		gateways = append(gateways, r.gateway(region))
 	}
 	return r.bringUp(ctx, keeping, gateways...)
 }
-
-// maxSocketPath is what the kernel takes.
-const maxSocketPath = 107
 
 // bringUp starts children at the same time and waits for all of them.
 func (r *run) bringUp(ctx, keeping context.Context, children ...child) error {

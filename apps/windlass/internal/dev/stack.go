@@ -86,6 +86,10 @@ func (r *run) controlPlane(dsn string) child {
 func (r *run) agent(region string, runtimeArgs []string) child {
 	dir := r.layout.agent(region)
 	metrics := r.ports[portAgent(region)]
+	gateways := "" // none
+	if r.layout.takesGateway(region) {
+		gateways = localURL(r.ports[portGateway(region)])
+	}
 	return r.program(program{
 		name: "agent/" + region, title: "agent " + region, command: commandAgent, dir: dir,
 		metrics: metrics,
@@ -93,7 +97,7 @@ func (r *run) agent(region string, runtimeArgs []string) child {
 			"--server=" + localURL(r.ports[portAPI]),
 			"--data-dir=" + dataDir(dir),
 			"--join-token-file=" + filepath.Join(dir, "join-token"),
-			"--gateway-url=" + localURL(r.ports[portGateway(region)]),
+			"--gateway-url=" + gateways,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		}, runtimeArgs...),

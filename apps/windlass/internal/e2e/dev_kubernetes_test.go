@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,7 +140,8 @@ func (d *devHouse) pods(app string, n int) []string {
 	return got
 }
 
-// settled waits until the app is ready, and every address of it answers.
+// settled waits until the app is ready, all four instances of it answer, and its host does at
+// the gateway of each of two regions.
 func (d *devHouse) settled(app string) {
 	d.t.Helper()
 	d.eventually(app+" serves", func() error {
@@ -151,14 +155,46 @@ func (d *devHouse) settled(app string) {
 		if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 			return err
 		}
-		if s.App.Status != "APP_STATUS_READY" || len(s.App.URLs) != 4 {
-			return fmt.Errorf("it is %+v", s)
+		var instances []struct{ Address string }
+		if err := json.Unmarshal([]byte(d.run("", "list", "instances", app, "-o", "json").stdout), &instances); err != nil {
+			return err
 		}
-		for _, address := range s.App.URLs {
-			if status, _, err := get(d.t.Context(), address+"/health"); err != nil || status != 200 {
-				return fmt.Errorf("%s answers %d: %w", address, status, err)
+		if s.App.Status != "APP_STATUS_READY" || len(s.App.URLs) != 2 || len(instances) != 4 {
+			return fmt.Errorf("it is %+v, with %+v", s, instances)
+		}
+		for _, i := range instances {
+			if status, _, err := get(d.t.Context(), "http://"+i.Address+"/health"); err != nil || status != http.StatusOK {
+				return fmt.Errorf("%s answers %d: %w", i.Address, status, err)
+			}
+		}
+		for _, u := range s.App.URLs {
+			if err := d.answers(u + "/health"); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// answers asks a host below localhost, which not every resolver knows to be this machine.
+func (d *devHouse) answers(address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	host := u.Host
+	u.Host = net.JoinHostPort("127.0.0.1", u.Port())
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Host = host
+	resp, err := plainHTTP.Do(req)
+	if err != nil {
+		return err
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %d: %w", address, resp.StatusCode, err)
+	}
+	return nil
 }

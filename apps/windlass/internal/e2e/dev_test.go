@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"syscall"
 	"testing"
@@ -173,7 +174,13 @@ func TestDev(t *testing.T) {
 	require.Equal(t, 1, again.code)
 	require.Contains(t, again.stderr, "already runs")
 
-	require.Contains(t, d.ok("deploy", "-f", example(t, "echo.yaml")), "echo v1 is ready: 4 of 4")
+	deployed := d.ok("deploy", "-f", example(t, "echo.yaml"))
+	require.Contains(t, deployed, "echo v1 is ready: 4 of 4")
+	reached := regexp.MustCompile(`(?m)^http://echo-[0-9a-f]{12}\.localhost:\d+$`).FindAllString(deployed, -1)
+	require.Len(t, reached, 2, "the gateway of each region: %s", deployed)
+	for _, address := range reached {
+		require.NoError(t, d.answers(address+"/health"))
+	}
 	first := d.runs("echo", 2, us, eu)
 
 	// A part that dies is started again, and takes no instance with it.

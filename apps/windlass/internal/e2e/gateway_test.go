@@ -403,7 +403,17 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 		servedBy(map[int32]string{0: eu, 2: ""}[replicas])
 		load.requireNoneFailed(t, fmt.Sprintf("%d replicas in %s", replicas, us))
 	}
-	t.Logf("a region without instances, and with: %d requests", load.count()-before)
+	// Nor is one lost when the app leaves the region, and comes back.
+	for _, c := range []struct {
+		regions  []string
+		servedBy string
+	}{{[]string{eu}, eu}, {[]string{us, eu}, ""}} {
+		resp := s.deployBy(t, "chat", spec(crossing(2), func(d *windlassv1.DeploymentSpec) { d.Regions = c.regions }), nil)
+		s.waitLive(t, "chat", resp.Version)
+		servedBy(c.servedBy)
+		load.requireNoneFailed(t, fmt.Sprintf("it runs in %v", c.regions))
+	}
+	t.Logf("a region without instances, without the app, and with: %d requests", load.count()-before)
 }
 
 // appKeys has an app let in only those who have a key, and takes it from them.

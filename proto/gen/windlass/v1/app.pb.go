@@ -48,8 +48,9 @@ type App struct {
 	Replicas      int32    `protobuf:"varint,16,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	ReadyReplicas int32    `protobuf:"varint,17,opt,name=ready_replicas,json=readyReplicas,proto3" json:"ready_replicas,omitempty"`
 	Regions       []string `protobuf:"bytes,18,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Where it is reached: until gateways route hosts, up to 20 ready instances.
-	// Not in lists.
+	// Where it is reached, 20 URLs at the most: its host and then its domains, by the scheme and
+	// port of the gateways of each region that serves it (see Region.gateway_url), and ready
+	// instances in regions that tell of no gateways. Not in lists.
 	Urls            []string `protobuf:"bytes,19,rep,name=urls,proto3" json:"urls,omitempty"`
 	CreatedAt       int64    `protobuf:"varint,20,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt       int64    `protobuf:"varint,21,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`

@@ -47,7 +47,9 @@ type Region struct {
 	MemoryMib        int64          `protobuf:"varint,19,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	// What its runtime may not do there ("cgroup limits: ..."), for people.
 	Notes []string `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`
-	// Where gateways of other regions reach this one's, as its agent told; empty: they do not.
+	// Where this region's gateways are reached, as its agent told: by gateways of other regions
+	// under this name, and by who calls an app under the app's, with this scheme and port. Empty:
+	// that is not known, and nothing is handed there.
 	GatewayUrl    string `protobuf:"bytes,21,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2261,10 +2261,10 @@ type Rollout struct {
 	Progress *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
 	// A freeze keeps it from starting.
 	Hold *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
-	// Where the new version is reached before it is live, for a look at it: until gateways
-	// route hosts, up to 20 of its ready instances. Of a rollout in flight that replaces a
-	// live version; not in lists, and none while it has instances, in place, that are yet to
-	// be replaced.
+	// Where the new version is reached before it is live, for a look at it: its preview host where
+	// a region with gateways has some of it ready, and up to 20 of its ready instances elsewhere; see
+	// App.urls. Of a rollout in flight that replaces a live version; not in lists, and none while it
+	// has instances, in place, that are yet to be replaced.
 	PreviewUrls   []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -85,7 +85,9 @@ func (RoutingPolicy_Balancing) EnumDescriptor() ([]byte, []int) {
 
 // When a request is handed to another region. It goes to a gateway of the nearest region in
 // which the app has a ready instance, and only to regions where the app runs; the answer names
-// that region in the header Windlass-Region. A request is handed over once at the most.
+// that region in the header Windlass-Region. A request is handed over once at the most. Unless
+// OFF, gateways of regions of the workspace where the app does not run hand over, too, what
+// they are asked for its hosts.
 type RoutingPolicy_CrossRegion int32
 
 const (

@@ -87,6 +87,23 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 	return page(rows, p, func(r model.Region) string { return r.Name }), nil
 }
 
+func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
+	of := set(workspaceIDs)
+	var out []model.WorkspaceRegion
+	for _, r := range t.regions.list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
+		out = append(out, model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name})
+	}
+	for _, g := range t.grants.list(func(g grant) bool { return of[g.key.b] }) {
+		if r, ok := t.regions.get(g.key.a); ok && r.WorkspaceID == "" {
+			out = append(out, model.WorkspaceRegion{WorkspaceID: g.key.b, RegionID: r.ID, RegionName: r.Name})
+		}
+	}
+	slices.SortFunc(out, func(a, b model.WorkspaceRegion) int {
+		return cmp.Or(cmp.Compare(a.WorkspaceID, b.WorkspaceID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	return out, nil
+}
+
 func (t *tx) AllRegions(p store.Page) ([]model.Region, error) {
 	rows := t.regions.list(func(model.Region) bool { return true })
 	return page(rows, p, func(r model.Region) string { return r.ID }), nil

@@ -143,7 +143,14 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 		if !ok {
 			continue
 		}
-		here := model.AppRegion{AppID: route.AppID, RegionID: at.ID, RegionName: at.Name, GatewayURL: at.GatewayURL}
+		app, ok := t.apps.get(route.AppID)
+		if !ok {
+			continue
+		}
+		here := model.AppRegion{
+			AppID: route.AppID, RegionID: at.ID, WorkspaceID: route.WorkspaceID, AppName: app.Name, Hosts: slices.Clone(route.Hosts),
+			RegionName: at.Name, GatewayURL: at.GatewayURL,
+		}
 		served := t.topology.list(func(r model.Topology) bool {
 			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)
 		})

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"slices"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -88,6 +89,24 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 	return list(t, "list regions of", workspaceID, region)(t.q.ListRegions(t.ctx, gen.ListRegionsParams{
 		After: p.After, WorkspaceID: workspaceID, Limit: limit(p.Limit),
 	}))
+}
+
+func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
+	ids := distinct(workspaceIDs)
+	own, err := list(t, "list regions of workspaces", "", func(r gen.RegionsOwnedByRow) (model.WorkspaceRegion, error) {
+		return model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name}, nil
+	})(inChunks(ids, func(ids []string) ([]gen.RegionsOwnedByRow, error) { return t.q.RegionsOwnedBy(t.ctx, ids) }))
+	if err != nil {
+		return nil, err
+	}
+	granted, err := list(t, "list regions granted to workspaces", "", func(r gen.RegionsGrantedToRow) (model.WorkspaceRegion, error) {
+		return model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name}, nil
+	})(inChunks(ids, func(ids []string) ([]gen.RegionsGrantedToRow, error) { return t.q.RegionsGrantedTo(t.ctx, ids) }))
+	out := slices.Concat(own, granted)
+	slices.SortFunc(out, func(a, b model.WorkspaceRegion) int {
+		return cmp.Or(cmp.Compare(a.WorkspaceID, b.WorkspaceID), cmp.Compare(a.RegionID, b.RegionID))
+	})
+	return out, err
 }
 
 func (t *tx) AllRegions(p store.Page) ([]model.Region, error) {

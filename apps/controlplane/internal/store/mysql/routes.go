@@ -54,6 +54,10 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 
 func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 	return list(t, "find apps that cross regions", "", func(r gen.CrossRegionRow) (model.AppRegion, error) {
-		return model.AppRegion{AppID: r.AppID, RegionID: r.Region, RegionName: r.Name, GatewayURL: r.GatewayUrl, Ready: r.Ready > 0}, nil
+		m := model.AppRegion{
+			AppID: r.AppID, RegionID: r.Region, WorkspaceID: r.WorkspaceID, AppName: r.AppName,
+			RegionName: r.Name, GatewayURL: r.GatewayUrl, Ready: r.Ready > 0,
+		}
+		return m, decodeJSON(r.Hosts, &m.Hosts)
 	})(t.q.CrossRegion(t.ctx))
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 		var routes []model.Route
 		for _, region := range ids {
 			routes = append(routes, model.Route{
-				WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Generation: 1, UpdatedAt: now,
+				WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Generation: 1, UpdatedAt: now, Hosts: []string{"chat.test", "chat.example.com"},
 				Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER),
 			})
 		}
@@ -57,12 +58,38 @@ func testCrossRegion(t *testing.T, setup setup) {
 			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Ready: true},
 			{AppID: app.ID, RegionID: ids[1], RegionName: "region-01", GatewayURL: "https://gw.example.com"},
 		}
+		for i := range want {
+			want[i].WorkspaceID, want[i].AppName, want[i].Hosts = w.ws, "chat", []string{"chat.test", "chat.example.com"}
+		}
 		require.Equal(t, want, got())
 
 		// The policy goes with the route.
 		routes[0].Policy, routes[4].Policy = nil, policy(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER)
 		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
-		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00"}}
+		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00", WorkspaceID: w.ws, AppName: "off"}}
 		require.Equal(t, want, got())
+	})
+
+	t.Run("regions of workspaces are their own and those that they were granted", func(t *testing.T) {
+		w := setup(t)
+		region := func(id, workspace, name string) model.Region {
+			return model.Region{ID: id, WorkspaceID: workspace, Name: name, ResourceVersion: 1}
+		}
+		w.update(func(tx store.Tx) error {
+			for _, r := range []model.Region{region("reg_ours", w.ws, "ours"), region("reg_shared", "", "shared"), region("reg_alone", "", "alone"), region("reg_theirs", "ws_other", "theirs")} {
+				if err := tx.InsertRegion(r); err != nil {
+					return err
+				}
+			}
+			return errors.Join(tx.GrantRegion("reg_shared", w.ws, now), tx.GrantRegion("reg_shared", "ws_other", now), tx.GrantRegion("reg_alone", "ws_third", now))
+		})
+		of := func(workspaces ...string) []model.WorkspaceRegion {
+			return read(w, func(tx store.Tx) ([]model.WorkspaceRegion, error) { return tx.RegionsOf(workspaces) })
+		}
+		ours := []model.WorkspaceRegion{{w.ws, "reg_ours", "ours"}, {w.ws, "reg_shared", "shared"}}
+		theirs := []model.WorkspaceRegion{{"ws_other", "reg_shared", "shared"}, {"ws_other", "reg_theirs", "theirs"}}
+		require.Equal(t, ours, of(w.ws))
+		require.ElementsMatch(t, append(ours, theirs...), of("ws_other", w.ws, "ws_none"))
+		require.Empty(t, of())
 	})
 }

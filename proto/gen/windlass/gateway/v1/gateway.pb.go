@@ -661,7 +661,8 @@ func (x *Heartbeat) GetInterval() *durationpb.Duration {
 }
 
 // Neighbours are the other regions that requests may be handed to, of the apps whose policy
-// wants that (see CrossRegion). It comes when the agent has it from the control plane, which is
+// wants that (see CrossRegion): apps that run here, and apps of workspaces that may use this
+// region and that run only in others. It comes when the agent has it from the control plane, which is
 // nobody's to wait for: until then, and while that is away, what was told last holds, also
 // after a restart of the gateway.
 type Neighbours struct {
@@ -731,7 +732,13 @@ type AppNeighbours struct {
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// Those where the app had a ready instance a few seconds ago, in no order: which is the
 	// nearest a gateway finds out. Empty: none.
-	Regions       []*Neighbour `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
+	Regions []*Neighbour `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
+	// The app's hosts, as in AppRoutes, which those go before that are there. Where there are none,
+	// no instance is here, and requests for the hosts are handed to one of regions by a policy of
+	// all defaults: how long they may take, how large they are, and whether they need a key is for
+	// the gateway there to say. Previews are not among them.
+	Hosts         []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	AppName       string   `protobuf:"bytes,4,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +785,20 @@ func (x *AppNeighbours) GetRegions() []*Neighbour {
 		return x.Regions
 	}
 	return nil
+}
+
+func (x *AppNeighbours) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *AppNeighbours) GetAppName() string {
+	if x != nil {
+		return x.AppName
+	}
+	return ""
 }
 
 type Neighbour struct {
@@ -1997,10 +2018,12 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"Neighbours\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
 	"\x05whole\x18\x02 \x01(\bR\x05whole\x126\n" +
-	"\x04apps\x18\x03 \x03(\v2\".windlass.gateway.v1.AppNeighboursR\x04apps\"`\n" +
+	"\x04apps\x18\x03 \x03(\v2\".windlass.gateway.v1.AppNeighboursR\x04apps\"\x91\x01\n" +
 	"\rAppNeighbours\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x128\n" +
-	"\aregions\x18\x02 \x03(\v2\x1e.windlass.gateway.v1.NeighbourR\aregions\"D\n" +
+	"\aregions\x18\x02 \x03(\v2\x1e.windlass.gateway.v1.NeighbourR\aregions\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x19\n" +
+	"\bapp_name\x18\x04 \x01(\tR\aappName\"D\n" +
 	"\tNeighbour\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vgateway_url\x18\x02 \x01(\tR\n" +

@@ -1,0 +1,113 @@
+package api
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// maxURLs of a deployment are shown: enough to try one, and to see that there are
+	// several.
+	maxURLs = 20
+	// urlCandidates are the instances looked at for them.
+	urlCandidates = 200
+)
+
+// urls tell where the app is reached once a version is live: its host and then its domains, as
+// the gateways of the regions take them that have a share of it. See reached.
+func urls(tx Tx, f facts, app model.App) ([]string, error) {
+	if app.LiveDeploymentID == "" {
+		return nil, nil
+	}
+	hosts := []string{model.Host(app, f.domain)}
+	if app.Domains > 0 {
+		domains, err := tx.DomainsOfApps([]string{app.ID})
+		if err != nil {
+			return nil, fmt.Errorf("list domains of app %s: %w", app.ID, err)
+		}
+		for _, d := range domains {
+			if d.VerifiedAt != 0 {
+				hosts = append(hosts, d.Name)
+			}
+		}
+	}
+	return f.reached(tx, app, app.LiveDeploymentID, hosts, func(t model.Topology) bool { return t.Weight > 0 })
+}
+
+// previewURLs lead to the new version before it is live, where some of it is ready. There are
+// none while it has instances of the one before, which are not told apart.
+func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, error) {
+	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
+		return nil, nil
+	}
+	if slices.ContainsFunc(f.rows[app.ID], func(t model.Topology) bool { return t.DeploymentID == r.DeploymentID && f.outdated(t) > 0 }) {
+		return nil, nil
+	}
+	hosts := []string{model.PreviewHost(app.ID, app.Name, f.deployments[r.DeploymentID].Version, f.domain)}
+	return f.reached(tx, app, r.DeploymentID, hosts, func(t model.Topology) bool {
+		return t.DeploymentID == r.DeploymentID && topology.Active(t) && f.place(t).Observed.Ready > 0
+	})
+}
+
+// reached are the hosts' URLs in the regions that have a row of the app that serves, each once,
+// and after them ready instances of the deployment in regions that have no gateways.
+func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
+	var gateways []*url.URL
+	bare := false
+	rows := slices.Clone(f.rows[app.ID])
+	slices.SortStableFunc(rows, func(x, y model.Topology) int { return byName(f.place(x), f.place(y)) })
+	for _, t := range rows {
+		at := gatewayOf(f.regions[t.RegionID])
+		switch {
+		case at == nil:
+			bare = bare || t.DeploymentID == deploymentID && t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+		case serves(t):
+			gateways = append(gateways, at)
+		}
+	}
+	var out []string
+	for _, host := range hosts {
+		for _, at := range gateways {
+			if u := through(at, host); !slices.Contains(out, u) {
+				out = append(out, u)
+			}
+		}
+	}
+	if bare {
+		instances, err := tx.ListInstances(
+			model.InstanceFilter{WorkspaceID: app.WorkspaceID, DeploymentID: deploymentID}, model.Page{Limit: urlCandidates})
+		if err != nil {
+			return nil, fmt.Errorf("list instances of %s: %w", deploymentID, err)
+		}
+		for _, i := range instances {
+			if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && i.Address != "" && gatewayOf(f.regions[i.RegionID]) == nil {
+				out = append(out, "http://"+i.Address)
+			}
+		}
+	}
+	return out[:min(len(out), maxURLs)], nil
+}
+
+// gatewayOf is where the region's gateways are reached, nil for nowhere that is known.
+func gatewayOf(r model.Region) *url.URL {
+	u, err := url.Parse(r.GatewayURL)
+	if err != nil || u.Hostname() == "" {
+		return nil
+	}
+	return u
+}
+
+// through is the host's URL at gateways: their name is for the region, and its scheme and port
+// are for all hosts.
+func through(gateways *url.URL, host string) string {
+	if port := gateways.Port(); port != "" {
+		host = net.JoinHostPort(host, port)
+	}
+	return gateways.Scheme + "://" + host
+}

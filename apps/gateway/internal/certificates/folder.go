@@ -1,0 +1,87 @@
+package certificates
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/windlass-run/windlass/pkg/localstack/flock"
+)
+
+// folder keeps what autocert has, for one gateway or for several that share it. Of those, one
+// at a time orders a host's certificate, or renews it, and the others go on with what it got:
+// a CA gives a name only so many.
+//
+// A turn is a lock that the kernel keeps, so that one that died holds up nobody, and no clocks
+// are compared. Where a file system knows no locks between hosts, each orders for itself.
+type folder struct {
+	autocert.DirCache
+	log *slog.Logger
+	// serves tells whether autocert has a certificate of the host in memory. It then reads
+	// the folder only to see whether it is to renew it.
+	serves func(host string) bool
+
+	lockless sync.Once
+}
+
+// turn waits until the host is nobody else's to order for. done gives it up.
+func (f *folder) turn(ctx context.Context, host string) (done func(), err error) {
+	lock, err := flock.Acquire(ctx, filepath.Join(string(f.DirCache), "locks", host), nil)
+	switch {
+	case err == nil:
+		return func() { _ = lock.Unlock() }, nil // it closes a file, and what fails then has closed it
+	case ctx.Err() != nil:
+		return nil, err
+	}
+	f.lockless.Do(func() {
+		f.log.Warn("the folder of certificates cannot be locked: gateways that share it order for themselves", "error", err)
+	})
+	return func() {}, nil
+}
+
+// has tells whether there is a certificate of the host's that is good.
+func (f *folder) has(ctx context.Context, host string) bool {
+	v, ok := validityOf(f.DirCache.Get(ctx, host))
+	return ok && time.Now().Before(v.to)
+}
+
+// Get implements autocert.Cache. Who finds that it is to renew a certificate has its turn from
+// here until it has done so, or has failed: ctx ends with that. Autocert holds a lock of all
+// hosts while it reads one that it does not have yet, which is nothing to wait in; that one's
+// turn is taken before.
+func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
+	data, err := f.DirCache.Get(ctx, key)
+	v, ok := validityOf(data, err)
+	if !ok || !f.serves(key) || !v.due(time.Now()) {
+		return data, err
+	}
+	done, err := f.turn(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, done)
+	return f.DirCache.Get(ctx, key)
+}
+
+// validityOf what autocert keeps of a host: its key and certificates in PEM.
+func validityOf(data []byte, err error) (v validity, ok bool) {
+	if err != nil {
+		return v, false
+	}
+	pair, err := tls.X509KeyPair(data, data)
+	if err != nil || pair.Leaf == nil {
+		return v, false
+	}
+	return validity{from: pair.Leaf.NotBefore, to: pair.Leaf.NotAfter}, true
+}
+
+var _ autocert.Cache = (*folder)(nil)
+
+// errTurn: see folder.turn.
+var errTurn = errors.New("another gateway with the same folder of certificates orders it, and has not done so yet")
