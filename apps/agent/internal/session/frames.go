@@ -146,6 +146,7 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	if in.Asked() {
 		return errAsked
 	}
+	f.session.cfg.Reporter.Heard()
 	return nil
 }
 
