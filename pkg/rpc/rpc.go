@@ -35,15 +35,16 @@ const (
 	// compressMinBytes: a smaller message fits into one packet either way.
 	compressMinBytes = 1024
 
-	// A peer that is gone without a word is found in pingAfter + pingTimeout: within an
-	// agent's lease, and so soon that a region whose network forgot its connections is
-	// back within 10 s of its network. Both ends look after a connection that has been
-	// silent for so long. Clients ask first, which answers the server's question too, so
-	// that only one of them pings where all is well; half a second is more than a way
-	// there. A thousand agents send at most 220 pings a second, of 17 bytes; 4 s is what a
-	// program that is starved of the processor may take to answer.
+	// A peer that is gone without a word is found in pingAfter + pingTimeout and a sweep:
+	// within an agent's lease, and so soon that a region whose network forgot its
+	// connections is back within 10 s of its network. Both ends look after a connection that
+	// has been silent for so long. Servers ask first, whole groups of connections at a time
+	// (see keeper), which answers the client's question too, so that only one of them pings
+	// where all is well; half a second more than a sweep is more than a way there. A
+	// thousand agents get at most 200 pings a second, of 17 bytes; 4 s is what a program
+	// that is starved of the processor may take to answer.
 	pingAfter       = 5 * time.Second
-	clientPingAfter = pingAfter - 500*time.Millisecond
+	clientPingAfter = pingAfter + 2*sweepEvery
 	pingTimeout     = 4 * time.Second
 	// writeTimeout closes a connection that takes no byte for so long.
 	writeTimeout = 30 * time.Second

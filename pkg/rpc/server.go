@@ -51,15 +51,22 @@ func NewServer(cfg ServerConfig) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		// Calls by GET carry their message in the URL; larger ones use POST.
 		MaxHeaderBytes: 64 << 10,
-		HTTP2: &http.HTTP2Config{
-			// One connection may be a whole dashboard's or a test fleet's.
-			MaxConcurrentStreams: 1000,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
-			WriteByteTimeout:     writeTimeout,
-		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		HTTP2:          http2Config(cfg.TLS != nil),
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+}
+
+// http2Config leaves pings to Serve's keeper where that can follow the frames.
+func http2Config(encrypted bool) *http.HTTP2Config {
+	c := &http.HTTP2Config{
+		// One connection may be a whole dashboard's or a test fleet's.
+		MaxConcurrentStreams: 1000,
+		WriteByteTimeout:     writeTimeout,
+	}
+	if encrypted {
+		c.SendPingTimeout, c.PingTimeout = pingAfter, pingTimeout
+	}
+	return c
 }
 
 // boundBodies keeps a sender from holding a handler by sending much or slowly.
@@ -116,12 +123,18 @@ func Serve(ctx context.Context, server *http.Server, listener net.Listener, grac
 	defer stopStreams(nil)
 	server.BaseContext = func(net.Listener) context.Context { return base }
 
+	keeper := newKeeper()
+	sweeping, stopSweeping := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	beside.Go(func() { keeper.run(sweeping) })
+	defer beside.Wait()
+	defer stopSweeping()
 	served := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {
 			served <- server.ServeTLS(listener, "", "")
 		} else {
-			served <- server.Serve(listener)
+			served <- server.Serve(keptListener{listener, keeper})
 		}
 	}()
 	select {

@@ -165,14 +165,7 @@ func (g *Gateways) learn() bool {
 	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
 		return false
 	}
-	for _, item := range g.cfg.Inbox.Items() {
-		if item.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
-			g.hub.touched(g.hub.hold(item.Key, item.GetDeployment()))
-		}
-		if r := item.GetRoutes(); r != nil && r.AppId == item.Key {
-			g.hub.touched(g.hub.route(r, item.Epoch, item.Generation))
-		}
-	}
+	g.hub.touched(g.hub.load(g.cfg.Inbox.Items()))
 	g.knows = true
 	close(g.known)
 	return true

@@ -282,6 +282,42 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 // the apps that changed. Only what is to run has a preview.
 func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
+	t.preview(deploymentID, state, dirty)
+	return t.renewPreviews(dirty)
+}
+
+// load is hold and route for many items: each app's state is made once.
+func (t *table) load(items []*agentv1.Item) []string {
+	dirty := map[string]bool{}
+	for _, item := range items {
+		if item.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
+			t.preview(item.Key, item.GetDeployment(), dirty)
+		}
+	}
+	var changed []string
+	for _, item := range items {
+		r := item.GetRoutes()
+		if r == nil || r.AppId != item.Key {
+			continue
+		}
+		if renewed := t.route(r, item.Epoch, item.Generation); len(renewed) > 0 {
+			delete(dirty, r.AppId)
+			changed = append(changed, r.AppId)
+		}
+	}
+	return append(changed, t.renewPreviews(dirty)...)
+}
+
+func (t *table) renewPreviews(dirty map[string]bool) []string {
+	for id := range dirty {
+		t.index(t.apps[id])
+	}
+	return t.renewAll(dirty)
+}
+
+// preview notes the preview of what the region is told of a deployment, and which apps are
+// to be made anew for it.
+func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
 	if id, ok := t.previewed[deploymentID]; ok {
 		delete(t.apps[id].previews, deploymentID)
 		delete(t.previewed, deploymentID)
@@ -298,10 +334,6 @@ func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []stri
 		t.previewed[deploymentID] = d.AppId
 		dirty[d.AppId] = true
 	}
-	for id := range dirty {
-		t.index(t.apps[id])
-	}
-	return t.renewAll(dirty)
 }
 
 // index notes which workloads the app's state is made of.

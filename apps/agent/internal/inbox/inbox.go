@@ -17,7 +17,6 @@ package inbox
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -104,7 +103,7 @@ func newInbox(kept storage) *Inbox {
 }
 
 func (in *Inbox) load() (err error) {
-	in.cursor, in.synced, err = in.kept.load(in.put)
+	in.cursor, in.synced, err = in.kept.load(func(item *agentv1.Item) { in.put(entryOf(item)) })
 	return err
 }
 
@@ -181,96 +180,64 @@ func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	if d.Upto > d.After {
 		next = Cursor{Epoch: d.Epoch, Revision: d.Upto, Chain: d.Chain}
 	}
-	return in.commit(d.Items, nil, next, false)
+	st := in.Stage(nil)
+	st.Add(d.Items)
+	fresh, err := st.sorted()
+	if err != nil {
+		return nil, fmt.Errorf("store delta in inbox: %w", err)
+	}
+	return in.commit(fresh, nil, next, false)
 }
 
 // Snapshot stores a complete snapshot: begin and all of its items. It returns
 // the keys that changed or went.
 func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) ([]Key, error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if int64(len(items)) != begin.Count {
-		return nil, fmt.Errorf("%w: snapshot of %d items announced %d", ErrGap, len(items), begin.Count)
-	}
-	whole := len(begin.Buckets) == 0
-	at := in.cursor
-	switch {
-	case begin.Epoch < at.Epoch:
-		// Its items would lose to ours one by one, and the cursor lead elsewhere.
-		return nil, fmt.Errorf("%w: snapshot of epoch %d, cursor of epoch %d", ErrGap, begin.Epoch, at.Epoch)
-	case !whole && (begin.Epoch != at.Epoch || begin.Revision != at.Revision):
-		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",
-			ErrGap, len(begin.Buckets), begin.Revision, begin.Epoch, at.Revision, at.Epoch)
-	}
-	spoken := map[int]bool{}
-	for _, b := range begin.Buckets {
-		spoken[int(b)] = true
-	}
-	present := make(map[Key]bool, len(items))
-	for _, item := range items {
-		present[keyOf(item)] = true
-	}
-	var gone []Key
-	for k := range in.items {
-		covered := whole || spoken[digest.Bucket(k.Name)]
-		if covered && !present[k] {
-			gone = append(gone, k)
-		}
-	}
-	changed, err := in.commit(items, gone, Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
-	if err == nil && everyBucket(begin) {
-		changed = append(changed, in.answered()...)
-	}
-	return changed, err
+	st := in.Stage(begin)
+	st.Add(items)
+	return st.Commit()
 }
 
-// commit stores items, forgets gone, and moves the cursor; first durably, then
-// in memory.
-func (in *Inbox) commit(items []*agentv1.Item, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
-	fresh := make(map[Key]*agentv1.Item, len(items))
-	for _, item := range items {
-		if item.Key == "" || len(item.Key) > maxKey || item.Kind <= 0 || item.Kind > 255 {
-			return nil, fmt.Errorf("store frame in inbox: item of kind %d has a key of %d bytes", item.Kind, len(item.Key))
-		}
-		k := keyOf(item)
-		held, ok := fresh[k]
-		if !ok {
-			held, ok = in.items[k]
-		}
-		if !ok || newer(item, held) {
-			fresh[k] = item
-		}
-	}
+// commit stores what is newer than what is held, forgets gone, and moves the cursor; first
+// durably, then in memory. in.mu is held.
+func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
+	fresh = slices.DeleteFunc(fresh, func(e entry) bool {
+		held, ok := in.items[e.key]
+		return ok && !newer(e.item, held)
+	})
 	if err := in.kept.commit(fresh, gone, next, snapshot); err != nil {
 		return nil, fmt.Errorf("store frame in inbox: %w", err)
 	}
-	changed := append(slices.Collect(maps.Keys(fresh)), gone...)
-	// The order in which they are worked on.
-	slices.SortFunc(changed, inRows)
 	in.frames++
-	for _, item := range fresh {
-		in.put(item)
+	if len(in.items) == 0 {
+		in.items = make(map[Key]*agentv1.Item, len(fresh))
+	}
+	changed := make([]Key, 0, len(fresh)+len(gone))
+	for i := range fresh {
+		in.put(fresh[i])
+		changed = append(changed, fresh[i].key)
 	}
 	for _, k := range gone {
 		in.unname(k)
 		delete(in.items, k)
 		in.index.Delete(int32(k.Kind), k.Name)
 	}
+	// The order in which they are worked on.
+	changed = append(changed, gone...)
+	slices.SortFunc(changed, inRows)
 	in.cursor = next
 	in.synced = in.synced || snapshot
 	return changed, nil
 }
 
 // put notes an item in memory.
-func (in *Inbox) put(item *agentv1.Item) {
-	k := keyOf(item)
-	in.unname(k)
-	in.items[k] = item
-	in.name(k, item)
-	if counts(item) {
-		in.index.Put(int32(k.Kind), k.Name, digest.Hash(int32(k.Kind), k.Name, item.Generation, item.SpecHash))
+func (in *Inbox) put(e entry) {
+	in.unname(e.key)
+	in.items[e.key] = e.item
+	in.name(e.key, e.item)
+	if counts(e.item) {
+		in.index.Put(int32(e.key.Kind), e.key.Name, e.sum)
 	} else {
-		in.index.Delete(int32(k.Kind), k.Name)
+		in.index.Delete(int32(e.key.Kind), e.key.Name)
 	}
 }
 

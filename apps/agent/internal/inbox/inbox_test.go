@@ -1,8 +1,10 @@
 package inbox
 
 import (
+	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,6 +135,48 @@ func TestTheNewestOfAKeyThatAFrameNamesTwiceStays(t *testing.T) {
 	require.Len(t, changed, 1)
 	item, _ := in.Get(deployment("a"))
 	require.EqualValues(t, 2, item.Generation)
+}
+
+func TestASnapshotThatIsArrivingIsNotHeldBeforeItsEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	in := open(t, path)
+	st := in.Stage(begin(1, 5, 201))
+	var first []*agentv1.Item
+	for n := range 200 {
+		first = append(first, apply(fmt.Sprintf("a%03d", n), 1, 1))
+	}
+	st.Add(first)
+	require.NoError(t, in.Close())
+	in = open(t, path)
+	require.Empty(t, in.Items())
+	require.False(t, in.Synced())
+
+	st = in.Stage(begin(1, 5, 201))
+	st.Add(first)
+	st.Add([]*agentv1.Item{apply("a000", 1, 2)})
+	changed, err := st.Commit()
+	require.NoError(t, err)
+	require.Len(t, changed, 200)
+	sums := in.Sums()
+	require.NoError(t, in.Close())
+	in = open(t, path)
+	defer in.Close()
+	require.Len(t, in.Items(), 200)
+	require.Equal(t, sums, in.Sums(), "what is read is what was held")
+	item, _ := in.Get(deployment("a000"))
+	require.EqualValues(t, 2, item.Generation)
+}
+
+func TestAnItemThatNoFileCanHoldFailsItsSnapshotWhole(t *testing.T) {
+	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
+	defer in.Close()
+	items := []*agentv1.Item{apply(strings.Repeat("a", maxKey+1), 1, 1)}
+	for n := range beside {
+		items = append(items, apply(fmt.Sprintf("a%03d", n), 1, 1))
+	}
+	_, err := in.Snapshot(begin(1, 5, len(items)), items)
+	require.ErrorContains(t, err, "1025 bytes")
+	require.Empty(t, in.Items())
 }
 
 func TestASnapshotFromAnotherTimeIsRefused(t *testing.T) {

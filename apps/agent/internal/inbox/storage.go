@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	"go.etcd.io/bbolt"
@@ -20,8 +19,11 @@ type storage interface {
 	// load tells every item that is kept, and returns the cursor and whether a whole
 	// snapshot was ever stored.
 	load(item func(*agentv1.Item)) (at Cursor, synced bool, err error)
-	// commit stores everything that it is given, or nothing.
-	commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error
+	// encode makes the row of an item; safe for concurrent use.
+	encode(item *agentv1.Item) ([]byte, error)
+	// commit stores everything that it is given, or nothing. What is fresh is in the order
+	// of inRows.
+	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
 	Close() error
 }
 
@@ -65,18 +67,15 @@ func (f *file) load(each func(*agentv1.Item)) (at Cursor, synced bool, err error
 	return at, synced, err
 }
 
-func (f *file) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error {
+func (f *file) encode(item *agentv1.Item) ([]byte, error) { return proto.Marshal(item) }
+
+func (f *file) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	return f.Update(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket(bucketItems)
 		// In the order of the file: a page that is being filled is one array until the
 		// commit, and every row that does not go to its end moves all that follow it.
-		for _, k := range slices.SortedFunc(maps.Keys(fresh), inRows) {
-			item := fresh[k]
-			data, err := proto.Marshal(item)
-			if err != nil {
-				return fmt.Errorf("encode %s: %w", k.Name, err)
-			}
-			if err := stored.Put(rowKey(k), data); err != nil {
+		for i := range fresh {
+			if err := stored.Put(rowKey(fresh[i].key), fresh[i].row); err != nil {
 				return err
 			}
 		}
@@ -145,10 +144,14 @@ func (m *Memory) load(each func(*agentv1.Item)) (Cursor, bool, error) {
 	return m.at, m.synced, nil
 }
 
-func (m *Memory) commit(fresh map[Key]*agentv1.Item, gone []Key, next Cursor, snapshot bool) error {
+func (m *Memory) encode(*agentv1.Item) ([]byte, error) { return nil, nil }
+
+func (m *Memory) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.Copy(m.items, fresh)
+	for _, e := range fresh {
+		m.items[e.key] = e.item
+	}
 	for _, k := range gone {
 		delete(m.items, k)
 	}

@@ -91,7 +91,9 @@ type Reporter struct {
 	// inventory began: what a control plane that lost it has lost.
 	previous int64
 	session  Session
-	latency  prometheus.Histogram
+	// heard is signalled by Heard; a buffer of one.
+	heard   chan struct{}
+	latency prometheus.Histogram
 
 	mu     sync.Mutex
 	limits *agentv1.ReportLimits
@@ -137,7 +139,7 @@ func New(cfg Config) (*Reporter, error) {
 	if cfg.Resync == 0 {
 		cfg.Resync = 15 * time.Minute
 	}
-	r := &Reporter{cfg: cfg, latest: emptyPicture(), reported: emptyPicture(), latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+	r := &Reporter{cfg: cfg, latest: emptyPicture(), reported: emptyPicture(), heard: make(chan struct{}, 1), latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "windlass_agent_report_duration_seconds", Help: "Time until a report was answered, retries included.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
 	})}
@@ -225,6 +227,16 @@ func (r *Reporter) Reported() int64 {
 		return 0
 	}
 	return r.previous
+}
+
+// Heard says that the control plane gave a sign of life that it gives to many sessions at
+// once. If ours is due before long, it is given in answer: so those of many agents come
+// together, and a control plane at rest wakes up once for all of them. It never blocks.
+func (r *Reporter) Heard() {
+	select {
+	case r.heard <- struct{}{}:
+	default:
+	}
 }
 
 // says tells a report from a mere sign of life. Notices alone do not count: a control

@@ -344,6 +344,26 @@ func TestABusySourceWithNothingToSayDoesNotPutOffTheHeartbeat(t *testing.T) {
 	})
 }
 
+func TestASignOfLifeThatIsDueBeforeLongIsGivenInAnswerToOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		// heard tells how many are given at once when the control plane is heard after d.
+		heard := func(d time.Duration) int {
+			time.Sleep(d)
+			p.take()
+			p.rep.Heard()
+			synctest.Wait()
+			return len(p.take())
+		}
+		require.Zero(t, heard(time.Second), "one was given just now")
+		require.Equal(t, 1, heard(2*time.Second), "of 4 to 5 s")
+		require.Zero(t, heard(0))
+	})
+}
+
 func TestARefusedSessionEndsAndTheNextTellsEverything(t *testing.T) {
 	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeInvalidArgument} {
 		synctest.Test(t, func(t *testing.T) {

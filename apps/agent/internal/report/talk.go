@@ -215,7 +215,7 @@ func (r *Reporter) about(d time.Duration) time.Duration {
 
 // listen until there may be something to say, and then give a sign of life if one
 // is due: at a fixed time, since a source that always has something to look at, and
-// never anything to say, must not put it off.
+// never anything to say, must not put it off; or before it, in answer to one (see Heard).
 func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	wait := time.Until(t.spoke.Add(t.beat))
 	changed := r.cfg.Source.Changed()
@@ -227,15 +227,18 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 			wait = min(wait, d)
 		}
 	}
+	due := t.beat
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-changed:
+	case <-r.heard:
+		due /= 2
 	case <-t.held:
 		t.held = nil
 	case <-time.After(wait):
 	}
-	if time.Since(t.spoke) < t.beat {
+	if time.Since(t.spoke) < due {
 		return nil
 	}
 	err := r.send(ctx, &agentv1.ReportRequest{})

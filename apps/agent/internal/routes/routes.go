@@ -67,12 +67,12 @@ func Open(files disk.Files, name string) (*Table, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
 	}
-	routes := map[string]Route{}
+	routes := map[string]json.RawMessage{}
 	if err == nil {
 		err = json.Unmarshal(data, &routes)
 	}
 	for _, app := range slices.Sorted(maps.Keys(routes)) {
-		err = errors.Join(err, t.put(app, routes[app]))
+		err = errors.Join(err, t.read(app, routes[app]))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read routes %s: %w", name, err)
@@ -106,18 +106,36 @@ func (t *Table) Serve(r *agentv1.Routes, epoch, generation int64) error {
 	return t.save()
 }
 
+// read takes an app's line of the file as it is.
+func (t *Table) read(app string, line []byte) error {
+	var r Route
+	if err := json.Unmarshal(line, &r); err != nil {
+		return fmt.Errorf("decode routes of %s: %w", app, err)
+	}
+	name, err := json.Marshal(app)
+	if err != nil {
+		return fmt.Errorf("encode the name of %s: %w", app, err)
+	}
+	t.keep(app, row{Route: r, line: slices.Concat(name, []byte(":"), line)})
+	return nil
+}
+
 func (t *Table) put(app string, r Route) error {
 	line, err := json.Marshal(map[string]Route{app: r})
 	if err != nil {
 		return fmt.Errorf("encode routes of %s: %w", app, err)
 	}
+	t.keep(app, row{Route: r, line: line[1 : len(line)-1]}) // without the braces
+	return nil
+}
+
+func (t *Table) keep(app string, r row) {
 	if _, had := t.rows[app]; !had {
 		at, _ := slices.BinarySearch(t.apps, app)
 		t.apps = slices.Insert(t.apps, at, app)
 	}
-	t.rows[app] = row{Route: r, line: line[1 : len(line)-1]} // without the braces
+	t.rows[app] = r
 	t.changes++
-	return nil
 }
 
 func (t *Table) remove(app string) {

@@ -29,7 +29,7 @@ type frames struct {
 	slots   chan struct{}
 
 	snapshot *agentv1.SnapshotBegin
-	items    []*agentv1.Item
+	staged   *inbox.Staged
 }
 
 func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
@@ -44,25 +44,25 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	case *agentv1.WatchResponse_Hello:
 		return f.hello(ctx, frame.Hello)
 	case *agentv1.WatchResponse_SnapshotBegin:
-		f.snapshot, f.items = frame.SnapshotBegin, nil
+		f.snapshot, f.staged = frame.SnapshotBegin, s.cfg.Inbox.Stage(frame.SnapshotBegin)
 	case *agentv1.WatchResponse_SnapshotItems:
 		if f.snapshot == nil {
 			return errors.New("snapshot items without a snapshot")
 		}
-		f.items = append(f.items, frame.SnapshotItems.Items...)
-		if int64(len(f.items)) > f.snapshot.Count {
-			return fmt.Errorf("a snapshot that announced %d items has %d so far", f.snapshot.Count, len(f.items))
+		f.staged.Add(frame.SnapshotItems.Items)
+		if int64(f.staged.Count()) > f.snapshot.Count {
+			return fmt.Errorf("a snapshot that announced %d items has %d so far", f.snapshot.Count, f.staged.Count())
 		}
 	case *agentv1.WatchResponse_SnapshotEnd:
 		if f.snapshot == nil {
 			return errors.New("the end of a snapshot without its begin")
 		}
-		changed, err := s.cfg.Inbox.Snapshot(f.snapshot, f.items)
+		changed, err := f.staged.Commit()
 		if err != nil {
 			return err
 		}
-		s.cfg.Log.InfoContext(ctx, "snapshot received", "items", len(f.items), "changed", len(changed), "revision", f.snapshot.Revision, "epoch", f.snapshot.Epoch)
-		f.snapshot, f.items = nil, nil
+		s.cfg.Log.InfoContext(ctx, "snapshot received", "items", f.staged.Count(), "changed", len(changed), "revision", f.snapshot.Revision, "epoch", f.snapshot.Epoch)
+		f.snapshot, f.staged = nil, nil
 		s.cfg.Changed(changed...)
 		if f.held != nil {
 			close(f.held)
@@ -146,6 +146,7 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	if in.Asked() {
 		return errAsked
 	}
+	f.session.cfg.Reporter.Heard()
 	return nil
 }
 

@@ -187,6 +187,8 @@ func (quietReporter) Run(ctx context.Context, _ report.Session) error {
 
 func (quietReporter) Reported() int64 { return 0 }
 
+func (quietReporter) Heard() {}
+
 // silentClient takes answers.
 type silentClient struct{ Client }
 

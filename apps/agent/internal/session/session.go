@@ -45,6 +45,8 @@ type Reporter interface {
 	Run(ctx context.Context, s report.Session) error
 	// Reported is the sequence of the last report that the control plane must have.
 	Reported() int64
+	// Heard is told of every bookmark.
+	Heard()
 }
 
 // Config of a Session.

@@ -99,6 +99,8 @@ func (r *reporter) Run(ctx context.Context, s report.Session) error {
 
 func (r *reporter) Reported() int64 { return 0 }
 
+func (r *reporter) Heard() {}
+
 type nothing struct{}
 
 func (nothing) Logs(context.Context, string, int) ([]byte, error) { return []byte("line\n"), nil }

@@ -85,7 +85,8 @@ type Config struct {
 	// Beat is how late a commit may be seen that nobody told us of: 200 ms, a fifth
 	// of what a person notices, at five queries a second and process.
 	Beat time.Duration
-	// Bookmark is the shortest time between two; the longest is twice that: 10 s.
+	// Bookmark is the shortest time between two of a stream: 10 s. The longest is twice
+	// that; see bookmarks.
 	Bookmark time.Duration
 	// LeaseTTL of an agent's session in a small fleet (see Lease): 15 s, three signs of
 	// life.
@@ -181,13 +182,14 @@ func New(cfg Config) (*Service, error) {
 // regions; with none given, of any. It never blocks.
 func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 
-// Run tails the feed, looks what is around regions, and keeps this process at its share of
+// Run tails the feed, tells streams when to send bookmarks, looks what is around regions, and keeps this process at its share of
 // the streams, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	beside.Go(func() { s.bookmarks(ctx) })
 	beside.Go(func() { s.lookAround(ctx) })
 	if s.cfg.Peer != "" {
 		beside.Go(func() { s.even(ctx) })
@@ -221,6 +223,7 @@ func (s *Service) enter(st *stream) {
 		old.end(errReplaced)
 	}
 	s.streams[st.region] = st
+	st.dueAt = time.Now().Add(s.bookmarkDelay())
 	if s.pictures[st.region] != nil {
 		st.around <- struct{}{} // it is new, and so is its buffer
 	}

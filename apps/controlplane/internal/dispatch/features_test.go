@@ -1,9 +1,11 @@
 package dispatch
 
 import (
+	"crypto/sha256"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -39,9 +41,10 @@ func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
 		// another domain: that is no drift.
 		state.RequiredFeatures, state.Traceparent, state.WorkloadVersion = nil, "", 0
 		state.Deployment.PreviewHost = ""
-		hash, err := hashOf(state)
+		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(state)
 		require.NoError(t, err)
-		require.Equal(t, hash, item.SpecHash)
+		hash := sha256.Sum256(data)
+		require.Equal(t, hash[:specHashSize], item.SpecHash)
 	}
 }
 

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"sort"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
-	"github.com/windlass-run/windlass/pkg/digest"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -20,64 +18,30 @@ import (
 // of a snapshot's bytes.
 const specHashSize = 16
 
-// encode makes the wire form of an item in the epoch given. domain is what hosts are below.
-func encode(it model.DesiredItem, epoch int64, domain string) (*agentv1.Item, error) {
-	out := &agentv1.Item{
-		Kind:       agentv1.ItemKind(it.Kind),
-		Key:        it.Key,
-		Epoch:      epoch,
-		Generation: it.Generation,
-	}
-	switch it.Kind {
-	case model.KindDeployment:
-		state := deploymentState(it)
-		hash, err := hashOf(state)
-		if err != nil {
-			return nil, fmt.Errorf("hash deployment %s: %w", it.Key, err)
-		}
-		out.SpecHash = hash
-		describe(state, it, domain)
-		out.Content = &agentv1.Item_Deployment{Deployment: state}
-	case model.KindRoutes:
-		routes, err := routesOf(it)
-		if err != nil {
-			return nil, err
-		}
-		hash, err := hashOf(routes)
-		if err != nil {
-			return nil, fmt.Errorf("hash routes of %s: %w", it.Key, err)
-		}
-		out.SpecHash = hash
-		out.Content = &agentv1.Item_Routes{Routes: routes}
-	default:
-		return nil, fmt.Errorf("item %s has unknown kind %d", it.Key, it.Kind)
-	}
-	return out, nil
-}
-
-// describe adds what is not part of the hash: a trace changes nothing that runs, and
+// describe is what is told of a deployment and not part of the hash: a trace changes nothing that runs, and
 // a project that is renamed changes no revision, so that a hash over its name would
 // say that every agent drifted. The names arrive with the next generation. So do the
 // features, which a later release may know more of, and the host, whose domain may be
 // changed.
-func describe(state *agentv1.DeploymentState, it model.DesiredItem, domain string) {
-	state.Traceparent = it.Topology.Traceparent
+func describe(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
+	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {
-		return
+		return about
 	}
-	state.RequiredFeatures = requiredFeatures(state.Deployment.Spec)
-	state.WorkloadVersion = it.Deployment.Version
+	about.RequiredFeatures = requiredFeatures(state.Deployment.Spec)
+	about.WorkloadVersion = it.Deployment.Version
+	about.Deployment = &agentv1.Deployment{ProjectName: it.App.ProjectName, EnvironmentName: it.App.EnvironmentName}
 	if domain != "" {
-		state.Deployment.PreviewHost = model.PreviewHost(it.Deployment.AppID, it.App.Name, it.Deployment.Version, domain)
+		about.Deployment.PreviewHost = model.PreviewHost(it.Deployment.AppID, it.App.Name, it.Deployment.Version, domain)
 	}
 	if it.Topology.Workload != "" {
-		state.WorkloadVersion = it.Topology.WorkloadVersion
-		state.RequiredFeatures = append(state.RequiredFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
+		about.WorkloadVersion = it.Topology.WorkloadVersion
+		about.RequiredFeatures = append(about.RequiredFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 	}
-	state.Deployment.ProjectName, state.Deployment.EnvironmentName = it.App.ProjectName, it.App.EnvironmentName
+	return about
 }
 
-func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
+func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 	if it.Delete {
 		return &agentv1.DeploymentState{
 			Action:      agentv1.DeploymentState_ACTION_DELETE,
@@ -86,9 +50,9 @@ func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
 			HandedOver:  it.Topology.HandedOver,
 		}
 	}
-	d := it.Deployment
-	d.Spec = override.In(d.Spec, it.RegionID)
-	spec := d.Spec
+	d := &it.Deployment
+	base := override.In(d.Spec, it.RegionID)
+	spec := base
 	if d.ResolvedImage != "" && d.ResolvedImage != spec.Image {
 		spec = withImage(spec, d.ResolvedImage)
 	}
@@ -108,7 +72,7 @@ func deploymentState(it model.DesiredItem) *agentv1.DeploymentState {
 		dep.Secrets = append(dep.Secrets, &agentv1.SecretVersion{Secret: name, Version: version})
 	}
 	sort.Slice(dep.Secrets, func(i, j int) bool { return dep.Secrets[i].Secret < dep.Secrets[j].Secret })
-	dep.TemplateHash = templateHash(d, dep.Secrets)
+	dep.TemplateHash = templateHash(d, base, dep.Secrets)
 	return &agentv1.DeploymentState{
 		Action:      agentv1.DeploymentState_ACTION_APPLY,
 		Deployment:  dep,
@@ -134,9 +98,9 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 // encoded: an encoding may change with a release, and would replace every
 // instance there is. A secret that only pulls the image is not in it: no instance
 // has it, and a registry's new password is no reason to start a model again.
-func templateHash(d model.Deployment, secrets []*agentv1.SecretVersion) []byte {
+func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
-	for _, ref := range d.Spec.GetSecrets() {
+	for _, ref := range spec.GetSecrets() {
 		variables[ref.GetSecret()] = variables[ref.GetSecret()] || !ref.GetImagePull()
 	}
 	h := sha256.New()
@@ -151,7 +115,7 @@ func templateHash(d model.Deployment, secrets []*agentv1.SecretVersion) []byte {
 	return h.Sum(nil)[:specHashSize]
 }
 
-func routesOf(it model.DesiredItem) (*agentv1.Routes, error) {
+func routesOf(it *model.DesiredItem) (*agentv1.Routes, error) {
 	r := &agentv1.Routes{AppId: it.Key}
 	if it.Delete {
 		return r, nil
@@ -172,46 +136,4 @@ func routesOf(it model.DesiredItem) (*agentv1.Routes, error) {
 		r.Targets = append(r.Targets, &agentv1.RouteTarget{DeploymentId: t.DeploymentID, Weight: t.Weight, WorkloadKey: t.Workload})
 	}
 	return r, nil
-}
-
-func hashOf(m proto.Message) ([]byte, error) {
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(data)
-	return sum[:specHashSize], nil
-}
-
-// counts tells whether an item is part of the digest.
-func counts(it *agentv1.Item) bool {
-	switch c := it.Content.(type) {
-	case *agentv1.Item_Deployment:
-		return c.Deployment.Action == agentv1.DeploymentState_ACTION_APPLY
-	case *agentv1.Item_Routes:
-		return len(c.Routes.Targets) > 0
-	}
-	return false
-}
-
-// index notes an item that is or was sent.
-func index(x *digest.Index, it *agentv1.Item) {
-	kind := int32(it.Kind)
-	if counts(it) {
-		x.Put(kind, it.Key, digest.Hash(kind, it.Key, it.Generation, it.SpecHash))
-		return
-	}
-	x.Delete(kind, it.Key)
-}
-
-// rank orders a snapshot: applies, then routes, then deletes. Instances exist
-// before a route names them, and are named by none when they go.
-func rank(it *agentv1.Item) int {
-	switch {
-	case it.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES:
-		return 1
-	case counts(it):
-		return 0
-	}
-	return 2
 }

@@ -33,9 +33,19 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 	return it
 }
 
+// told is what an agent reads of a row.
+func told(it model.DesiredItem) (*agentv1.Item, error) {
+	w, err := encode(&it, 1, "apps.test", new([]byte))
+	if err != nil {
+		return nil, err
+	}
+	item := &agentv1.Item{}
+	return item, proto.Unmarshal(w.bytes, item)
+}
+
 func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
 	t.Helper()
-	item, err := encode(desired(edit), 1, "apps.test")
+	item, err := told(desired(edit))
 	require.NoError(t, err)
 	return item
 }
@@ -89,7 +99,7 @@ func TestATombstoneTellsWhatWorkloadItHad(t *testing.T) {
 func TestARegionIsToldTheImageAndTheSpecThatWasReadStaysAsItIs(t *testing.T) {
 	row := desired(nil)
 	before := proto.CloneOf(row.Deployment.Spec)
-	item, err := encode(row, 1, "apps.test")
+	item, err := told(row)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, row.Deployment.Spec), "%v", row.Deployment.Spec)
 	want := proto.CloneOf(before)
@@ -98,7 +108,7 @@ func TestARegionIsToldTheImageAndTheSpecThatWasReadStaysAsItIs(t *testing.T) {
 	require.True(t, proto.Equal(want, got), "%v", got)
 
 	row.Deployment.ResolvedImage = ""
-	item, err = encode(row, 1, "apps.test")
+	item, err = told(row)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "an image that stands for nothing else")
 }
@@ -183,23 +193,23 @@ func TestARegionIsToldThePolicyWithTheRoute(t *testing.T) {
 		RegionID: "reg_1", Kind: model.KindRoutes, Key: "app_1", Generation: 3, Targets: []model.RouteTarget{{DeploymentID: "dep_1", Weight: 100}},
 		Route: model.Route{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3},
 	}
-	plain, err := encode(it, 1, "apps.test")
+	plain, err := told(it)
 	require.NoError(t, err)
 	require.Nil(t, plain.GetRoutes().GetPolicy())
 
 	policy := &windlassv1.RoutingPolicy{Retries: new(int32(0))}
 	it.Route.Policy = model.EncodeRouting(policy)
-	item, err := encode(it, 1, "apps.test")
+	item, err := told(it)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(policy, item.GetRoutes().GetPolicy()))
 	require.NotEqual(t, plain.GetSpecHash(), item.GetSpecHash())
 
 	it.Delete = true
-	gone, err := encode(it, 1, "apps.test")
+	gone, err := told(it)
 	require.NoError(t, err)
 	require.Nil(t, gone.GetRoutes().GetPolicy())
 
 	it.Delete, it.Route.Policy = false, []byte{0xff}
-	_, err = encode(it, 1, "apps.test")
+	_, err = told(it)
 	require.ErrorContains(t, err, "policy of the route of app_1 in reg_1")
 }

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
@@ -56,6 +54,10 @@ type stream struct {
 	complete bool
 	indexAt  int64
 	requests chan *agentv1.Request
+	// due tells that it is time for a bookmark, with a buffer of one. dueAt is when it will
+	// be, which the service's mutex guards.
+	due   chan struct{}
+	dueAt time.Time
 	// away takes the stream elsewhere; a buffer of one. leaving: it was told to, which the
 	// service's mutex guards.
 	away    chan goAway
@@ -72,6 +74,7 @@ func newStream(s *Service, region, session string, out *connect.ServerStream[age
 		ended:    make(chan struct{}),
 		index:    digest.NewIndex(),
 		requests: make(chan *agentv1.Request, 16),
+		due:      make(chan struct{}, 1),
 		away:     make(chan goAway, 1),
 		around:   make(chan struct{}, 1),
 	}
@@ -89,8 +92,6 @@ func (st *stream) end(cause error) {
 
 // run sends what is owed as it comes, and bookmarks while nothing is.
 func (st *stream) run(ctx context.Context) error {
-	bookmark := time.NewTimer(st.bookmarkDelay())
-	defer bookmark.Stop()
 	for {
 		// What is owed goes before anything that may be waiting beside it.
 		if err := st.flush(ctx); err != nil {
@@ -115,11 +116,10 @@ func (st *stream) run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-		case <-bookmark.C:
+		case <-st.due:
 			if err := st.bookmark(ctx); err != nil {
 				return failed(err)
 			}
-			bookmark.Reset(st.bookmarkDelay())
 		}
 	}
 }
@@ -130,10 +130,6 @@ func failed(err error) error {
 		return goAway{errDrift, minSpread}
 	}
 	return err
-}
-
-func (st *stream) bookmarkDelay() time.Duration {
-	return st.svc.cfg.Bookmark + time.Duration(st.svc.cfg.Random()*float64(st.svc.cfg.Bookmark))
 }
 
 // catchUp marks what changed between the agent's cursor and the point from which
@@ -167,7 +163,7 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, publis
 }
 
 // read is one consistent read of everything the region should hold.
-func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Item, error) {
+func (st *stream) read(ctx context.Context) (changefeed.Position, []wired, error) {
 	if err := st.svc.limiter.Wait(ctx); err != nil {
 		return changefeed.Position{}, nil, fmt.Errorf("wait for a turn to read a snapshot: %w", err)
 	}
@@ -175,7 +171,7 @@ func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Ite
 	defer cancel()
 	var head model.Head
 	// What was read is encoded while the rest is read.
-	parts := make([][]*agentv1.Item, len(kinds))
+	parts := make([][]wired, len(kinds))
 	var encoding errgroup.Group
 	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
 		if head, err = tx.GetHead(st.region); err != nil {
@@ -200,18 +196,6 @@ func (st *stream) read(ctx context.Context) (changefeed.Position, []*agentv1.Ite
 	return at, slices.Concat(parts...), nil
 }
 
-func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]*agentv1.Item, error) {
-	items := make([]*agentv1.Item, 0, len(rows))
-	for _, row := range rows {
-		it, err := encode(row, epoch, domain)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, it)
-	}
-	return items, nil
-}
-
 // snapshot sends the state at one revision. With a repair request it sends the
 // differing buckets only and leaves the cursor where the agent is, since changes
 // of other buckets up to the snapshot's revision are still owed.
@@ -230,8 +214,8 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 		sums := st.index.Sums()
 		begin.Buckets = sums.Differing(repair.BucketSums)
 		begin.Revision, begin.Chain = repair.ReceivedRevision, repair.Chain
-		items = slices.DeleteFunc(items, func(it *agentv1.Item) bool {
-			_, differs := slices.BinarySearch(begin.Buckets, int32(digest.Bucket(it.Key)))
+		items = slices.DeleteFunc(items, func(it wired) bool {
+			_, differs := slices.BinarySearch(begin.Buckets, int32(digest.Bucket(it.key)))
 			return !differs
 		})
 		if len(begin.Buckets) == 0 {
@@ -241,16 +225,17 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 			"region", st.region, "buckets", len(begin.Buckets), "items", len(items))
 	}
 	begin.Count = int64(len(items))
-	sort.SliceStable(items, func(i, j int) bool { return rank(items[i]) < rank(items[j]) })
 	st.svc.metrics.snapshots.WithLabelValues(cause).Inc()
 
 	err = st.send(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}})
-	for _, part := range split(items) {
+	for _, part := range split(ranked(items)) {
 		if err != nil {
 			return err
 		}
 		st.svc.metrics.items.Add(float64(len(part)))
-		err = st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: &agentv1.SnapshotItems{Items: part}}})
+		frame := &agentv1.SnapshotItems{}
+		carry(frame, fieldItems, part)
+		err = st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: frame}})
 	}
 	if err != nil {
 		return err
@@ -262,10 +247,10 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 }
 
 // remember makes a full read the index.
-func (st *stream) remember(at changefeed.Position, items []*agentv1.Item) {
+func (st *stream) remember(at changefeed.Position, items []wired) {
 	st.index = digest.NewIndex()
-	for _, it := range items {
-		index(st.index, it)
+	for i := range items {
+		index(st.index, &items[i])
 	}
 	st.complete, st.indexAt = true, at.Revision
 }
@@ -294,7 +279,7 @@ func (st *stream) flush(ctx context.Context) error {
 // delta sends one batch. Only its last frame moves the cursor: a stream that
 // breaks before it is resumed from where the batch began.
 func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
-	var items []*agentv1.Item
+	var items []wired
 	slices.SortFunc(b.Keys, func(a, b changefeed.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	for part := range slices.Chunk(b.Keys, maxFrameItems) {
 		rows, err := st.svc.reader.read(ctx, st.region, part)
@@ -307,19 +292,19 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 		}
 		items = append(items, more...)
 	}
-	sort.SliceStable(items, func(i, j int) bool { return rank(items[i]) < rank(items[j]) })
-	for _, it := range items {
-		index(st.index, it)
+	for i := range items {
+		index(st.index, &items[i])
 	}
 	st.svc.metrics.lag.Observe(float64(b.Upto.Revision - b.After))
 	st.svc.metrics.items.Add(float64(len(items)))
 
-	parts := split(items)
+	parts := split(ranked(items))
 	if len(parts) == 0 {
-		parts = [][]*agentv1.Item{nil}
+		parts = [][]wired{nil}
 	}
 	for i, part := range parts {
-		d := &agentv1.Delta{Epoch: b.Upto.Epoch, After: b.After, Upto: b.After, Items: part}
+		d := &agentv1.Delta{Epoch: b.Upto.Epoch, After: b.After, Upto: b.After}
+		carry(d, fieldDelta, part)
 		if i == len(parts)-1 {
 			d.Upto, d.Chain = b.Upto.Revision, b.Upto.Chain
 		}
@@ -374,22 +359,4 @@ func (st *stream) send(ctx context.Context, kind string, frame *agentv1.WatchRes
 	}
 	st.svc.metrics.frames.WithLabelValues(kind).Inc()
 	return nil
-}
-
-// split cuts items into frames.
-func split(items []*agentv1.Item) [][]*agentv1.Item {
-	var out [][]*agentv1.Item
-	start, size := 0, 0
-	for i, it := range items {
-		n := proto.Size(it)
-		if i > start && (i-start >= maxFrameItems || size+n > maxFrameBytes) {
-			out = append(out, items[start:i])
-			start, size = i, 0
-		}
-		size += n
-	}
-	if start < len(items) {
-		out = append(out, items[start:])
-	}
-	return out
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
@@ -23,10 +24,23 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	default:
 		return nil, fmt.Errorf("store: desired items: no kind %d", kind)
 	}
-	slices.SortFunc(items, func(a, b model.DesiredItem) int {
-		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key))
-	})
+	inOrder(items)
 	return items, err
+}
+
+// inOrder sorts by region and key. What is read of one region mostly is in order, and
+// comparing items by value would copy a kilobyte each time.
+func inOrder(items []model.DesiredItem) {
+	at := func(i, j int) int {
+		a, b := &items[i], &items[j]
+		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key))
+	}
+	for i := 1; i < len(items); i++ {
+		if at(i-1, i) > 0 {
+			sort.Slice(items, func(i, j int) bool { return at(i, j) < 0 })
+			return
+		}
+	}
 }
 
 // wanted are keys of regions, and regions of which all keys are.
@@ -126,7 +140,7 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 // fillDeployments adds deployment, app, names and secret versions to items that run. A
 // row that points to nothing is left out: it must not hold up its region.
 func (t *tx) fillDeployments(items []model.DesiredItem, w wanted) ([]model.DesiredItem, error) {
-	deploymentOf, appOf := map[string]model.Deployment{}, map[string]model.AppNames{}
+	deploymentOf, appOf := map[string]*model.Deployment{}, map[string]model.AppNames{}
 	for _, region := range w.whole {
 		if err := t.runningIn(region, deploymentOf, appOf); err != nil {
 			return nil, err
@@ -145,12 +159,12 @@ func (t *tx) fillDeployments(items []model.DesiredItem, w wanted) ([]model.Desir
 	for i := range items {
 		it := &items[i]
 		if !it.Delete {
-			var hasDeployment, hasApp bool
-			it.Deployment, hasDeployment = deploymentOf[it.Key]
-			it.App, hasApp = appOf[it.Topology.AppID]
-			if !hasDeployment || !hasApp {
+			d := deploymentOf[it.Key]
+			app, has := appOf[it.Topology.AppID]
+			if d == nil || !has {
 				continue
 			}
+			it.Deployment, it.App = *d, app
 		}
 		whole = append(whole, *it)
 	}
@@ -158,7 +172,7 @@ func (t *tx) fillDeployments(items []model.DesiredItem, w wanted) ([]model.Desir
 }
 
 // runningIn reads the deployments that the region is to run, and their apps.
-func (t *tx) runningIn(region string, deployments map[string]model.Deployment, apps map[string]model.AppNames) error {
+func (t *tx) runningIn(region string, deployments map[string]*model.Deployment, apps map[string]model.AppNames) error {
 	rows, err := t.primary.RunningInRegion(t.ctx, region)
 	if err != nil {
 		return t.err(err, "read deployments of region", region)
@@ -168,7 +182,7 @@ func (t *tx) runningIn(region string, deployments map[string]model.Deployment, a
 		if err != nil {
 			return wrap(err, "read deployments of region", region)
 		}
-		deployments[d.ID] = d
+		deployments[d.ID] = &d
 		apps[d.AppID] = model.AppNames{
 			Name: r.App, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
 			ProjectName: r.Project, EnvironmentName: r.Environment,
@@ -178,15 +192,15 @@ func (t *tx) runningIn(region string, deployments map[string]model.Deployment, a
 }
 
 // namedBy reads deployments and apps by their ids.
-func (t *tx) namedBy(deploymentIDs, appIDs []string, deployments map[string]model.Deployment, apps map[string]model.AppNames) error {
+func (t *tx) namedBy(deploymentIDs, appIDs []string, deployments map[string]*model.Deployment, apps map[string]model.AppNames) error {
 	found, err := list(t, "read deployments", "", deployment)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.Deployment, error) {
 		return t.primary.GetDeployments(t.ctx, ids)
 	}))
 	if err != nil {
 		return err
 	}
-	for _, d := range found {
-		deployments[d.ID] = d
+	for i := range found {
+		deployments[found[i].ID] = &found[i]
 	}
 	rows, err := inChunks(distinct(appIDs), func(ids []string) ([]gen.NamesOfAppsRow, error) {
 		return t.primary.NamesOfApps(t.ctx, ids)

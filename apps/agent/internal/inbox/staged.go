@@ -1,0 +1,145 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/pkg/digest"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Staged is a snapshot that is arriving. What can be done with an item before all are there
+// is done meanwhile: it is encoded and hashed beside the frames that follow. None of it is
+// in the inbox, nor in its file, before Commit.
+type Staged struct {
+	in    *Inbox
+	begin *agentv1.SnapshotBegin
+	count int
+	parts [][]entry
+	work  errgroup.Group
+	err   error
+}
+
+// entry is an item with what it takes to store it.
+type entry struct {
+	key  Key
+	item *agentv1.Item
+	sum  uint64 // in the digest, if it counts
+	row  []byte // of the file
+}
+
+func entryOf(item *agentv1.Item) entry {
+	e := entry{key: keyOf(item), item: item}
+	if counts(item) {
+		e.sum = digest.Hash(int32(item.Kind), item.Key, item.Generation, item.SpecHash)
+	}
+	return e
+}
+
+// Stage begins to take a snapshot.
+func (in *Inbox) Stage(begin *agentv1.SnapshotBegin) *Staged { return &Staged{in: in, begin: begin} }
+
+// beside is how many items are worth a goroutine of their own: what it costs is the work on
+// one of them.
+const beside = 64
+
+// Add takes items of the snapshot, which are not changed any more. Calls must not overlap.
+func (s *Staged) Add(items []*agentv1.Item) {
+	part := make([]entry, len(items))
+	s.parts = append(s.parts, part)
+	s.count += len(items)
+	if len(items) < beside {
+		s.err = errors.Join(s.err, s.prepare(part, items))
+		return
+	}
+	s.work.Go(func() error { return s.prepare(part, items) })
+}
+
+// Count is how many items were added.
+func (s *Staged) Count() int { return s.count }
+
+func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
+	for i, item := range items {
+		if item.Key == "" || len(item.Key) > maxKey || item.Kind <= 0 || item.Kind > 255 {
+			return fmt.Errorf("item of kind %d has a key of %d bytes", item.Kind, len(item.Key))
+		}
+		part[i] = entryOf(item)
+		if part[i].row, err = s.in.kept.encode(item); err != nil {
+			return fmt.Errorf("encode %s: %w", item.Key, err)
+		}
+	}
+	return nil
+}
+
+// sorted returns what was added in the order of the file, and of each key the newest.
+func (s *Staged) sorted() ([]entry, error) {
+	if err := errors.Join(s.work.Wait(), s.err); err != nil {
+		return nil, err
+	}
+	all := slices.Concat(s.parts...)
+	slices.SortStableFunc(all, func(a, b entry) int { return inRows(a.key, b.key) })
+	out := all[:0]
+	for _, e := range all {
+		last := len(out) - 1
+		switch {
+		case last < 0 || out[last].key != e.key:
+			out = append(out, e)
+		case newer(e.item, out[last].item):
+			out[last] = e
+		}
+	}
+	return out, nil
+}
+
+// Commit stores the snapshot, whole. It returns the keys that changed or went.
+func (s *Staged) Commit() ([]Key, error) {
+	in, begin := s.in, s.begin
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if int64(s.count) != begin.Count {
+		return nil, fmt.Errorf("%w: snapshot of %d items announced %d", ErrGap, s.count, begin.Count)
+	}
+	whole := len(begin.Buckets) == 0
+	at := in.cursor
+	switch {
+	case begin.Epoch < at.Epoch:
+		// Its items would lose to ours one by one, and the cursor lead elsewhere.
+		return nil, fmt.Errorf("%w: snapshot of epoch %d, cursor of epoch %d", ErrGap, begin.Epoch, at.Epoch)
+	case !whole && (begin.Epoch != at.Epoch || begin.Revision != at.Revision):
+		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",
+			ErrGap, len(begin.Buckets), begin.Revision, begin.Epoch, at.Revision, at.Epoch)
+	}
+	fresh, err := s.sorted()
+	if err != nil {
+		return nil, fmt.Errorf("store snapshot in inbox: %w", err)
+	}
+	changed, err := in.commit(fresh, s.gone(fresh), Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
+	if err == nil && everyBucket(begin) {
+		changed = append(changed, in.answered()...)
+	}
+	return changed, err
+}
+
+// gone are the keys that the snapshot speaks of, and that are not among what it has, which
+// is sorted. in.mu is held.
+func (s *Staged) gone(has []entry) []Key {
+	if len(s.in.items) == 0 {
+		return nil
+	}
+	spoken := map[int]bool{}
+	for _, b := range s.begin.Buckets {
+		spoken[int(b)] = true
+	}
+	var gone []Key
+	for k := range s.in.items {
+		covered := len(s.begin.Buckets) == 0 || spoken[digest.Bucket(k.Name)]
+		_, present := slices.BinarySearchFunc(has, k, func(e entry, k Key) int { return inRows(e.key, k) })
+		if covered && !present {
+			gone = append(gone, k)
+		}
+	}
+	return gone
+}
