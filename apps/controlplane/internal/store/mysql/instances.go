@@ -50,7 +50,7 @@ func (t *tx) PutInstances(rows []model.Instance) error {
 	slices.SortStableFunc(sorted, func(a, b *model.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	return t.err(runBulk(t, t.db, putInstances, sorted, func(args []any, m *model.Instance) []any {
 		gpus := "[]"
-		if len(m.GPUs) > 0 {
+		if m.GPUs == nil || len(m.GPUs) > 0 {
 			list, _ := encodeJSON(m.GPUs) // strings always encode
 			gpus = string(list)
 		}
