@@ -19,6 +19,10 @@ func appendRow(text []byte, parts []string, args []any) ([]byte, error) {
 		case string:
 			text = appendQuoted(text, v)
 		case []byte:
+			if v == nil {
+				text = append(text, "NULL"...)
+				break
+			}
 			text = appendQuoted(append(text, "_binary"...), string(v))
 		case int32:
 			text = strconv.AppendInt(text, int64(v), 10)
