@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/windlass-run/windlass/db/gen"
 )
@@ -133,8 +132,7 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 		}
 		query = append(query, b.tail...)
 		*text = query
-		// The driver has sent it when it returns, and nobody else keeps it.
-		if _, err := db.ExecContext(t.ctx, unsafe.String(unsafe.SliceData(query), len(query))); err != nil {
+		if _, err := db.ExecContext(t.ctx, string(query)); err != nil {
 			return err
 		}
 		rows = rows[n:]

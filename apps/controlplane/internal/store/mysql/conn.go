@@ -43,8 +43,7 @@ type conn struct {
 }
 
 func (c conn) begin(query string) error {
-	// The text may be in a buffer that is used again, and a label is kept.
-	c.tx.metrics.queries.WithLabelValues(strings.Clone(queryName(query))).Inc()
+	c.tx.metrics.queries.WithLabelValues(queryName(query)).Inc()
 	c.tx.statements++
 	return c.tx.broken
 }

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// texts are buffers of statements that were sent: a thousand rows are half a megabyte,
-// and would be most of what a busy control plane leaves to its collector.
+// texts are buffers in which statements are put together: a thousand rows are a third of
+// a megabyte, and would be several times as much of garbage while it grows.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendRow appends a row of values: its text's parts with an argument between each
