@@ -231,6 +231,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			w.wake[o.AppID] = true
 		}
 	}
+	w.instances = slices.Grow(w.instances, len(req.Instances))
 	for _, i := range req.Instances {
 		owner, ok := owners[i.DeploymentId]
 		if _, known := windlassv1.InstanceStatus_name[int32(i.Status)]; !ok || !known || !isID(i.Id) {
@@ -374,7 +375,7 @@ func mentions(r *agentv1.ReportRequest) mentioned {
 }
 
 // put writes in an order that every batch shares, so that two batches cannot
-// wait for each other.
+// wait for each other. The store sorts what it is given in one call.
 func (w *writes) put(tx Tx, now int64) error {
 	slices.SortFunc(w.observed, func(a, b model.Observed) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
@@ -382,7 +383,6 @@ func (w *writes) put(tx Tx, now int64) error {
 	slices.SortFunc(w.routes, func(a, b model.RouteObserved) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
 	})
-	slices.SortFunc(w.instances, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
 
 	if len(w.observed) > 0 {
 		if err := tx.PutObserved(w.observed); err != nil {

@@ -122,7 +122,7 @@ func TestARegionThatIsLoudWaitsForItselfAlone(t *testing.T) {
 	require.Equal(t, []string{"reg_a"}, regionsOf(q.take(express)))
 }
 
-func TestBatchesTakeAsMuchAsIsStoredInTheirTime(t *testing.T) {
+func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
 	q := newQueue()
 	q.meter.rate = 1e9
 	for n := range 30 {
@@ -131,7 +131,7 @@ func TestBatchesTakeAsMuchAsIsStoredInTheirTime(t *testing.T) {
 	for _, c := range []struct {
 		rate float64
 		want int
-	}{{20_000, 2}, {100, 1}, {1e9, 10}} {
+	}{{15_000 * bulkWorkers, 2}, {100, 1}, {1e9, 10}} {
 		q.meter.rate = c.rate
 		batch := q.take(bulk)
 		require.Len(t, batch, c.want, "at %v rows a second", c.rate)

@@ -288,7 +288,7 @@ type ObservedTx interface {
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	PutRouteObserved([]model.RouteObserved) error
 
-	// PutInstances upserts by id.
+	// PutInstances upserts by id, in the order of ids, whatever that of the rows.
 	PutInstances([]model.Instance) error
 	GetInstance(workspaceID, id string) (model.Instance, error)
 	// MarkLost turns instances of the region with a guard less than below, that are

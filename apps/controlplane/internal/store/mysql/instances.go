@@ -33,14 +33,27 @@ var (
 	}
 	putInstances = insertInto("PutInstances", "instances",
 		append([]string{"id", "region", "guard_no"}, instanceColumns...)...).
-		guarded(newerHere, "guard_no", instanceColumns...)
+		guarded(newerHere, "guard_no", instanceColumns...).usually(usualInstance)
 )
 
+// usualInstance is what most instances are, and what the columns are by default.
+var usualInstance = map[string]any{
+	"role": "main", "slot_no": int32(0), "reason": "", "message": "", "restarts": int32(0), "gpus": "[]", "terminated_at": int64(0),
+}
+
 func (t *tx) PutInstances(rows []model.Instance) error {
-	rows = slices.Clone(rows)
-	slices.SortStableFunc(rows, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
-	return t.err(runBulk(t, t.db, putInstances, rows, func(args []any, m model.Instance) []any {
-		gpus, _ := encodeJSON(m.GPUs) // strings always encode
+	// A report has them in order already, most of the time; the rows are large.
+	sorted := make([]*model.Instance, len(rows))
+	for i := range rows {
+		sorted[i] = &rows[i]
+	}
+	slices.SortStableFunc(sorted, func(a, b *model.Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return t.err(runBulk(t, t.db, putInstances, sorted, func(args []any, m *model.Instance) []any {
+		gpus := "[]"
+		if m.GPUs == nil || len(m.GPUs) > 0 {
+			list, _ := encodeJSON(m.GPUs) // strings always encode
+			gpus = string(list)
+		}
 		var terminated int64
 		if m.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			terminated = max(m.UpdatedAt, 1)

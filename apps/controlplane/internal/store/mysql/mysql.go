@@ -12,7 +12,8 @@
 // Isolation READ COMMITTED is set once per connection, so that a transaction
 // begins in one round trip; arguments are interpolated, which saves a prepare
 // and a close per statement and is safe because the connection's character set
-// is utf8mb4.
+// is utf8mb4. Statements of many rows are put together here, for the same reason
+// and by the same rules.
 //
 // A deadlock rolls back the whole transaction on the server, which then runs
 // what follows in autocommit mode. So the first such error is remembered:

@@ -57,29 +57,43 @@ const maxGatewayURL = 512
 
 // noteRow is one row of the values that NoteReports joins with. The id is
 // converted to the column's character set, or the join could not use its index.
-const noteRow = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS id, ? AS session_id, ? AS epoch, ? AS fence, ? AS sequence, ? AS received, ? AS at, ? AS changed, ? AS capacity"
+const (
+	noteRow     = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS id, ? AS session_id, ? AS epoch, ? AS fence, ? AS sequence, ? AS received, ? AS at"
+	capacityRow = ", ? AS changed, ? AS capacity"
+)
 
 // NoteReports is one UPDATE joined with a list of values, because an upsert
 // would bring a region back that was deleted meanwhile. A session that still
 // reports after its lease ran out is connected again.
+//
+// A list with a blob in it is a file to MariaDB, made and removed for each statement. So
+// capacity, which hardly ever changes, is only in the list when it does.
 func (t *tx) NoteReports(regions []model.Region, leaseTTL int64) error {
 	if len(regions) == 0 {
 		return nil
 	}
 	regions = slices.Clone(regions)
 	slices.SortFunc(regions, func(a, b model.Region) int { return cmp.Compare(a.ID, b.ID) })
+	row, set := noteRow, ""
+	capacities := slices.ContainsFunc(regions, func(r model.Region) bool { return r.Capacity != nil })
+	if capacities {
+		row += capacityRow
+		set = "\n    r.capacity = IF(v.changed AND v.sequence >= r.session_sequence, v.capacity, r.capacity),"
+	}
 	rows := make([]string, len(regions))
 	args := make([]any, 0, 9*len(regions)+1)
 	for i, r := range regions {
-		rows[i] = noteRow
-		args = append(args, r.ID, r.SessionID, r.SessionEpoch, r.SessionFence, r.SessionSequence, r.ReceivedRevision, r.LastReportAt, r.Capacity != nil, notNull(r.Capacity))
+		rows[i] = row
+		args = append(args, r.ID, r.SessionID, r.SessionEpoch, r.SessionFence, r.SessionSequence, r.ReceivedRevision, r.LastReportAt)
+		if capacities {
+			args = append(args, r.Capacity != nil, notNull(r.Capacity))
+		}
 	}
 	q := `-- name: NoteReports :exec
 UPDATE regions r JOIN (` + strings.Join(rows, " UNION ALL ") + `) v
     ON v.id = r.id AND v.session_id = r.session_id AND v.epoch = r.session_epoch AND v.fence = r.session_fence
 SET r.session_sequence = GREATEST(r.session_sequence, v.sequence), r.last_report_at = v.at,
-    r.received_revision = IF(v.sequence >= r.session_sequence, v.received, r.received_revision),
-    r.capacity = IF(v.changed AND v.sequence >= r.session_sequence, v.capacity, r.capacity),
+    r.received_revision = IF(v.sequence >= r.session_sequence, v.received, r.received_revision),` + set + `
     r.status = 2, r.lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?`
 	_, err := t.db.ExecContext(t.ctx, q, append(args, leaseTTL)...)
 	return t.err(err, "note reports of region", regions[0].ID)

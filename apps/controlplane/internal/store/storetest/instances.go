@@ -64,6 +64,39 @@ func testInstances(t *testing.T, setup setup) {
 		put(w)
 	})
 
+	t.Run("what is as usual again is stored as what is not", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		d := w.deployment(w.app("chat"), 1)
+		usual := func(id string, guard model.Guard) model.Instance {
+			return model.Instance{
+				ID: id, WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: region, Role: "main",
+				Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY, GPUs: []string{}, Guard: guard, UpdatedAt: now,
+			}
+		}
+		unusual := usual("ins_1", 2)
+		unusual.Role, unusual.Group, unusual.Slot, unusual.Status = "worker", 1, 2, terminated
+		unusual.Reason, unusual.Message, unusual.Address, unusual.RuntimeName = "OOMKilled", awkward, "127.0.0.1:8000", "pod-1"
+		unusual.Restarts, unusual.GPUs, unusual.StartedAt, unusual.ReadyAt = 3, []string{"GPU-1", "GPU-'2"}, now, now+1
+		stored := func(want ...model.Instance) {
+			t.Helper()
+			require.Equal(t, want, read(w, func(tx store.Tx) ([]model.Instance, error) {
+				return tx.ListInstances(store.InstanceFilter{IncludeTerminated: true}, store.Page{Limit: 99})
+			}))
+		}
+		put(w, usual("ins_1", 1))
+		stored(usual("ins_1", 1))
+		put(w, unusual)
+		stored(unusual)
+		put(w, usual("ins_1", 3))
+		stored(usual("ins_1", 3))
+		unusual.Guard = 4
+		put(w, usual("ins_2", 4), unusual)
+		stored(unusual, usual("ins_2", 4))
+		living := read(w, func(tx store.Tx) (map[string]int, error) { return tx.CountInstances([]string{region}) })
+		require.Equal(t, map[string]int{region: 1}, living)
+	})
+
 	t.Run("a filter's empty fields mean any", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
