@@ -81,8 +81,8 @@ type Driver interface {
 	Wake(ctx context.Context, appIDs []string) error
 }
 
-// StepTimeout bounds one step, without the resolution of an image: it is a dozen
-// queries, and a lock that another step of the app may hold.
+// StepTimeout bounds one step, without the resolution of an image: it waits for the steps
+// before it, and is a dozen queries, and a lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
 // pause waits, and tells whether ctx lasted as long.
