@@ -428,39 +428,65 @@ func (q *Queries) LockApp(ctx context.Context, arg LockAppParams) (App, error) {
 	return i, err
 }
 
-const lockAppOfAny = `-- name: LockAppOfAny :one
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE id = ? FOR UPDATE
+const lockApps = `-- name: LockApps :many
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE id IN (/*SLICE:ids*/?) ORDER BY id FOR UPDATE
 `
 
-// For the workflow, whose key is the app's id alone.
-func (q *Queries) LockAppOfAny(ctx context.Context, id string) (App, error) {
-	row := q.db.QueryRowContext(ctx, lockAppOfAny, id)
-	var i App
-	err := row.Scan(
-		&i.ID,
-		&i.WorkspaceID,
-		&i.ProjectID,
-		&i.EnvironmentID,
-		&i.Name,
-		&i.Description,
-		&i.Status,
-		&i.Message,
-		&i.LiveDeploymentID,
-		&i.PreviousDeploymentID,
-		&i.RolloutID,
-		&i.LatestVersion,
-		&i.Replicas,
-		&i.Step,
-		&i.DeletingSince,
-		&i.AbandonUnreachable,
-		&i.DeletedAt,
-		&i.CreatedAt,
-		&i.UpdatedAt,
-		&i.ResourceVersion,
-		&i.Domains,
-		&i.AppKeys,
-	)
-	return i, err
+// For workflows, whose key is the app's id alone.
+func (q *Queries) LockApps(ctx context.Context, ids []string) ([]App, error) {
+	query := lockApps
+	var queryParams []interface{}
+	if len(ids) > 0 {
+		for _, v := range ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []App
+	for rows.Next() {
+		var i App
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.ProjectID,
+			&i.EnvironmentID,
+			&i.Name,
+			&i.Description,
+			&i.Status,
+			&i.Message,
+			&i.LiveDeploymentID,
+			&i.PreviousDeploymentID,
+			&i.RolloutID,
+			&i.LatestVersion,
+			&i.Replicas,
+			&i.Step,
+			&i.DeletingSince,
+			&i.AbandonUnreachable,
+			&i.DeletedAt,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+			&i.Domains,
+			&i.AppKeys,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const namesOfApps = `-- name: NamesOfApps :many
@@ -520,24 +546,6 @@ func (q *Queries) NamesOfApps(ctx context.Context, ids []string) ([]NamesOfAppsR
 	return items, nil
 }
 
-const stepApp = `-- name: StepApp :execrows
-UPDATE apps SET step = step + 1 WHERE id = ? AND step = ?
-`
-
-type StepAppParams struct {
-	ID   string
-	Step int64
-}
-
-// The fence against a stalled replica's late step.
-func (q *Queries) StepApp(ctx context.Context, arg StepAppParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, stepApp, arg.ID, arg.Step)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
 const updateApp = `-- name: UpdateApp :execrows
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
@@ -586,59 +594,6 @@ func (q *Queries) UpdateApp(ctx context.Context, arg UpdateAppParams) (int64, er
 		arg.WorkspaceID,
 		arg.ID,
 		arg.ResourceVersion,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
-const updateAppInStep = `-- name: UpdateAppInStep :execrows
-UPDATE apps
-SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
-    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1, step = step + 1
-WHERE workspace_id = ? AND id = ? AND resource_version = ? AND step = ?
-`
-
-type UpdateAppInStepParams struct {
-	Description          string
-	Status               int32
-	Message              string
-	LiveDeploymentID     string
-	PreviousDeploymentID string
-	RolloutID            string
-	LatestVersion        int32
-	Replicas             int32
-	DeletingSince        int64
-	AbandonUnreachable   bool
-	DeletedAt            int64
-	UpdatedAt            int64
-	WorkspaceID          string
-	ID                   string
-	ResourceVersion      int64
-	Step                 int64
-}
-
-// UpdateApp and StepApp in one.
-func (q *Queries) UpdateAppInStep(ctx context.Context, arg UpdateAppInStepParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, updateAppInStep,
-		arg.Description,
-		arg.Status,
-		arg.Message,
-		arg.LiveDeploymentID,
-		arg.PreviousDeploymentID,
-		arg.RolloutID,
-		arg.LatestVersion,
-		arg.Replicas,
-		arg.DeletingSince,
-		arg.AbandonUnreachable,
-		arg.DeletedAt,
-		arg.UpdatedAt,
-		arg.WorkspaceID,
-		arg.ID,
-		arg.ResourceVersion,
-		arg.Step,
 	)
 	if err != nil {
 		return 0, err

@@ -7,6 +7,7 @@ package gen
 
 import (
 	"context"
+	"strings"
 )
 
 const deleteFreeze = `-- name: DeleteFreeze :execrows
@@ -104,19 +105,31 @@ func (q *Queries) ListFreezes(ctx context.Context, arg ListFreezesParams) ([]Fre
 const listFreezesFor = `-- name: ListFreezesFor :many
 SELECT id, workspace_id, name, project_id, app_id, reason, on_start, starts_at, ends_at, weekly, time_zone, set_by, set_at, from_file FROM freezes
 WHERE workspace_id = ?
-  AND (NOT from_file OR app_id = ? OR name = ?)
+  AND (NOT from_file OR name = ? OR app_id IN (/*SLICE:app_ids*/?))
 ORDER BY name
 `
 
 type ListFreezesForParams struct {
 	WorkspaceID string
-	AppID       string
 	Name        string
+	AppIds      []string
 }
 
 // But for those that come from the files of other apps.
 func (q *Queries) ListFreezesFor(ctx context.Context, arg ListFreezesForParams) ([]Freeze, error) {
-	rows, err := q.db.QueryContext(ctx, listFreezesFor, arg.WorkspaceID, arg.AppID, arg.Name)
+	query := listFreezesFor
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.WorkspaceID)
+	queryParams = append(queryParams, arg.Name)
+	if len(arg.AppIds) > 0 {
+		for _, v := range arg.AppIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(arg.AppIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
 		return nil, err
 	}

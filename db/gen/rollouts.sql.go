@@ -29,20 +29,15 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 	return err
 }
 
-const getFlight = `-- name: GetFlight :one
+const getFlights = `-- name: GetFlights :many
 SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at,
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
 FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
-WHERE r.workspace_id = ? AND r.id = ?
+WHERE r.id IN (/*SLICE:ids*/?)
 `
 
-type GetFlightParams struct {
-	WorkspaceID string
-	ID          string
-}
-
-type GetFlightRow struct {
+type GetFlightsRow struct {
 	Rollout    Rollout
 	Deployment Deployment
 	Staged     bool
@@ -51,61 +46,87 @@ type GetFlightRow struct {
 	StagedAt   int64
 }
 
-// What a step of the app's workflow begins with. Who has the app's row locked sees no part
-// of it change.
-func (q *Queries) GetFlight(ctx context.Context, arg GetFlightParams) (GetFlightRow, error) {
-	row := q.db.QueryRowContext(ctx, getFlight, arg.WorkspaceID, arg.ID)
-	var i GetFlightRow
-	err := row.Scan(
-		&i.Rollout.ID,
-		&i.Rollout.WorkspaceID,
-		&i.Rollout.AppID,
-		&i.Rollout.DeploymentID,
-		&i.Rollout.Version,
-		&i.Rollout.FromDeploymentID,
-		&i.Rollout.FromVersion,
-		&i.Rollout.Status,
-		&i.Rollout.Reason,
-		&i.Rollout.Message,
-		&i.Rollout.CreatedBy,
-		&i.Rollout.CancelRequested,
-		&i.Rollout.CancelledBy,
-		&i.Rollout.CancelWhy,
-		&i.Rollout.Traceparent,
-		&i.Rollout.Attempts,
-		&i.Rollout.CreatedAt,
-		&i.Rollout.Deadline,
-		&i.Rollout.FinishedAt,
-		&i.Rollout.HeldSince,
-		&i.Rollout.HeldUntil,
-		&i.Rollout.HeldBy,
-		&i.Rollout.HeldScope,
-		&i.Rollout.HeldWhy,
-		&i.Rollout.OverrideBy,
-		&i.Rollout.OverrideWhy,
-		&i.Deployment.ID,
-		&i.Deployment.WorkspaceID,
-		&i.Deployment.AppID,
-		&i.Deployment.Version,
-		&i.Deployment.Spec,
-		&i.Deployment.SpecHash,
-		&i.Deployment.ResolvedImage,
-		&i.Deployment.Status,
-		&i.Deployment.Reason,
-		&i.Deployment.Message,
-		&i.Deployment.Source,
-		&i.Deployment.FromVersion,
-		&i.Deployment.CreatedBy,
-		&i.Deployment.Stable,
-		&i.Deployment.CreatedAt,
-		&i.Deployment.ReadyAt,
-		&i.Deployment.EndedAt,
-		&i.Staged,
-		&i.Policy,
-		&i.Course,
-		&i.StagedAt,
-	)
-	return i, err
+// What steps of the apps' workflows begin with. Who has an app's row locked sees no part
+// of its own change.
+func (q *Queries) GetFlights(ctx context.Context, ids []string) ([]GetFlightsRow, error) {
+	query := getFlights
+	var queryParams []interface{}
+	if len(ids) > 0 {
+		for _, v := range ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GetFlightsRow
+	for rows.Next() {
+		var i GetFlightsRow
+		if err := rows.Scan(
+			&i.Rollout.ID,
+			&i.Rollout.WorkspaceID,
+			&i.Rollout.AppID,
+			&i.Rollout.DeploymentID,
+			&i.Rollout.Version,
+			&i.Rollout.FromDeploymentID,
+			&i.Rollout.FromVersion,
+			&i.Rollout.Status,
+			&i.Rollout.Reason,
+			&i.Rollout.Message,
+			&i.Rollout.CreatedBy,
+			&i.Rollout.CancelRequested,
+			&i.Rollout.CancelledBy,
+			&i.Rollout.CancelWhy,
+			&i.Rollout.Traceparent,
+			&i.Rollout.Attempts,
+			&i.Rollout.CreatedAt,
+			&i.Rollout.Deadline,
+			&i.Rollout.FinishedAt,
+			&i.Rollout.HeldSince,
+			&i.Rollout.HeldUntil,
+			&i.Rollout.HeldBy,
+			&i.Rollout.HeldScope,
+			&i.Rollout.HeldWhy,
+			&i.Rollout.OverrideBy,
+			&i.Rollout.OverrideWhy,
+			&i.Deployment.ID,
+			&i.Deployment.WorkspaceID,
+			&i.Deployment.AppID,
+			&i.Deployment.Version,
+			&i.Deployment.Spec,
+			&i.Deployment.SpecHash,
+			&i.Deployment.ResolvedImage,
+			&i.Deployment.Status,
+			&i.Deployment.Reason,
+			&i.Deployment.Message,
+			&i.Deployment.Source,
+			&i.Deployment.FromVersion,
+			&i.Deployment.CreatedBy,
+			&i.Deployment.Stable,
+			&i.Deployment.CreatedAt,
+			&i.Deployment.ReadyAt,
+			&i.Deployment.EndedAt,
+			&i.Staged,
+			&i.Policy,
+			&i.Course,
+			&i.StagedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const getRollout = `-- name: GetRollout :one
@@ -417,62 +438,4 @@ func (q *Queries) PutStaging(ctx context.Context, arg PutStagingParams) error {
 		arg.UpdatedAt,
 	)
 	return err
-}
-
-const updateRollout = `-- name: UpdateRollout :execrows
-UPDATE rollouts
-SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,
-    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?, held_since = ?, held_until = ?,
-    held_by = ?, held_scope = ?, held_why = ?, override_by = ?, override_why = ?
-WHERE workspace_id = ? AND id = ?
-`
-
-type UpdateRolloutParams struct {
-	Status          int32
-	Reason          string
-	Message         string
-	CancelRequested bool
-	CancelledBy     string
-	CancelWhy       string
-	Traceparent     string
-	Attempts        int32
-	Deadline        int64
-	FinishedAt      int64
-	HeldSince       int64
-	HeldUntil       int64
-	HeldBy          string
-	HeldScope       string
-	HeldWhy         string
-	OverrideBy      string
-	OverrideWhy     string
-	WorkspaceID     string
-	ID              string
-}
-
-func (q *Queries) UpdateRollout(ctx context.Context, arg UpdateRolloutParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, updateRollout,
-		arg.Status,
-		arg.Reason,
-		arg.Message,
-		arg.CancelRequested,
-		arg.CancelledBy,
-		arg.CancelWhy,
-		arg.Traceparent,
-		arg.Attempts,
-		arg.Deadline,
-		arg.FinishedAt,
-		arg.HeldSince,
-		arg.HeldUntil,
-		arg.HeldBy,
-		arg.HeldScope,
-		arg.HeldWhy,
-		arg.OverrideBy,
-		arg.OverrideWhy,
-		arg.WorkspaceID,
-		arg.ID,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
 }

@@ -295,13 +295,23 @@ func (q *Queries) LockStoppedTopology(ctx context.Context, arg LockStoppedTopolo
 	return items, nil
 }
 
-const lockTopologyOfApp = `-- name: LockTopologyOfApp :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology WHERE app_id = ? ORDER BY deployment_id, region FOR UPDATE
+const lockTopologyOfApps = `-- name: LockTopologyOfApps :many
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY deployment_id, region FOR UPDATE
 `
 
 // Second in the lock order, sorted.
-func (q *Queries) LockTopologyOfApp(ctx context.Context, appID string) ([]DeploymentTopology, error) {
-	rows, err := q.db.QueryContext(ctx, lockTopologyOfApp, appID)
+func (q *Queries) LockTopologyOfApps(ctx context.Context, appIds []string) ([]DeploymentTopology, error) {
+	query := lockTopologyOfApps
+	var queryParams []interface{}
+	if len(appIds) > 0 {
+		for _, v := range appIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,12 +10,22 @@ import (
 	"strings"
 )
 
-const clearWake = `-- name: ClearWake :execrows
-DELETE FROM app_wake WHERE app_id = ?
+const clearWakes = `-- name: ClearWakes :execrows
+DELETE FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?)
 `
 
-func (q *Queries) ClearWake(ctx context.Context, appID string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, clearWake, appID)
+func (q *Queries) ClearWakes(ctx context.Context, appIds []string) (int64, error) {
+	query := clearWakes
+	var queryParams []interface{}
+	if len(appIds) > 0 {
+		for _, v := range appIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	result, err := q.db.ExecContext(ctx, query, queryParams...)
 	if err != nil {
 		return 0, err
 	}

@@ -16,9 +16,9 @@ WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0;
 -- First in the lock order of every transaction that changes an app.
 SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 
--- name: LockAppOfAny :one
--- For the workflow, whose key is the app's id alone.
-SELECT * FROM apps WHERE id = ? FOR UPDATE;
+-- name: LockApps :many
+-- For workflows, whose key is the app's id alone.
+SELECT * FROM apps WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
 
 -- name: UpdateApp :execrows
 -- step is not among the columns: only a step moves it.
@@ -27,18 +27,6 @@ SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_d
     rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
     deleted_at = ?, updated_at = ?, domains = ?, app_keys = ?, resource_version = resource_version + 1
 WHERE workspace_id = ? AND id = ? AND resource_version = ?;
-
--- name: UpdateAppInStep :execrows
--- UpdateApp and StepApp in one.
-UPDATE apps
-SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
-    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, resource_version = resource_version + 1, step = step + 1
-WHERE workspace_id = ? AND id = ? AND resource_version = ? AND step = ?;
-
--- name: StepApp :execrows
--- The fence against a stalled replica's late step.
-UPDATE apps SET step = step + 1 WHERE id = ? AND step = ?;
 
 -- name: ListApps :many
 SELECT * FROM apps

@@ -13,12 +13,6 @@ SELECT * FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?;
 -- name: GetDeployments :many
 SELECT * FROM deployments WHERE id IN (sqlc.slice(ids));
 
--- name: UpdateDeployment :execrows
--- Everything else is immutable.
-UPDATE deployments
-SET status = ?, reason = ?, message = ?, resolved_image = ?, stable = ?, ready_at = ?, ended_at = ?
-WHERE workspace_id = ? AND id = ?;
-
 -- name: ListDeployments :many
 SELECT * FROM deployments
 WHERE workspace_id = ? AND id < sqlc.arg(before)

@@ -10,7 +10,7 @@ SELECT * FROM freezes WHERE workspace_id = ? AND name > sqlc.arg(after) ORDER BY
 -- But for those that come from the files of other apps.
 SELECT * FROM freezes
 WHERE workspace_id = sqlc.arg(workspace_id)
-  AND (NOT from_file OR app_id = sqlc.arg(app_id) OR name = sqlc.arg(name))
+  AND (NOT from_file OR name = sqlc.arg(name) OR app_id IN (sqlc.slice(app_ids)))
 ORDER BY name;
 
 -- name: DeleteFreeze :execrows

@@ -8,24 +8,17 @@ INSERT INTO rollouts (
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
--- name: GetFlight :one
--- What a step of the app's workflow begins with. Who has the app's row locked sees no part
--- of it change.
+-- name: GetFlights :many
+-- What steps of the apps' workflows begin with. Who has an app's row locked sees no part
+-- of its own change.
 SELECT sqlc.embed(r), sqlc.embed(d),
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
 FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
-WHERE r.workspace_id = ? AND r.id = ?;
+WHERE r.id IN (sqlc.slice(ids));
 
 -- name: GetRollouts :many
 SELECT * FROM rollouts WHERE id IN (sqlc.slice(ids));
-
--- name: UpdateRollout :execrows
-UPDATE rollouts
-SET status = ?, reason = ?, message = ?, cancel_requested = ?, cancelled_by = ?, cancel_why = ?,
-    traceparent = ?, attempts = ?, deadline = ?, finished_at = ?, held_since = ?, held_until = ?,
-    held_by = ?, held_scope = ?, held_why = ?, override_by = ?, override_why = ?
-WHERE workspace_id = ? AND id = ?;
 
 -- name: ListRollouts :many
 SELECT * FROM rollouts

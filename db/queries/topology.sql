@@ -1,6 +1,6 @@
--- name: LockTopologyOfApp :many
+-- name: LockTopologyOfApps :many
 -- Second in the lock order, sorted.
-SELECT * FROM deployment_topology WHERE app_id = ? ORDER BY deployment_id, region FOR UPDATE;
+SELECT * FROM deployment_topology WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY deployment_id, region FOR UPDATE;
 
 -- name: ListTopologyOfApps :many
 SELECT * FROM deployment_topology

@@ -4,8 +4,8 @@
 SELECT app_id, CAST(due - UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) AS due_in
 FROM app_wake WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR UPDATE;
 
--- name: ClearWake :execrows
-DELETE FROM app_wake WHERE app_id = ?;
+-- name: ClearWakes :execrows
+DELETE FROM app_wake WHERE app_id IN (sqlc.slice(app_ids));
 
 -- name: DueWakes :many
 -- sent_at is 0 for what was to wait, due for what was sent with the commit, and later

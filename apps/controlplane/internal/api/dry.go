@@ -82,15 +82,19 @@ func (t *dryTx) UpdateApp(a model.App) error {
 
 func (t *dryTx) InsertDeployment(d model.Deployment) error { return t.UpdateDeployment(d) }
 
-func (t *dryTx) UpdateDeployment(d model.Deployment) error {
-	t.deployments[d.ID] = d
+func (t *dryTx) UpdateDeployment(deployments ...model.Deployment) error {
+	for _, d := range deployments {
+		t.deployments[d.ID] = d
+	}
 	return nil
 }
 
 func (t *dryTx) InsertRollout(r model.Rollout) error { return t.UpdateRollout(r) }
 
-func (t *dryTx) UpdateRollout(r model.Rollout) error {
-	t.rollouts[r.ID] = r
+func (t *dryTx) UpdateRollout(rollouts ...model.Rollout) error {
+	for _, r := range rollouts {
+		t.rollouts[r.ID] = r
+	}
 	return nil
 }
 
@@ -117,8 +121,8 @@ func (t *dryTx) DeleteFreeze(_, name string) error {
 	return nil
 }
 
-func (t *dryTx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
-	rows, err := t.Tx.ListFreezesFor(workspaceID, appID, name)
+func (t *dryTx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
+	rows, err := t.Tx.ListFreezesFor(workspaceID, name, appIDs...)
 	rows = slices.DeleteFunc(rows, func(f model.Freeze) bool {
 		_, written := t.freezes[f.Name]
 		return written
@@ -131,8 +135,8 @@ func (t *dryTx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze,
 	return rows, err
 }
 
-func (t *dryTx) LockTopology(appID string) ([]model.Topology, error) {
-	rows, err := t.ListTopology([]string{appID})
+func (t *dryTx) LockTopology(appIDs ...string) ([]model.Topology, error) {
+	rows, err := t.ListTopology(appIDs)
 	t.wasRows = slices.Clone(rows)
 	return rows, err
 }

@@ -157,7 +157,7 @@ func sameFreeze(a, b *windlassv1.Freeze) bool {
 
 // freezesFor the app, and that of the name: but for those of other apps' files.
 func (c *change) freezesFor(appID, name string) ([]model.Freeze, error) {
-	rows, err := c.ListFreezesFor(c.workspaceID, appID, name)
+	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
 	if err != nil {
 		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
 	}

@@ -88,13 +88,13 @@ type appTx interface {
 	GetDeployment(workspaceID, id string) (model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
-	UpdateDeployment(model.Deployment) error
+	UpdateDeployment(...model.Deployment) error
 	ListDeployments(workspaceID, appID string, p model.Page) ([]model.Deployment, error)
 
 	InsertRollout(model.Rollout) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	GetRollouts(ids []string) ([]model.Rollout, error)
-	UpdateRollout(model.Rollout) error
+	UpdateRollout(...model.Rollout) error
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
@@ -116,7 +116,7 @@ type appTx interface {
 
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
-	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
+	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
 	ListHeldApps(workspaceID string) ([]string, error)
@@ -125,7 +125,7 @@ type appTx interface {
 }
 
 type topologyTx interface {
-	LockTopology(appID string) ([]model.Topology, error)
+	LockTopology(appIDs ...string) ([]model.Topology, error)
 	ListTopology(appIDs []string) ([]model.Topology, error)
 	ListTopologyByEnvironment(environmentID string) ([]model.Topology, error)
 	CountTopologyByRegion(regionID string) (int, error)

@@ -175,7 +175,7 @@ func (h *house) woken() (apps []string) {
 		rows, err := tx.DueWakes(0, 0, 100)
 		for _, w := range rows {
 			apps = append(apps, w.AppID)
-			err = errors.Join(err, tx.ClearWake(w.AppID))
+			err = errors.Join(err, tx.ClearWakes([]string{w.AppID}))
 		}
 		return err
 	})

@@ -84,6 +84,13 @@ type App struct {
 	ResourceVersion int64
 }
 
+// AppStep is an app whose workflow takes a step. Changed: there is more to store of it
+// than that.
+type AppStep struct {
+	App     App
+	Changed bool
+}
+
 // Deployment is one immutable version of an app; only its status changes.
 type Deployment struct {
 	ID, WorkspaceID, AppID string

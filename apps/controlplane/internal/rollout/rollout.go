@@ -8,7 +8,8 @@
 //	      v
 //	   Driver               one step of an app at a time, tried until it passes
 //	      v
-//	   Stepper.Step         clear the wake; read; plan; write; app_wake(app, next)
+//	   Stepper.Step         clear the wake; read; plan; write; app_wake(app, next),
+//	                        in one transaction for all apps whose steps have come
 //
 // Nothing is lost when any arrow is cut. What happened is in the row that the
 // same transaction left, and only a step takes it away, in the transaction that
@@ -35,15 +36,14 @@ import (
 type Tx interface {
 	topology.Tx
 
-	LockApp(workspaceID, id string) (model.App, error)
-	StepApp(id string, step int64) error
-	UpdateAppInStep(model.App) error
+	LockApps(ids []string) ([]model.App, error)
+	StepApps(steps []model.AppStep) error
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
-	UpdateDeployment(model.Deployment) error
-	GetFlight(workspaceID, rolloutID string) (model.Flight, error)
-	GetRollout(workspaceID, id string) (model.Rollout, error)
-	UpdateRollout(model.Rollout) error
+	UpdateDeployment(...model.Deployment) error
+	GetFlights(rolloutIDs []string) ([]model.Flight, error)
+	GetRollouts(ids []string) ([]model.Rollout, error)
+	UpdateRollout(...model.Rollout) error
 	GetStagings(appIDs []string) ([]model.Staging, error)
 	PutStaging(model.Staging) error
 	ListPins(appIDs []string) ([]model.Pin, error)
@@ -51,8 +51,8 @@ type Tx interface {
 	KeysOfApps(appIDs []string) ([]model.AppKey, error)
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
-	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
-	LockTopology(appID string) ([]model.Topology, error)
+	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
+	LockTopology(appIDs ...string) ([]model.Topology, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListObserved(appIDs []string) ([]model.Observed, error)
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
@@ -60,8 +60,8 @@ type Tx interface {
 	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	InsertHistory([]model.History) error
 
-	Wake(appIDs []string, due, now int64) error
-	ClearWake(appID string) error
+	WakeAt(due map[string]int64, now int64) error
+	ClearWakes(appIDs []string) error
 }
 
 // Store runs transactions that retry as a whole when the database asks for it.
@@ -81,8 +81,8 @@ type Driver interface {
 	Wake(ctx context.Context, appIDs []string) error
 }
 
-// StepTimeout bounds one step, without the resolution of an image: it is a dozen
-// queries, and a lock that another step of the app may hold.
+// StepTimeout bounds one step, without the resolution of an image: it waits for the steps
+// before it, and is a dozen queries, and a lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
 // pause waits, and tells whether ctx lasted as long.

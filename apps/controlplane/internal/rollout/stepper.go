@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +43,7 @@ type Config struct {
 type Stepper struct {
 	cfg     Config
 	metrics *metrics
+	groups  groups
 }
 
 // NewStepper checks cfg.
@@ -64,23 +64,25 @@ func NewStepper(cfg Config) (*Stepper, error) {
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
-	return &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+	s := &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
+	s.groups.decide = s.decide
+	return s, nil
 }
 
-// Step implements the type Step: a transaction that reads, plans and writes; and
-// when the plan asks for an image, or for measurements, those and a second transaction.
+// Step implements the type Step: a transaction that reads, plans and writes, shared with
+// the other steps that have come by then; and when the plan asks for an image, or for measurements, those and a second transaction.
 // Nobody else is ever asked with a row locked. What was measured is written with what it
 // means: a step that dies in between has measured nothing, and its next try does.
 func (s *Stepper) Step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { s.metrics.step.Observe(time.Since(begin).Seconds()) }()
-	d, err := s.decide(ctx, appID, plan.Input{})
+	d, err := s.pass(ctx, appID, plan.Input{})
 	switch {
 	case err != nil:
 	case d.out.Resolve != "":
-		_, err = s.decide(ctx, appID, plan.Input{Resolved: s.resolve(ctx, d, d.out.Resolve)})
+		_, err = s.pass(ctx, appID, plan.Input{Resolved: s.resolve(ctx, d, d.out.Resolve)})
 	case len(d.out.Measure) > 0:
-		_, err = s.decide(ctx, appID, plan.Input{Measurements: s.measure(ctx, d)})
+		_, err = s.pass(ctx, appID, plan.Input{Measurements: s.measure(ctx, d)})
 	}
 	if err != nil {
 		return fmt.Errorf("step app %s: %w", appID, err)
@@ -95,291 +97,101 @@ type decision struct {
 	at  int64
 }
 
-// decide plans once. answers are what the plan before it asked for.
-func (s *Stepper) decide(ctx context.Context, appID string, answers plan.Input) (decision, error) {
-	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
-	defer cancel()
-	// One draw for all tries of the transaction, so that they plan alike.
-	jitter := s.cfg.Random()
-	var d decision
-	var spans *stepSpans
-	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
-		d = decision{at: nowMillis()}
-		if err := tx.ClearWake(appID); err != nil {
-			return err
+// write stores the plans, and asks for the next look in the same transaction. It begins with
+// the fence: a step that was stalled since it read cannot move its app's number on.
+func (s *Stepper) write(tx Tx, all []*member) error {
+	var steps []model.AppStep
+	var deployments []model.Deployment
+	var rollouts []model.Rollout
+	var moves []topology.Move
+	var history []model.History
+	next, regions := map[string]int64{}, map[string]bool{}
+	for _, m := range all {
+		d := m.decision
+		step := model.AppStep{App: d.in.App}
+		if d.out.App != nil {
+			step = model.AppStep{App: *d.out.App, Changed: true}
 		}
-		in, err := s.read(tx, appID)
-		if err != nil {
-			return err
+		steps = append(steps, step)
+		deployments = append(deployments, d.out.Deployments...)
+		if r := rolloutToWrite(d); r != nil {
+			rollouts = append(rollouts, *r)
 		}
-		if in.App.ID == "" || in.App.DeletedAt != 0 {
-			return nil
+		move := topology.Move{
+			Have: topology.State{Rows: d.in.Topology, Routes: d.in.Routes},
+			Want: topology.State{Rows: m.spans.stamp(d), Routes: d.out.Routes},
 		}
-		in.Resolved, in.Measurements, in.Jitter = answers.Resolved, answers.Measurements, jitter
-		d.in, d.out = in, plan.Next(in, d.at)
-		if spans == nil {
-			spans = s.startSpans(ctx, d)
+		moves = append(moves, move)
+		for _, t := range move.Want.Rows {
+			regions[t.RegionID] = true
 		}
-		return s.write(tx, d, spans)
-	})
-	spans.end(err)
-	if err != nil {
-		return decision{}, err
-	}
-	s.tell(ctx, d)
-	return d, nil
-}
-
-// read gathers the facts in a number of queries that depends on neither regions nor
-// instances.
-func (s *Stepper) read(tx Tx, appID string) (plan.Input, error) {
-	app, err := tx.LockApp("", appID)
-	if s.cfg.IsNotFound(err) {
-		return plan.Input{}, nil
-	} else if err != nil {
-		return plan.Input{}, err
-	}
-	in := plan.Input{App: app, Hosts: []string{model.Host(app, s.cfg.Domain)}}
-	if in.Topology, err = tx.LockTopology(appID); err != nil {
-		return in, err
-	}
-	if app.Domains > 0 {
-		domains, err := tx.DomainsOfApps([]string{appID})
-		if err != nil {
-			return in, err
+		for _, r := range move.Want.Routes {
+			regions[r.RegionID] = true
 		}
-		for _, d := range domains {
-			if d.VerifiedAt != 0 {
-				in.Hosts = append(in.Hosts, d.Name)
-			}
+		for _, h := range d.out.History {
+			h.ID = ident.New("hst")
+			history = append(history, h)
+		}
+		if d.out.Next != 0 {
+			next[d.in.App.ID] = d.out.Next
 		}
 	}
-	if app.AppKeys > 0 {
-		keys, err := tx.KeysOfApps([]string{appID})
-		if err != nil {
-			return in, err
-		}
-		in.Keys = model.EncodeKeys(keys)
+	if len(all) > 1 && len(regions) > plan.MaxRegions {
+		return errTooWide
 	}
-	if err := s.readFlight(tx, &in); err != nil {
-		return in, err
-	}
-	if app.LatestVersion > 1 { // one version has nothing to be pinned beside
-		if in.Pins, err = tx.ListPins([]string{appID}); err != nil {
-			return in, err
-		}
-	}
-	if in.Deployments, err = s.readDeployments(tx, in); err != nil {
-		return in, err
-	}
-	if mayBeFrozen(in) {
-		if in.Freezes, err = tx.ListFreezesFor(app.WorkspaceID, app.ID, ""); err != nil {
-			return in, err
-		}
-	}
-	apps := []string{appID}
-	if len(in.Topology) > 0 { // else no region was ever told to report anything
-		if in.Observed, err = tx.ListObserved(apps); err != nil {
-			return in, err
-		}
-	}
-	if in.Routes, err = tx.ListRoutes(apps); err != nil {
-		return in, err
-	}
-	if len(in.Routes) > 0 {
-		if in.RouteObserved, err = tx.ListRouteObserved(apps); err != nil {
-			return in, err
-		}
-	}
-	return in, s.readRegions(tx, &in)
-}
-
-// readFlight reads the app's rollout and its deployment, if there are any, and its staging.
-func (s *Stepper) readFlight(tx Tx, in *plan.Input) error {
-	app := in.App
-	if app.RolloutID != "" {
-		f, err := tx.GetFlight(app.WorkspaceID, app.RolloutID)
-		if err == nil {
-			in.Rollout, in.Deployments, in.Staging = &f.Rollout, []model.Deployment{f.Deployment}, f.Staging
-			return nil
-		} else if !s.cfg.IsNotFound(err) {
-			return err
-		}
-		// A rollout whose deployment is forgotten is still one.
-		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
-		if err == nil {
-			in.Rollout = &r
-		} else if !s.cfg.IsNotFound(err) {
-			return err
-		}
-	}
-	stagings, err := tx.GetStagings([]string{app.ID})
-	if err == nil && len(stagings) > 0 {
-		in.Staging = &stagings[0]
-	}
-	return err
-}
-
-// mayBeFrozen: once a rollout has begun, and while there is none, no freeze matters.
-func mayBeFrozen(in plan.Input) bool {
-	return in.Rollout != nil && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
-		return d.ID == in.Rollout.DeploymentID && plan.MayBeFrozen(*in.Rollout, d)
-	})
-}
-
-// readDeployments adds those that the plan speaks of, and the newest one, to what was
-// read already.
-func (s *Stepper) readDeployments(tx Tx, in plan.Input) ([]model.Deployment, error) {
-	want := map[string]bool{}
-	if in.App.LiveDeploymentID != "" {
-		want[in.App.LiveDeploymentID] = true
-	}
-	if in.Rollout != nil {
-		want[in.Rollout.DeploymentID] = true
-	}
-	for _, t := range in.Topology {
-		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-			want[t.DeploymentID] = true
-		}
-	}
-	for _, p := range in.Pins {
-		want[p.DeploymentID] = true
-	}
-	for _, d := range in.Deployments {
-		delete(want, d.ID)
-	}
-	others, err := tx.GetDeployments(sortedKeys(want))
-	deployments := append(slices.Clip(in.Deployments), others...)
-	if err != nil || in.App.LatestVersion == 0 || slices.ContainsFunc(deployments, func(d model.Deployment) bool {
-		return d.Version == in.App.LatestVersion
-	}) {
-		return deployments, err
-	}
-	newest, err := tx.GetDeploymentByVersion(in.App.WorkspaceID, in.App.ID, in.App.LatestVersion)
-	switch {
-	case s.cfg.IsNotFound(err):
-		return deployments, nil
-	case err != nil:
-		return nil, err
-	}
-	return append(deployments, newest), nil
-}
-
-func (s *Stepper) readRegions(tx Tx, in *plan.Input) (err error) {
-	want := map[string]bool{}
-	for _, t := range in.Topology {
-		want[t.RegionID] = true
-	}
-	for _, r := range in.Routes {
-		want[r.RegionID] = true
-	}
-	for _, p := range in.Pins {
-		for _, r := range p.Regions {
-			want[r.RegionID] = true
-		}
-	}
-	if in.Staging != nil && in.Staging.Course != nil {
-		for _, b := range in.Staging.Course.Behind {
-			want[b.RegionID] = true
-		}
-	}
-	if in.Staging != nil && in.Staging.Course.Active(in.App.RolloutID) {
-		for _, w := range in.Staging.Course.Waves {
-			for _, r := range w.Regions {
-				want[r.RegionID] = true
-			}
-		}
-	}
-	if in.Regions, err = tx.GetRegions(sortedKeys(want)); err != nil {
+	if err := tx.StepApps(steps); err != nil {
 		return err
 	}
-	in.RegionIDs = map[string]string{}
-	named, err := tx.GetRegionsByName(in.App.WorkspaceID, regionsToName(*in))
-	if err != nil {
-		return err
-	}
-	for _, r := range named {
-		in.RegionIDs[r.Name] = r.ID
-		if !want[r.ID] {
-			want[r.ID] = true
-			in.Regions = append(in.Regions, r)
+	if len(deployments) > 0 {
+		if err := tx.UpdateDeployment(deployments...); err != nil {
+			return err
 		}
 	}
-	return nil
-}
-
-// regionsToName returns the names that the plan may need to turn into rows.
-func regionsToName(in plan.Input) []string {
-	if in.Rollout == nil {
+	if len(rollouts) > 0 {
+		if err := tx.UpdateRollout(rollouts...); err != nil {
+			return err
+		}
+	}
+	for _, m := range all {
+		if err := writeStaging(tx, m.decision); err != nil {
+			return err
+		}
+	}
+	if err := topology.WriteAll(tx, moves); err != nil {
+		return err
+	}
+	if len(history) > 0 {
+		if err := tx.InsertHistory(history); err != nil {
+			return err
+		}
+	}
+	if len(next) == 0 {
 		return nil
 	}
-	for _, d := range in.Deployments {
-		if d.ID == in.Rollout.DeploymentID &&
-			(d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING ||
-				d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING) {
-			return d.Spec.GetRegions()
-		}
-	}
-	return nil
+	return tx.WakeAt(next, all[0].decision.at)
 }
 
-// fence moves the app's step number on, which a step that was stalled since cannot,
-// and stores the app with it if that changed.
-func (s *Stepper) fence(tx Tx, d decision) error {
-	if d.out.App != nil {
-		return tx.UpdateAppInStep(*d.out.App)
-	}
-	return tx.StepApp(d.in.App.ID, d.in.App.Step)
-}
+// errTooWide: the apps of a group change more regions than one transaction may.
+var errTooWide = errors.New("the steps change too many regions together")
 
-// write stores the plan, and asks for the next look in the same transaction.
-func (s *Stepper) write(tx Tx, d decision, spans *stepSpans) error {
-	out := d.out
-	if err := s.fence(tx, d); err != nil {
-		return err
-	}
-	for _, dep := range out.Deployments {
-		if err := tx.UpdateDeployment(dep); err != nil {
+// writeStaging writes what only staged rollouts and pins have.
+func writeStaging(tx Tx, d decision) error {
+	if d.out.Staging != nil {
+		if err := tx.PutStaging(*d.out.Staging); err != nil {
 			return err
 		}
 	}
-	if r := rolloutToWrite(d); r != nil {
-		if err := tx.UpdateRollout(*r); err != nil {
-			return err
-		}
-	}
-	if out.Staging != nil {
-		if err := tx.PutStaging(*out.Staging); err != nil {
-			return err
-		}
-	}
-	for _, p := range out.Pins {
+	for _, p := range d.out.Pins {
 		if err := tx.PutPin(p); err != nil {
 			return err
 		}
 	}
-	for _, id := range out.Unpinned {
+	for _, id := range d.out.Unpinned {
 		if err := tx.DeletePin(d.in.App.ID, id); err != nil {
 			return err
 		}
 	}
-	have := topology.State{Rows: d.in.Topology, Routes: d.in.Routes}
-	want := topology.State{Rows: spans.stamp(d), Routes: out.Routes}
-	if err := topology.Write(tx, have, want); err != nil {
-		return err
-	}
-	if len(out.History) > 0 {
-		for i := range out.History {
-			out.History[i].ID = ident.New("hst")
-		}
-		if err := tx.InsertHistory(out.History); err != nil {
-			return err
-		}
-	}
-	if out.Next == 0 {
-		return nil
-	}
-	return tx.Wake([]string{d.in.App.ID}, out.Next, d.at)
+	return nil
 }
 
 // rolloutToWrite counts a look that found nothing to do.

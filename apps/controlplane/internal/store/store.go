@@ -161,10 +161,11 @@ type AppTx interface {
 	LockApp(workspaceID, id string) (model.App, error)
 	// UpdateApp stores the row, ResourceVersion plus one. Call it on a locked row.
 	UpdateApp(model.App) error
-	// UpdateAppInStep is UpdateApp and StepApp(a.ID, a.Step) in one.
-	UpdateAppInStep(a model.App) error
-	// StepApp moves the step number from step to step+1, or ErrConflict.
-	StepApp(id string, step int64) error
+	// LockApps is LockApp of any workspace, for those of the ids that exist, by id.
+	LockApps(ids []string) ([]model.App, error)
+	// StepApps moves the step number of each app by one, from what the app says that it is;
+	// of those that changed it is UpdateApp, too. ErrConflict unless that is so of all.
+	StepApps(steps []model.AppStep) error
 	// ListApps is by (name, id); an empty environment means all.
 	// Page.After is name + "\x00" + id.
 	ListApps(workspaceID, environmentID string, p Page) ([]model.App, error)
@@ -178,8 +179,8 @@ type AppTx interface {
 	// GetDeployments returns those of the ids that exist, in no order.
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	// UpdateDeployment stores status, reason, message, resolved image, stable and
-	// the times; the rest is immutable.
-	UpdateDeployment(model.Deployment) error
+	// the times; the rest is immutable. ErrNotFound unless all exist.
+	UpdateDeployment(...model.Deployment) error
 	// ListDeployments is newest first by id; an empty app means all.
 	// Page.After is the last id.
 	ListDeployments(workspaceID, appID string, p Page) ([]model.Deployment, error)
@@ -188,10 +189,11 @@ type AppTx interface {
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	// GetRollouts returns those of the ids that exist, in no order.
 	GetRollouts(ids []string) ([]model.Rollout, error)
-	// GetFlight returns the rollout with its deployment and its app's staging, nil for
-	// none, in one read; ErrNotFound when either of the first two is not there.
-	GetFlight(workspaceID, rolloutID string) (model.Flight, error)
-	UpdateRollout(model.Rollout) error
+	// GetFlights returns rollouts with their deployment and their app's staging, nil for
+	// none, in one read and in no order: those of which the first two are there.
+	GetFlights(rolloutIDs []string) ([]model.Flight, error)
+	// UpdateRollout stores how they go: ErrNotFound unless all exist.
+	UpdateRollout(...model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
@@ -212,8 +214,8 @@ type AppTx interface {
 	// ListFreezes is by name. Page.After is the last name.
 	ListFreezes(workspaceID string, p Page) ([]model.Freeze, error)
 	// ListFreezesFor is by name, too, of those that do not come from the files of other apps
-	// than this one, and of the one of that name. Both may be empty.
-	ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error)
+	// than these, and of the one of that name, which may be empty.
+	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	// DeleteFreezesOf forgets those of the project and those of the app; empty: of none.
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
@@ -225,8 +227,11 @@ type AppTx interface {
 	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if
 	// due is not after now, and count as sent: whoever hears of the commit does it.
 	Wake(appIDs []string, due, now int64) error
-	// ClearWake takes the row away, before the step reads anything.
-	ClearWake(appID string) error
+	// WakeAt is Wake for apps of which each has a time of its own.
+	WakeAt(due map[string]int64, now int64) error
+	// ClearWakes takes the rows away, before the steps read anything that others tell
+	// them of.
+	ClearWakes(appIDs []string) error
 	// DueWakes returns rows that are due, oldest first: those that were never sent;
 	// those that were sent with their commit, so long ago that they are lost; and those
 	// that were sent since, so long ago that they are to be sent again. In ms.
@@ -241,8 +246,8 @@ type AppTx interface {
 
 // TopologyTx is desired state.
 type TopologyTx interface {
-	// LockTopology returns the app's rows sorted by (deployment, region), locked.
-	LockTopology(appID string) ([]model.Topology, error)
+	// LockTopology returns the apps' rows sorted by (deployment, region), locked.
+	LockTopology(appIDs ...string) ([]model.Topology, error)
 	// ListTopology is LockTopology without locks, for the apps given.
 	ListTopology(appIDs []string) ([]model.Topology, error)
 	// ListTopologyByEnvironment returns rows that are not stopped of all apps in

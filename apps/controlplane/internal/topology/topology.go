@@ -101,35 +101,45 @@ func oneEach(have, want []model.Topology) error {
 	return nil
 }
 
-// Write puts what of want differs from have, and notes a change for each row and
-// route whose generation grew.
-func Write(tx Tx, have, want State) error {
-	d, err := Diff(have, want)
-	if err != nil {
-		return err
+// Move is what an app has and what it is to have.
+type Move struct{ Have, Want State }
+
+// Write is WriteAll for one app.
+func Write(tx Tx, have, want State) error { return WriteAll(tx, []Move{{have, want}}) }
+
+// WriteAll puts what of each app's want differs from its have, and notes a change for each
+// row and route whose generation grew.
+func WriteAll(tx Tx, moves []Move) error {
+	var all State
+	grown := map[rowKey]int64{}
+	for _, m := range moves {
+		d, err := Diff(m.Have, m.Want)
+		if err != nil {
+			return err
+		}
+		all.Rows, all.Routes = append(all.Rows, d.Rows...), append(all.Routes, d.Routes...)
+		for _, t := range m.Have.Rows {
+			grown[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
+		}
 	}
-	if len(d.Rows) > 0 {
-		if err := tx.PutTopology(d.Rows); err != nil {
+	if len(all.Rows) > 0 {
+		if err := tx.PutTopology(all.Rows); err != nil {
 			return fmt.Errorf("put topology: %w", err)
 		}
 	}
-	if len(d.Routes) > 0 {
-		if err := tx.PutRoutes(d.Routes); err != nil {
+	if len(all.Routes) > 0 {
+		if err := tx.PutRoutes(all.Routes); err != nil {
 			return fmt.Errorf("put routes: %w", err)
 		}
 	}
-	grown := make(map[rowKey]int64, len(have.Rows))
-	for _, t := range have.Rows {
-		grown[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
-	}
 	// Who takes a workload over is told first: who lets go of it would stop it.
-	slices.SortStableFunc(d.Rows, func(a, b model.Topology) int { return cmp.Compare(last(a), last(b)) })
-	for _, t := range d.Rows {
+	slices.SortStableFunc(all.Rows, func(a, b model.Topology) int { return cmp.Compare(last(a), last(b)) })
+	for _, t := range all.Rows {
 		if t.Generation > grown[rowKey{t.DeploymentID, t.RegionID}] {
 			tx.Change(t.RegionID, model.KindDeployment, t.DeploymentID, t.Generation)
 		}
 	}
-	for _, r := range d.Routes {
+	for _, r := range all.Routes {
 		tx.Change(r.RegionID, model.KindRoutes, r.AppID, r.Generation)
 	}
 	return nil

@@ -41,41 +41,66 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	return one(a, ok && (workspaceID == "" || a.WorkspaceID == workspaceID), "app", id)
 }
 
+func (t *tx) LockApps(ids []string) ([]model.App, error) {
+	var rows []model.App
+	for _, id := range distinct(ids) {
+		a, ok, err := t.apps.lock(id)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			rows = append(rows, a)
+		}
+	}
+	return rows, nil
+}
+
 // UpdateApp leaves the step number and what names the app as they are.
-func (t *tx) UpdateApp(a model.App) error { return t.updateApp(a, 0) }
-
-func (t *tx) UpdateAppInStep(a model.App) error { return t.updateApp(a, 1) }
-
-func (t *tx) updateApp(a model.App, steps int64) error {
+func (t *tx) UpdateApp(a model.App) error {
 	stored, ok, err := t.apps.lock(a.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok || stored.WorkspaceID != a.WorkspaceID:
 		return notFound("app", a.ID)
-	case stored.ResourceVersion != a.ResourceVersion || steps > 0 && stored.Step != a.Step:
+	case stored.ResourceVersion != a.ResourceVersion:
 		return conflict("app", a.ID)
 	}
+	return t.putApp(a, stored)
+}
+
+// putApp keeps of what is stored what no update changes.
+func (t *tx) putApp(a, stored model.App) error {
 	a.ProjectID, a.EnvironmentID, a.Name = stored.ProjectID, stored.EnvironmentID, stored.Name
-	a.Step, a.CreatedAt = stored.Step+steps, stored.CreatedAt
-	if steps > 0 {
-		a.Domains, a.AppKeys = stored.Domains, stored.AppKeys
-	}
+	a.Step, a.CreatedAt = stored.Step, stored.CreatedAt
 	a.ResourceVersion++
 	t.touch(a.ID)
 	return t.apps.put(a)
 }
 
-func (t *tx) StepApp(id string, step int64) error {
-	a, ok, err := t.apps.lock(id)
-	if err != nil {
-		return err
+func (t *tx) StepApps(steps []model.AppStep) error {
+	for _, s := range steps {
+		a := s.App
+		stored, ok, err := t.apps.lock(a.ID)
+		if err != nil {
+			return err
+		}
+		if !ok || stored.Step != a.Step || s.Changed && (stored.WorkspaceID != a.WorkspaceID || stored.ResourceVersion != a.ResourceVersion) {
+			return conflict("step of app", a.ID)
+		}
+		stored.Step++
+		if !s.Changed {
+			if err := t.apps.put(stored); err != nil {
+				return err
+			}
+			continue
+		}
+		a.Domains, a.AppKeys = stored.Domains, stored.AppKeys
+		if err := t.putApp(a, stored); err != nil {
+			return err
+		}
 	}
-	if !ok || a.Step != step {
-		return conflict("step of app", id)
-	}
-	a.Step++
-	return t.apps.put(a)
+	return nil
 }
 
 func (t *tx) ListApps(workspaceID, environmentID string, p store.Page) ([]model.App, error) {

@@ -33,7 +33,16 @@ func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	return rows, nil
 }
 
-func (t *tx) UpdateDeployment(d model.Deployment) error {
+func (t *tx) UpdateDeployment(deployments ...model.Deployment) error {
+	for _, d := range deployments {
+		if err := t.updateDeployment(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) updateDeployment(d model.Deployment) error {
 	stored, ok, err := t.deployments.lock(d.ID)
 	if err != nil {
 		return err

@@ -14,9 +14,10 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	return page(rows, p, func(f model.Freeze) string { return f.Name }), nil
 }
 
-func (t *tx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
+func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
+	of := set(appIDs)
 	return t.freezes.list(func(f model.Freeze) bool {
-		return f.WorkspaceID == workspaceID && (!f.FromFile || f.AppID == appID || f.Name == name)
+		return f.WorkspaceID == workspaceID && (!f.FromFile || of[f.AppID] || f.Name == name)
 	}), nil
 }
 

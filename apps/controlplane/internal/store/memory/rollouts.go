@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,20 +23,24 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
 }
 
-func (t *tx) GetFlight(workspaceID, rolloutID string) (model.Flight, error) {
-	r, err := t.GetRollout(workspaceID, rolloutID)
-	if err != nil {
-		return model.Flight{}, err
+func (t *tx) GetFlights(rolloutIDs []string) ([]model.Flight, error) {
+	var rows []model.Flight
+	for _, id := range distinct(rolloutIDs) {
+		r, ok := t.rollouts.get(id)
+		if !ok {
+			continue
+		}
+		d, ok := t.deployments.get(r.DeploymentID)
+		if !ok {
+			continue
+		}
+		f := model.Flight{Rollout: r, Deployment: d}
+		if s, ok := t.stagings.get(r.AppID); ok {
+			f.Staging = &s
+		}
+		rows = append(rows, f)
 	}
-	d, ok := t.deployments.get(r.DeploymentID)
-	if !ok {
-		return model.Flight{}, notFound("deployment of rollout", rolloutID)
-	}
-	f := model.Flight{Rollout: r, Deployment: d}
-	if s, ok := t.stagings.get(r.AppID); ok {
-		f.Staging = &s
-	}
-	return f, nil
+	return rows, nil
 }
 
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
@@ -49,7 +54,16 @@ func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 }
 
 // UpdateRollout leaves what the rollout is as it was made.
-func (t *tx) UpdateRollout(r model.Rollout) error {
+func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
+	for _, r := range rollouts {
+		if err := t.updateRollout(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) updateRollout(r model.Rollout) error {
 	stored, ok, err := t.rollouts.lock(r.ID)
 	if err != nil {
 		return err
@@ -88,35 +102,47 @@ func (t *tx) PutStaging(s model.Staging) error {
 	return t.stagings.put(s)
 }
 
-// Wake locks the row also where it leaves it: a step that clears it, and so takes
+// WakeAt locks the row also where it leaves it: a step that clears it, and so takes
 // over what this transaction asks for, must see what this transaction wrote.
-func (t *tx) Wake(appIDs []string, due, now int64) error {
-	in, sentAt := due-now, int64(0)
-	due = time.Now().UnixMilli() + in
-	if in <= 0 {
-		sentAt = due
-	}
-	for _, id := range distinct(appIDs) {
+func (t *tx) WakeAt(due map[string]int64, now int64) error {
+	at := time.Now().UnixMilli()
+	for _, id := range slices.Sorted(maps.Keys(due)) {
 		w, ok, err := t.wakes.lock(id)
 		if err != nil {
 			return err
 		}
-		if ok && w.Due <= due {
+		in := due[id] - now
+		if ok && w.Due <= at+in {
 			continue
 		}
-		if err := t.wakes.put(model.Wake{AppID: id, Due: due, SentAt: sentAt}); err != nil {
-			return err
-		}
+		w = model.Wake{AppID: id, Due: at + in}
 		if in <= 0 {
+			w.SentAt = w.Due
 			t.woken[id] = true
+		}
+		if err := t.wakes.put(w); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (t *tx) ClearWake(appID string) error {
-	delete(t.woken, appID)
-	return t.wakes.delete(appID)
+func (t *tx) Wake(appIDs []string, due, now int64) error {
+	each := make(map[string]int64, len(appIDs))
+	for _, id := range appIDs {
+		each[id] = due
+	}
+	return t.WakeAt(each, now)
+}
+
+func (t *tx) ClearWakes(appIDs []string) error {
+	for _, id := range distinct(appIDs) {
+		delete(t.woken, id)
+		if err := t.wakes.delete(id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *tx) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {

@@ -16,8 +16,9 @@ const (
 	stopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
 )
 
-func (t *tx) LockTopology(appID string) ([]model.Topology, error) {
-	rows, err := t.topology.lockList(func(r model.Topology) bool { return r.AppID == appID })
+func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
+	of := set(appIDs)
+	rows, err := t.topology.lockList(func(r model.Topology) bool { return of[r.AppID] })
 	return inPlaces(rows), err
 }
 

@@ -60,9 +60,25 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 		return model.App{}, err
 	}
 	if workspaceID == "" {
-		return get(t, "lock app", id, app)(t.q.LockAppOfAny(t.ctx, id))
+		found, err := t.LockApps([]string{id})
+		if err == nil && len(found) == 0 {
+			err = wrap(store.ErrNotFound, "lock app", id)
+		}
+		if err != nil {
+			return model.App{}, err
+		}
+		return found[0], nil
 	}
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
+}
+
+func (t *tx) LockApps(ids []string) ([]model.App, error) {
+	if err := t.locking("lock apps", ""); err != nil {
+		return nil, err
+	}
+	return list(t, "lock apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
+		return t.q.LockApps(t.ctx, ids)
+	}))
 }
 
 func (t *tx) UpdateApp(a model.App) error {
@@ -77,24 +93,43 @@ func (t *tx) UpdateApp(a model.App) error {
 	return t.swapped(n, err, func() error { _, err := t.GetApp(a.WorkspaceID, a.ID); return err }, "update app", a.ID)
 }
 
-func (t *tx) UpdateAppInStep(a model.App) error {
-	n, err := t.q.UpdateAppInStep(t.ctx, gen.UpdateAppInStepParams{
-		Description: a.Description, Status: int32(a.Status), Message: a.Message,
-		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
-		LatestVersion: a.LatestVersion, Replicas: a.Replicas, DeletingSince: a.DeletingSince,
-		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, UpdatedAt: a.UpdatedAt,
-		WorkspaceID: a.WorkspaceID, ID: a.ID, ResourceVersion: a.ResourceVersion, Step: a.Step,
-	})
-	t.touch(a.ID)
-	return t.swapped(n, err, func() error { _, err := t.GetApp(a.WorkspaceID, a.ID); return err }, "step app", a.ID)
-}
+var (
+	stepApps = rewriting("StepApps", "apps", []string{"step"}, "step = step + 1")
+	// domains and app_keys are not among the columns: no step sets them.
+	stepChangedApps = rewriting("StepChangedApps", "apps", []string{"workspace_id", "step", "resource_version"},
+		"step = step + 1, resource_version = resource_version + 1",
+		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
+		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at")
+)
 
-func (t *tx) StepApp(id string, step int64) error {
-	n, err := t.q.StepApp(t.ctx, gen.StepAppParams{ID: id, Step: step})
-	if err == nil && n == 0 {
-		return fmt.Errorf("store: step app %q from %d: %w", id, step, store.ErrConflict)
+// StepApps is the fence against a stalled replica's late step.
+func (t *tx) StepApps(steps []model.AppStep) error {
+	if len(steps) == 0 {
+		return nil
 	}
-	return t.err(err, "step app", id)
+	var changed, still []model.App
+	for _, s := range steps {
+		if s.Changed {
+			t.touch(s.App.ID)
+			changed = append(changed, s.App)
+		} else {
+			still = append(still, s.App)
+		}
+	}
+	n, err := runRewrite(t, stepApps, still, func(args []any, a model.App) []any { return append(args, a.ID, a.Step) })
+	if err == nil {
+		var more int
+		more, err = runRewrite(t, stepChangedApps, changed, func(args []any, a model.App) []any {
+			return append(args, a.ID, a.WorkspaceID, a.Step, a.ResourceVersion,
+				a.Description, int32(a.Status), a.Message, a.LiveDeploymentID, a.PreviousDeploymentID, a.RolloutID, a.LatestVersion, a.Replicas,
+				a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.UpdatedAt)
+		})
+		n += more
+	}
+	if err == nil && n < len(steps) {
+		err = store.ErrConflict
+	}
+	return t.err(err, fmt.Sprintf("step %d apps, such as", len(steps)), steps[0].App.ID)
 }
 
 func (t *tx) ListApps(workspaceID, environmentID string, p store.Page) ([]model.App, error) {

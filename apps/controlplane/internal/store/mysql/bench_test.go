@@ -41,7 +41,7 @@ func BenchmarkFeed(b *testing.B) {
 						if err != nil {
 							return err
 						}
-						if err := tx.StepApp(a.ID, a.Step); err != nil {
+						if err := tx.StepApps([]model.AppStep{{App: a}}); err != nil {
 							return err
 						}
 						rows := make([]model.Topology, len(ids))

@@ -140,6 +140,79 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 	return nil
 }
 
+// rewrite is an UPDATE of rows that are there, each to values of its own. It is no upsert,
+// which would bring back what was deleted meanwhile, and no join with a list of values: for
+// that MariaDB writes a temporary table to disk, whenever a column is a text.
+//
+//	UPDATE t SET also, a = CASE id WHEN ? THEN ? WHEN ? THEN ? END, b = ...
+//	WHERE id = ? AND guard = ? OR id = ? AND guard = ?
+type rewrite struct {
+	head, where string
+	columns     []string
+	// guards is how many values of a row stand in its condition, its id the first of them.
+	guards int
+}
+
+// rewriting makes one of a table's columns, for rows that are found by id and in which the
+// guards are what they are said to be. also are more assignments.
+func rewriting(name, table string, guards []string, also string, columns ...string) rewrite {
+	w := rewrite{
+		head:  "-- name: " + name + " :execrows\nUPDATE " + table + " SET " + also,
+		where: "id = ?", columns: columns, guards: 1 + len(guards),
+	}
+	for _, g := range guards {
+		w.where += " AND " + g + " = ?"
+	}
+	return w
+}
+
+// rewriteRows bounds what is compared in one statement: each column of a row with all ids.
+const rewriteRows = 64
+
+// runRewrite tells how many of the rows were found. args appends a row's id, guards and
+// columns.
+func runRewrite[R any](t *tx, w rewrite, rows []R, args func([]any, R) []any) (found int, err error) {
+	for part := range slices.Chunk(rows, rewriteRows) {
+		values := make([][]any, len(part))
+		for i, r := range part {
+			values[i] = args(nil, r)
+		}
+		var query strings.Builder
+		var all []any
+		query.WriteString(w.head)
+		for c, column := range w.columns {
+			if c > 0 || !strings.HasSuffix(w.head, " SET ") {
+				query.WriteString(", ")
+			}
+			query.WriteString(column + " = CASE id")
+			for _, v := range values {
+				query.WriteString(" WHEN ? THEN ?")
+				all = append(all, v[0], v[w.guards+c])
+			}
+			query.WriteString(" END")
+		}
+		for i, v := range values {
+			if i == 0 {
+				query.WriteString(" WHERE ")
+			} else {
+				query.WriteString(" OR ")
+			}
+			query.WriteString(w.where)
+			all = append(all, v[:w.guards]...)
+		}
+		result, err := t.db.ExecContext(t.ctx, query.String(), all...)
+		if err != nil {
+			return found, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return found, err
+		}
+		found += int(n)
+	}
+	return found, nil
+}
+
 // scanner is one row of a result.
 type scanner interface{ Scan(dest ...any) error }
 

@@ -56,14 +56,19 @@ func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	}))
 }
 
-func (t *tx) UpdateDeployment(d model.Deployment) error {
-	n, err := t.q.UpdateDeployment(t.ctx, gen.UpdateDeploymentParams{
-		Status: int32(d.Status), Reason: clip(d.Reason, maxReason), Message: clip(d.Message, maxMessage),
-		ResolvedImage: d.ResolvedImage, Stable: d.Stable, ReadyAt: d.ReadyAt, EndedAt: d.EndedAt,
-		WorkspaceID: d.WorkspaceID, ID: d.ID,
+// What else there is of a deployment is immutable.
+var updateDeployments = rewriting("UpdateDeployments", "deployments", []string{"workspace_id"}, "",
+	"status", "reason", "message", "resolved_image", "stable", "ready_at", "ended_at")
+
+func (t *tx) UpdateDeployment(deployments ...model.Deployment) error {
+	for _, d := range deployments {
+		t.touch(d.AppID)
+	}
+	n, err := runRewrite(t, updateDeployments, deployments, func(args []any, d model.Deployment) []any {
+		return append(args, d.ID, d.WorkspaceID, int32(d.Status), clip(d.Reason, maxReason), clip(d.Message, maxMessage),
+			d.ResolvedImage, d.Stable, d.ReadyAt, d.EndedAt)
 	})
-	t.touch(d.AppID)
-	return t.found(n, err, "update deployment", d.ID)
+	return t.allFound(n, len(deployments), err, "update deployments")
 }
 
 func (t *tx) ListDeployments(workspaceID, appID string, p store.Page) ([]model.Deployment, error) {

@@ -40,9 +40,9 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	}))
 }
 
-func (t *tx) ListFreezesFor(workspaceID, appID, name string) ([]model.Freeze, error) {
+func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
 	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezesFor(t.ctx, gen.ListFreezesForParams{
-		WorkspaceID: workspaceID, AppID: appID, Name: name,
+		WorkspaceID: workspaceID, Name: name, AppIds: appIDs,
 	}))
 }
 

@@ -44,8 +44,8 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 		t.q.GetRollout(t.ctx, gen.GetRolloutParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-func (t *tx) GetFlight(workspaceID, rolloutID string) (model.Flight, error) {
-	return get(t, "get flight of rollout", rolloutID, func(r gen.GetFlightRow) (f model.Flight, err error) {
+func (t *tx) GetFlights(rolloutIDs []string) ([]model.Flight, error) {
+	return list(t, "get flights", "", func(r gen.GetFlightsRow) (f model.Flight, err error) {
 		if f.Rollout, err = rollout(r.Rollout); err != nil {
 			return f, err
 		}
@@ -57,7 +57,9 @@ func (t *tx) GetFlight(workspaceID, rolloutID string) (model.Flight, error) {
 		})
 		f.Staging = &s
 		return f, err
-	})(t.q.GetFlight(t.ctx, gen.GetFlightParams{WorkspaceID: workspaceID, ID: rolloutID}))
+	})(inChunks(distinct(rolloutIDs), func(ids []string) ([]gen.GetFlightsRow, error) {
+		return t.q.GetFlights(t.ctx, ids)
+	}))
 }
 
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
@@ -66,17 +68,20 @@ func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	}))
 }
 
-func (t *tx) UpdateRollout(r model.Rollout) error {
-	n, err := t.q.UpdateRollout(t.ctx, gen.UpdateRolloutParams{
-		Status: int32(r.Status), Reason: clip(r.Reason, maxReason), Message: clip(r.Message, maxMessage),
-		CancelRequested: r.CancelRequested, CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy,
-		Traceparent: r.Traceparent, Attempts: r.Attempts, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
-		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
-		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
-		WorkspaceID: r.WorkspaceID, ID: r.ID,
+var updateRollouts = rewriting("UpdateRollouts", "rollouts", []string{"workspace_id"}, "",
+	"status", "reason", "message", "cancel_requested", "cancelled_by", "cancel_why", "traceparent", "attempts", "deadline", "finished_at",
+	"held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why")
+
+func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
+	for _, r := range rollouts {
+		t.touch(r.AppID)
+	}
+	n, err := runRewrite(t, updateRollouts, rollouts, func(args []any, r model.Rollout) []any {
+		return append(args, r.ID, r.WorkspaceID, int32(r.Status), clip(r.Reason, maxReason), clip(r.Message, maxMessage),
+			r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts, r.Deadline, r.FinishedAt,
+			r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy)
 	})
-	t.touch(r.AppID)
-	return t.found(n, err, "update rollout", r.ID)
+	return t.allFound(n, len(rollouts), err, "update rollouts")
 }
 
 func staging(r gen.AppStaging) (model.Staging, error) {

@@ -165,7 +165,7 @@ func TestASnapshotSeesOneMomentAndItsConnectionComesBackClean(t *testing.T) {
 			require.EqualValues(t, i, read(tx))
 			_, err := tx.LockApp("", "app_a")
 			require.ErrorContains(t, err, "for reading")
-			require.ErrorContains(t, tx.StepApp("app_a", 0), "for reading")
+			require.ErrorContains(t, tx.StepApps([]model.AppStep{{App: model.App{ID: "app_a"}}}), "for reading")
 			return nil
 		}))
 		require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {

@@ -22,19 +22,23 @@ func topology(r gen.DeploymentTopology) (model.Topology, error) {
 	}, nil
 }
 
-func (t *tx) LockTopology(appID string) ([]model.Topology, error) {
-	if err := t.locking("lock topology of app", appID); err != nil {
+func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
+	if err := t.locking("lock topology", ""); err != nil {
 		return nil, err
 	}
-	rows, err := list(t, "lock topology of app", appID, topology)(t.q.LockTopologyOfApp(t.ctx, appID))
+	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+		return t.q.LockTopologyOfApps(t.ctx, ids)
+	}))
 	if err != nil {
 		return nil, err
 	}
-	known := make(map[place]int64, len(rows))
-	for _, r := range rows {
-		known[place{r.DeploymentID, r.RegionID}] = r.Generation
+	slices.SortFunc(rows, byPlace)
+	for _, id := range appIDs {
+		t.generations[id] = map[place]int64{}
 	}
-	t.generations[appID] = known
+	for _, r := range rows {
+		t.generations[r.AppID][place{r.DeploymentID, r.RegionID}] = r.Generation
+	}
 	return rows, nil
 }
 

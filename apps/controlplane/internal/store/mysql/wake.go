@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -16,11 +17,19 @@ var putWakes = bulk{
 	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, VALUES(sent_at), sent_at), due = LEAST(due, VALUES(due))",
 }
 
-// Wake locks the rows that exist before it writes, to tell which turned. Two
+func (t *tx) Wake(appIDs []string, due, now int64) error {
+	each := make(map[string]int64, len(appIDs))
+	for _, id := range appIDs {
+		each[id] = due
+	}
+	return t.WakeAt(each, now)
+}
+
+// WakeAt locks the rows that exist before it writes, to tell which turned. Two
 // transactions that both find no row both report the app as woken; a step that
 // is sent twice finds nothing to do the second time.
-func (t *tx) Wake(appIDs []string, due, now int64) error {
-	ids := distinct(appIDs)
+func (t *tx) WakeAt(due map[string]int64, now int64) error {
+	ids := slices.Sorted(maps.Keys(due))
 	if len(ids) == 0 {
 		return nil
 	}
@@ -36,34 +45,44 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 	for _, r := range rows {
 		dueIn[r.AppID] = r.DueIn
 	}
-	in := due - now
 	turned := ids[:0:0]
 	for _, id := range ids {
 		delete(t.unset, id)
-		if old, ok := dueIn[id]; !ok || in < old {
+		if old, ok := dueIn[id]; !ok || due[id]-now < old {
 			turned = append(turned, id)
 		}
 	}
 	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
+		in := due[id] - now
 		return append(args, id, in, in, in)
 	}); err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
-	if in <= 0 {
-		for _, id := range turned {
+	for _, id := range turned {
+		if due[id] <= now {
 			t.woken[id] = struct{}{}
 		}
 	}
 	return nil
 }
 
-func (t *tx) ClearWake(appID string) error {
-	delete(t.woken, appID)
-	n, err := t.q.ClearWake(t.ctx, appID)
-	if err == nil && n > 0 {
-		t.unset[appID] = struct{}{}
+// ClearWakes locks no row that is not there: who woke one of the apps meanwhile left it a
+// row of its own.
+func (t *tx) ClearWakes(appIDs []string) error {
+	ids := distinct(appIDs)
+	if len(ids) == 0 {
+		return nil
 	}
-	return t.err(err, "clear wake of app", appID)
+	for _, id := range ids {
+		delete(t.woken, id)
+	}
+	n, err := t.q.ClearWakes(t.ctx, ids)
+	if err == nil && int(n) == len(ids) {
+		for _, id := range ids {
+			t.unset[id] = struct{}{}
+		}
+	}
+	return t.err(err, "clear wakes, such as of app", ids[0])
 }
 
 func (t *tx) DueWakes(lostAfter, againAfter int64, n int) ([]model.Wake, error) {

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,50 +89,105 @@ func testApps(t *testing.T, setup setup) {
 		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
 	})
 
+	t.Run("workflows lock apps together without knowing their workspaces", func(t *testing.T) {
+		w := setup(t)
+		one, other := w.app("chat"), w.app("voice")
+		w.update(func(tx store.Tx) error {
+			got, err := tx.LockApps([]string{other.ID, "app_x", one.ID, other.ID})
+			require.Equal(t, []model.App{one, other}, got)
+			return err
+		})
+	})
+
 	t.Run("of many that step an app from one number exactly one wins", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
+		stepped := func(id string, step int64) []model.AppStep {
+			return []model.AppStep{{App: model.App{ID: id, Step: step}}}
+		}
 		for step := range int64(3) {
 			oneWins(t, w.updates(12, func(i int, tx store.Tx) error {
-				if err := tx.StepApp(app.ID, step); err != nil {
+				if err := tx.StepApps(stepped(app.ID, step)); err != nil {
 					return err
 				}
 				return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("his_%d_%d", step, i), WorkspaceID: w.ws, AppID: app.ID, At: now}})
 			}), store.ErrConflict)
 		}
-		require.EqualValues(t, 3, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }).Step)
+		want := app
+		want.Step = 3
+		require.Equal(t, want, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }), "nothing else moved")
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, app.ID, store.Page{Limit: 99}) }), 3,
 			"a step that lost left nothing behind")
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp(app.ID, 2) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp(app.ID, 4) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApp("app_x", 0) })
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 2)) })
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 4)) })
+		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped("app_x", 0)) })
+		w.update(func(tx store.Tx) error { return tx.StepApps(nil) })
+	})
+
+	t.Run("steps of many apps are stored all or none", func(t *testing.T) {
+		w := setup(t)
+		var steps []model.AppStep
+		var ids []string
+		for i := range 5 {
+			app := w.app(fmt.Sprintf("chat-%d", i))
+			app.Message = fmt.Sprintf("it is number %d", i)
+			steps = append(steps, model.AppStep{App: app, Changed: i%2 == 0})
+			ids = append(ids, app.ID)
+		}
+		w.fails(store.ErrConflict, func(tx store.Tx) error {
+			late := slices.Clone(steps)
+			late[3].App.Step++
+			return tx.StepApps(late)
+		})
+		w.fails(store.ErrConflict, func(tx store.Tx) error {
+			late := slices.Clone(steps)
+			late[4].App.ResourceVersion--
+			return tx.StepApps(late)
+		})
+		for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.GetApps(ids) }) {
+			require.Equal(t, []any{"", int64(0), int64(1)}, []any{a.Message, a.Step, a.ResourceVersion}, a.Name)
+		}
+		w.update(func(tx store.Tx) error { return tx.StepApps(steps) })
+		for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.GetApps(ids) }) {
+			want := steps[slices.Index(ids, a.ID)]
+			want.App.Step++
+			if want.Changed {
+				want.App.ResourceVersion++
+			} else {
+				want.App.Message = ""
+			}
+			require.Equal(t, want.App, a)
+		}
 	})
 
 	t.Run("a step stores the app and moves its number at once, or does neither", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
+		changed := func(a model.App) func(store.Tx) error {
+			return func(tx store.Tx) error { return tx.StepApps([]model.AppStep{{App: a, Changed: true}}) }
+		}
 		app.Message = "one step further"
-		w.update(func(tx store.Tx) error { return tx.UpdateAppInStep(app) })
+		w.update(changed(app))
 		got := read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 		require.Equal(t, []any{app.Message, app.Step + 1, app.ResourceVersion + 1}, []any{got.Message, got.Step, got.ResourceVersion})
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(app) })
+		w.fails(store.ErrConflict, changed(app))
 		late := got
 		late.Step--
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(late) })
+		w.fails(store.ErrConflict, changed(late))
 		late = got
 		late.ResourceVersion--
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.UpdateAppInStep(late) })
+		w.fails(store.ErrConflict, changed(late))
 		require.Equal(t, got, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		missing := got
 		missing.ID = "app_x"
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.UpdateAppInStep(missing) })
+		w.fails(store.ErrConflict, changed(missing))
 	})
 
 	t.Run("only a step moves the step number", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		w.update(func(tx store.Tx) error {
-			if err := tx.StepApp(app.ID, 0); err != nil {
+			if err := tx.StepApps([]model.AppStep{{App: app}}); err != nil {
 				return err
 			}
 			a, err := tx.LockApp("", app.ID)
@@ -178,6 +234,17 @@ func testApps(t *testing.T, setup setup) {
 		want.ResolvedImage, want.Stable = changed.ResolvedImage, changed.Stable
 		want.ReadyAt, want.EndedAt = changed.ReadyAt, changed.EndedAt
 		same(t, want, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+
+		other := w.deployment(w.app("voice"), 1)
+		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+			return tx.UpdateDeployment(other, model.Deployment{ID: "dep_x", WorkspaceID: w.ws})
+		})
+		want.Message, other.Message, other.Status = "of two at once", "the other", windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
+		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) })
+		for _, d := range []model.Deployment{want, other} {
+			same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+		}
+		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) }) // what is so already is found, too
 	})
 
 	t.Run("deployments are listed newest first and fetched by id", func(t *testing.T) {
@@ -218,6 +285,14 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
 			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
 		}))
+		later.Message, changed.Message = "of two at once", "the other"
+		w.update(func(tx store.Tx) error { return tx.UpdateRollout(later, changed) })
+		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
+			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
+		}))
+		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+			return tx.UpdateRollout(changed, model.Rollout{ID: "rol_x", WorkspaceID: w.ws})
+		})
 	})
 }
 
@@ -249,22 +324,25 @@ func testStagings(t *testing.T, setup setup) {
 		lost := r
 		lost.ID, lost.DeploymentID = ident.New("rol"), "dep_gone"
 		w.update(func(tx store.Tx) error { return errors.Join(tx.InsertRollout(r), tx.InsertRollout(lost)) })
-		flight := func(ws, id string) func(store.Tx) (model.Flight, error) {
-			return func(tx store.Tx) (model.Flight, error) { return tx.GetFlight(ws, id) }
+		flights := func(tx store.Tx) ([]model.Flight, error) {
+			return tx.GetFlights([]string{r.ID, lost.ID, "rol_none", r.ID})
 		}
-		got := read(w, flight(w.ws, r.ID))
+		flight := func() model.Flight {
+			t.Helper()
+			found := read(w, flights)
+			require.Len(t, found, 1, "those whose deployment is there")
+			return found[0]
+		}
+		got := flight()
 		require.Equal(t, r, got.Rollout)
 		require.Equal(t, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }), got.Deployment)
 		require.Nil(t, got.Staging)
-		missing(w, flight("ws_thief", r.ID))
-		missing(w, flight(w.ws, lost.ID))
-		missing(w, flight(w.ws, "rol_none"))
 
 		s := model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{MaxSurge: "25%"}, Course: &model.Course{RolloutID: r.ID, Replicas: -1}}
 		put(w, s)
-		same(t, staging(w, app.ID), *read(w, flight(w.ws, r.ID)).Staging)
+		same(t, staging(w, app.ID), *flight().Staging)
 		put(w, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now})
-		same(t, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *read(w, flight(w.ws, r.ID)).Staging)
+		same(t, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *flight().Staging)
 	})
 
 	t.Run("an app's staging is what was put last", func(t *testing.T) {
@@ -348,7 +426,7 @@ func testWakes(t *testing.T, setup setup) {
 		require.Empty(t, wake(0), "it was due")
 		require.Empty(t, wake(hour), "it keeps the earlier time")
 		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
-		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
 		require.Empty(t, due(w, 0, 0))
 		require.Equal(t, []string{"app_1"}, wake(-5), "it turned from unset to due")
 		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
@@ -366,11 +444,33 @@ func testWakes(t *testing.T, setup setup) {
 		require.Len(t, told, 1)
 	})
 
+	t.Run("apps that are woken together have each its own time", func(t *testing.T) {
+		w := setup(t)
+		var told []string
+		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
+		w.update(func(tx store.Tx) error {
+			return tx.WakeAt(map[string]int64{"app_1": now + hour, "app_2": now, "app_3": now - 5}, now)
+		})
+		require.Equal(t, []string{"app_2", "app_3"}, told)
+		require.Equal(t, []string{"app_3", "app_2"}, due(w, 0, hour))
+		w.update(func(tx store.Tx) error { return tx.WakeAt(map[string]int64{"app_1": now, "app_2": now + hour}, now) })
+		require.Equal(t, []string{"app_2", "app_3", "app_1"}, told)
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_3", "app_x", "app_1", "app_3"}) })
+		require.Equal(t, []string{"app_2"}, due(w, 0, hour))
+		w.update(func(tx store.Tx) error {
+			if err := tx.ClearWakes([]string{"app_1", "app_2"}); err != nil {
+				return err
+			}
+			return tx.WakeAt(map[string]int64{"app_1": now, "app_2": now + hour}, now)
+		})
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour), "one of them had a row to take away")
+	})
+
 	t.Run("clearing takes the row away and clearing nothing is no error", func(t *testing.T) {
 		w := setup(t)
-		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
-		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
 		require.Empty(t, due(w, 0, 0))
 	})
 
@@ -410,7 +510,7 @@ func testWakes(t *testing.T, setup setup) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now-1000, now) })
 		read := last(w)
-		w.update(func(tx store.Tx) error { return tx.ClearWake("app_1") })
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now, now) })
 		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}, read) })
 		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
@@ -441,7 +541,7 @@ func testWakes(t *testing.T, setup setup) {
 					}
 					return tx.Wake([]string{app.ID}, now, now)
 				}
-				if err := tx.ClearWake(app.ID); err != nil {
+				if err := tx.ClearWakes([]string{app.ID}); err != nil {
 					return err
 				}
 				rows, err := tx.ListObserved([]string{app.ID})

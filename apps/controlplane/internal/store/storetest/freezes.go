@@ -64,7 +64,7 @@ func testFreezes(t *testing.T, setup setup) {
 			return nil
 		})
 		found := func(appID, name string) (names []string) {
-			for _, f := range read(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezesFor(w.ws, appID, name) }) {
+			for _, f := range read(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezesFor(w.ws, name, appID) }) {
 				names = append(names, f.Name)
 			}
 			return names

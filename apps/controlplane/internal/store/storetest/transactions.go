@@ -114,7 +114,7 @@ func testTransactions(t *testing.T, setup setup) {
 		for name, f := range map[string]func(store.Tx) error{
 			"insert":  func(tx store.Tx) error { return tx.InsertApp(w.newApp("other")) },
 			"update":  func(tx store.Tx) error { return tx.UpdateApp(app) },
-			"step":    func(tx store.Tx) error { return tx.StepApp(app.ID, 0) },
+			"step":    func(tx store.Tx) error { return tx.StepApps([]model.AppStep{{App: app}}) },
 			"lock":    func(tx store.Tx) error { _, err := tx.LockApp(w.ws, app.ID); return err },
 			"wake":    func(tx store.Tx) error { return tx.Wake([]string{app.ID}, now, now) },
 			"session": func(tx store.Tx) error { _, _, err := tx.StartSession(region, "s", 1, model.Region{}); return err },

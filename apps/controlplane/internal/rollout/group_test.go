@@ -1,0 +1,162 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// crowd is groups that decide when they are let, and what they decided.
+type crowd struct {
+	groups
+	mu      sync.Mutex
+	decided [][]string
+	gate    chan struct{}
+	fail    func(appIDs []string) error
+}
+
+func newCrowd() *crowd {
+	c := &crowd{gate: make(chan struct{})}
+	c.decide = func(ctx context.Context, group []*member) error {
+		var ids []string
+		for _, m := range group {
+			ids = append(ids, m.appID)
+		}
+		select {
+		case <-c.gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if c.fail != nil {
+			if err := c.fail(ids); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.decided = append(c.decided, ids)
+		return nil
+	}
+	return c
+}
+
+// busy has every worker wait at the gate with an app of its own.
+func (c *crowd) busy(t *testing.T) {
+	for i := range maxGroups {
+		go c.join(&member{ctx: t.Context(), appID: fmt.Sprintf("busy-%d", i)})
+		synctest.Wait()
+	}
+}
+
+func (c *crowd) come(ctx context.Context, appIDs ...string) []*member {
+	var all []*member
+	for _, id := range appIDs {
+		m := &member{ctx: ctx, appID: id, done: make(chan struct{})}
+		all = append(all, m)
+		go c.join(m)
+		synctest.Wait()
+	}
+	return all
+}
+
+func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.busy(t)
+		c.come(t.Context(), "a", "b", "a", "c")
+		close(c.gate)
+		synctest.Wait()
+		require.Len(t, c.decided, maxGroups+2)
+		require.Contains(t, c.decided, []string{"a", "b", "c"})
+		require.Contains(t, c.decided, []string{"a"}, "its second step sees what the first wrote")
+		require.Zero(t, c.running)
+	})
+}
+
+func TestAGroupIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.busy(t)
+		for i := range maxGroup + 1 {
+			c.come(t.Context(), fmt.Sprint(i))
+		}
+		close(c.gate)
+		synctest.Wait()
+		require.LessOrEqual(t, len(slices.MaxFunc(c.decided, func(a, b []string) int { return len(a) - len(b) })), maxGroup)
+		require.Len(t, slices.Concat(c.decided...), maxGroups+maxGroup+1)
+	})
+}
+
+func TestAnAppWhoseStepFailsFailsAlone(t *testing.T) {
+	for name, fail := range map[string]func([]string) error{
+		"by an error": func(ids []string) error {
+			if slices.Contains(ids, "bad") {
+				return errors.New("bad app")
+			}
+			return nil
+		},
+		"by a panic": func(ids []string) error {
+			if slices.Contains(ids, "bad") {
+				panic("bad app")
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrowd()
+				c.fail = fail
+				c.busy(t)
+				all := c.come(t.Context(), "a", "b", "bad", "c", "d")
+				close(c.gate)
+				synctest.Wait()
+				for _, m := range all {
+					if m.appID == "bad" {
+						require.ErrorContains(t, m.err, "bad app")
+					} else {
+						require.NoError(t, m.err, m.appID)
+					}
+				}
+				require.Len(t, slices.Concat(c.decided...), maxGroups+4)
+			})
+		})
+	}
+}
+
+func TestAGroupGoesOnWithoutThoseWhoLeaveAndEndsWithTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.busy(t)
+		early, leave := context.WithCancel(t.Context())
+		gone := c.come(early, "a")
+		leave()
+		ctx, cancel := context.WithCancel(t.Context())
+		stays := c.come(t.Context(), "b")
+		leaves := c.come(ctx, "c")
+		c.gate <- struct{}{} // one of those that were busy, and the group begins
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		for range maxGroups { // those that were busy still, and the group
+			c.gate <- struct{}{}
+		}
+		synctest.Wait()
+		require.ErrorIs(t, gone[0].err, context.Canceled, "nobody waited for it when its turn came")
+		require.NoError(t, stays[0].err)
+		require.NoError(t, leaves[0].err, "it was done")
+		require.Contains(t, c.decided, []string{"b", "c"})
+
+		alone, end := context.WithCancel(t.Context())
+		last := c.come(alone, "d")
+		end()
+		synctest.Wait()
+		require.ErrorIs(t, last[0].err, context.Canceled)
+		require.Zero(t, c.running)
+	})
+}
