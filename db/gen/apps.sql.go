@@ -429,10 +429,12 @@ func (q *Queries) LockApp(ctx context.Context, arg LockAppParams) (App, error) {
 }
 
 const lockApps = `-- name: LockApps :many
-SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps WHERE id IN (/*SLICE:ids*/?) ORDER BY id FOR UPDATE
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps FORCE INDEX (PRIMARY) WHERE id IN (/*SLICE:ids*/?) ORDER BY id FOR UPDATE
 `
 
-// For workflows, whose key is the app's id alone.
+// For workflows, whose key is the app's id alone. Of a small table the optimizer would
+// read all, and wait for the locks of whoever is in it: hence the index, here and in all
+// that locks rows of several apps.
 func (q *Queries) LockApps(ctx context.Context, ids []string) ([]App, error) {
 	query := lockApps
 	var queryParams []interface{}

@@ -296,7 +296,8 @@ func (q *Queries) LockStoppedTopology(ctx context.Context, arg LockStoppedTopolo
 }
 
 const lockTopologyOfApps = `-- name: LockTopologyOfApps :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY deployment_id, region FOR UPDATE
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology FORCE INDEX (topology_by_app)
+WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY deployment_id, region FOR UPDATE
 `
 
 // Second in the lock order, sorted.

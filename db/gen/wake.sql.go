@@ -11,9 +11,10 @@ import (
 )
 
 const clearWakes = `-- name: ClearWakes :execrows
-DELETE FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?)
+DELETE w FROM app_wake w FORCE INDEX (PRIMARY) WHERE w.app_id IN (/*SLICE:app_ids*/?)
 `
 
+// In the form for several tables, which takes an index: see LockApps.
 func (q *Queries) ClearWakes(ctx context.Context, appIds []string) (int64, error) {
 	query := clearWakes
 	var queryParams []interface{}
@@ -74,7 +75,7 @@ func (q *Queries) DueWakes(ctx context.Context, arg DueWakesParams) ([]AppWake, 
 
 const lockWakes = `-- name: LockWakes :many
 SELECT app_id, CAST(due - UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) AS due_in
-FROM app_wake WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id FOR UPDATE
+FROM app_wake FORCE INDEX (PRIMARY) WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id FOR UPDATE
 `
 
 type LockWakesRow struct {

@@ -17,8 +17,10 @@ WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0;
 SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 
 -- name: LockApps :many
--- For workflows, whose key is the app's id alone.
-SELECT * FROM apps WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
+-- For workflows, whose key is the app's id alone. Of a small table the optimizer would
+-- read all, and wait for the locks of whoever is in it: hence the index, here and in all
+-- that locks rows of several apps.
+SELECT * FROM apps FORCE INDEX (PRIMARY) WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
 
 -- name: UpdateApp :execrows
 -- step is not among the columns: only a step moves it.

@@ -1,6 +1,7 @@
 -- name: LockTopologyOfApps :many
 -- Second in the lock order, sorted.
-SELECT * FROM deployment_topology WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY deployment_id, region FOR UPDATE;
+SELECT * FROM deployment_topology FORCE INDEX (topology_by_app)
+WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY deployment_id, region FOR UPDATE;
 
 -- name: ListTopologyOfApps :many
 SELECT * FROM deployment_topology

@@ -34,6 +34,8 @@ type change struct {
 	traceparent string
 	history     []model.History
 	ended       []model.Rollout
+	// woken apps get a step at once.
+	woken []string
 	// starts work; what it asks of the quotas, nil for nothing; what it learned.
 	starts bool
 	asked  *asked
@@ -170,7 +172,9 @@ func (a *API) newChange(ctx context.Context, tx Tx, by caller, begins bool) *cha
 }
 
 // finish writes what was collected, and the record of the key, if there is one. The
-// workspace is locked behind all else, to be waited for as briefly as can be.
+// workspace is locked behind all else, to be waited for as briefly as can be, and wake-ups
+// are written behind that: who is behind others in the workspace must not hold up reports of
+// many apps, and with them the steps of all.
 func (c *change) finish(record model.Idempotency, res proto.Message) (err error) {
 	if len(c.history) > 0 {
 		if err := c.InsertHistory(c.history); err != nil {
@@ -186,7 +190,13 @@ func (c *change) finish(record model.Idempotency, res proto.Message) (err error)
 			return err
 		}
 	}
-	return c.admit()
+	if err := c.admit(); err != nil || len(c.woken) == 0 {
+		return err
+	}
+	if err := c.Wake(c.woken, c.at, c.at); err != nil {
+		return fmt.Errorf("wake %d apps: %w", len(c.woken), err)
+	}
+	return nil
 }
 
 // learn tells the gate what the last attempt of a call found, nil for none.
@@ -227,8 +237,9 @@ func (c *change) log(app model.App, h model.History) {
 
 // wake asks for a step of the app's workflow at once.
 func (c *change) wake(appID string) error {
-	if err := c.Wake([]string{appID}, c.at, c.at); err != nil {
-		return fmt.Errorf("wake app %s: %w", appID, err)
+	if c.dry != nil {
+		return c.Wake([]string{appID}, c.at, c.at)
 	}
+	c.woken = append(c.woken, appID)
 	return nil
 }

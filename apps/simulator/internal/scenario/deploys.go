@@ -23,9 +23,9 @@ import (
 // All have to complete. The bare invocation rate of Restate is measured in the same
 // run: a deployment is two invocations at least.
 //
-// What limits it: the processor. A deployment takes 20 ms of it with 64 at once, the control
+// What limits it: the processor. A deployment takes 21 ms of it with 64 at once, the control
 // plane and MariaDB 7 each, Restate 5 and its agent and user 2; 75 to 85 a second are both
-// cores. Of its 25 statements 17 are the call's, which has a transaction of its own; the
+// cores. Of its 28 statements 17 are the call's, which has a transaction of its own; the
 // others are its part of those of two steps and of reports, five or six deployments to each.
 // A statement less was 0.3 ms less of the two together, many times the 0.1 ms that one takes
 // alone. That commits wait for the disk is no part of it: relaxed, it is the same. Half of

@@ -144,7 +144,7 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 // which would bring back what was deleted meanwhile, and no join with a list of values: for
 // that MariaDB writes a temporary table to disk, whenever a column is a text.
 //
-//	UPDATE t SET also, a = CASE id WHEN ? THEN ? WHEN ? THEN ? END, b = ...
+//	UPDATE t FORCE INDEX (PRIMARY) SET also, a = CASE id WHEN ? THEN ? WHEN ? THEN ? END, b = ...
 //	WHERE id = ? AND guard = ? OR id = ? AND guard = ?
 type rewrite struct {
 	head, where string
@@ -157,7 +157,7 @@ type rewrite struct {
 // guards are what they are said to be. also are more assignments.
 func rewriting(name, table string, guards []string, also string, columns ...string) rewrite {
 	w := rewrite{
-		head:  "-- name: " + name + " :execrows\nUPDATE " + table + " SET " + also,
+		head:  "-- name: " + name + " :execrows\nUPDATE " + table + " FORCE INDEX (PRIMARY) SET " + also,
 		where: "id = ?", columns: columns, guards: 1 + len(guards),
 	}
 	for _, g := range guards {
