@@ -86,8 +86,8 @@ func testCrossRegion(t *testing.T, setup setup) {
 		of := func(workspaces ...string) []model.WorkspaceRegion {
 			return read(w, func(tx store.Tx) ([]model.WorkspaceRegion, error) { return tx.RegionsOf(workspaces) })
 		}
-		ours := []model.WorkspaceRegion{{w.ws, "reg_ours", "ours"}, {w.ws, "reg_shared", "shared"}}
-		theirs := []model.WorkspaceRegion{{"ws_other", "reg_shared", "shared"}, {"ws_other", "reg_theirs", "theirs"}}
+		ours := []model.WorkspaceRegion{{WorkspaceID: w.ws, RegionID: "reg_ours", RegionName: "ours"}, {WorkspaceID: w.ws, RegionID: "reg_shared", RegionName: "shared"}}
+		theirs := []model.WorkspaceRegion{{WorkspaceID: "ws_other", RegionID: "reg_shared", RegionName: "shared"}, {WorkspaceID: "ws_other", RegionID: "reg_theirs", RegionName: "theirs"}}
 		require.Equal(t, ours, of(w.ws))
 		require.ElementsMatch(t, append(ours, theirs...), of("ws_other", w.ws, "ws_none"))
 		require.Empty(t, of())
