@@ -80,6 +80,7 @@ func TestANewVersionHasAPreviewUntilItIsLive(t *testing.T) {
 	w.settle("chat")
 	second := w.deploy("chat", func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"A": "b"} })
 	require.Empty(t, preview(second.GetRolloutId()), "not ready yet")
+	require.NoError(t, w.stepper.Step(t.Context(), second.GetAppId()))
 	w.putInstance(second, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	require.Equal(t, []string{"http://127.0.0.1:8000"}, preview(second.GetRolloutId()))
 	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})

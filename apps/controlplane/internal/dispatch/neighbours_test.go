@@ -122,7 +122,8 @@ func TestAgentsAreToldOfAppsThatRunElsewhereAlone(t *testing.T) {
 		return nil
 	})
 	w := newWatcher(t, "session-1")
-	defer w.connect(h)()
+	disconnect := w.connect(h)
+	defer disconnect()
 	var n *gatewayv1.Neighbours
 	for n == nil {
 		n = w.step().GetNeighbours()

@@ -126,16 +126,21 @@ func (g *groups) attempt(group []*member) (err error) {
 	defer cancel()
 	var mu sync.Mutex
 	here := len(group)
+	stops := make([]func() bool, 0, len(group))
 	for _, m := range group {
-		stop := context.AfterFunc(m.ctx, func() {
+		stops = append(stops, context.AfterFunc(m.ctx, func() {
 			mu.Lock()
 			defer mu.Unlock()
 			if here--; here == 0 {
 				cancel()
 			}
-		})
-		defer stop() //nolint:gocritic // at the end of all
+		}))
 	}
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	// A plan that panics is a bug that one app has, and is that app's alone.
 	defer func() {
 		if p := recover(); p != nil {
@@ -182,7 +187,7 @@ func (s *Stepper) decide(ctx context.Context, group []*member) error {
 		return err
 	}
 	for _, m := range all {
-		s.tell(m.ctx, m.decision)
+		s.tell(m.ctx, m.decision) //nolint:contextcheck // a step is told of as its own, not as its group's
 	}
 	return nil
 }
@@ -194,6 +199,6 @@ func (s *Stepper) pass(ctx context.Context, appID string, answers plan.Input) (d
 	defer cancel()
 	// One draw for all tries of the transaction, so that they plan alike.
 	m := &member{ctx: ctx, appID: appID, answers: answers, jitter: s.cfg.Random()}
-	s.groups.join(m)
+	s.groups.join(m) //nolint:contextcheck // it is m's; a group has one that outlasts any one of its members
 	return m.decision, m.err
 }

@@ -309,7 +309,7 @@ func (a *ACME) Keep(ctx context.Context) error {
 			switch host := hosts[i]; {
 			case a.known(host) != nil || a.waits(host) != nil:
 			case a.serves(host):
-				_, _ = a.Get(host) // which may have been renewed
+				_, _ = a.Get(host) //nolint:contextcheck // as a handshake asks, which has none; it may have been renewed
 			default:
 				a.order(ctx, slots, host)
 			}
@@ -352,7 +352,7 @@ func (a *ACME) order(ctx context.Context, slots chan struct{}, host string) {
 	case <-ctx.Done():
 		return
 	}
-	go func() {
+	go func() { //nolint:contextcheck // see above: what autocert has begun it ends itself
 		_, _ = a.Get(host) // it is logged, and tried again
 		a.mu.Lock()
 		delete(a.ordering, host)

@@ -108,7 +108,8 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 		if b.usual != nil {
 			head, row, said = b.without(all)
 		}
-		query, parts := append((*text)[:0], head...), strings.Split(row, "?")
+		query, parts := (*text)[:0], strings.Split(row, "?")
+		query = append(query, head...)
 		for at := range n {
 			if len(query) > bulkBytes {
 				n = at

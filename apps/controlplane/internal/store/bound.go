@@ -1,0 +1,39 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// Bound is a Store seen through the transaction interface T that one user
+// declares. T must be satisfied by Tx.
+type Bound[T any] struct{ s Store }
+
+// Bind narrows s to T. The wiring states beside it, for the compiler, that Tx
+// satisfies T.
+func Bind[T any](s Store) Bound[T] { return Bound[T]{s: s} }
+
+// Update is Store.Update.
+func (b Bound[T]) Update(ctx context.Context, fn func(T) error) error {
+	return b.s.Update(ctx, narrow(fn))
+}
+
+// View is Store.View.
+func (b Bound[T]) View(ctx context.Context, fn func(T) error) error {
+	return b.s.View(ctx, narrow(fn))
+}
+
+// Snapshot is Store.Snapshot.
+func (b Bound[T]) Snapshot(ctx context.Context, fn func(T) error) error {
+	return b.s.Snapshot(ctx, narrow(fn))
+}
+
+func narrow[T any](fn func(T) error) func(Tx) error {
+	return func(tx Tx) error {
+		t, ok := any(tx).(T)
+		if !ok {
+			return errors.New("store: transaction lacks a method of the bound interface")
+		}
+		return fn(t)
+	}
+}
