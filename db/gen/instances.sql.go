@@ -142,7 +142,7 @@ func (q *Queries) DeploymentsWithLost(ctx context.Context, arg DeploymentsWithLo
 }
 
 const getInstance = `-- name: GetInstance :one
-SELECT id, workspace_id, app_id, deployment_id, region, role, group_no, slot_no, status, reason, message, address, runtime_name, restarts, gpus, guard_no, started_at, ready_at, updated_at, terminated_at FROM instances WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, deployment_id, region, group_no, status, address, runtime_name, guard_no, started_at, ready_at, updated_at, role, slot_no, reason, message, restarts, gpus, terminated_at FROM instances WHERE workspace_id = ? AND id = ?
 `
 
 type GetInstanceParams struct {
@@ -159,20 +159,20 @@ func (q *Queries) GetInstance(ctx context.Context, arg GetInstanceParams) (Insta
 		&i.AppID,
 		&i.DeploymentID,
 		&i.Region,
-		&i.Role,
 		&i.GroupNo,
-		&i.SlotNo,
 		&i.Status,
-		&i.Reason,
-		&i.Message,
 		&i.Address,
 		&i.RuntimeName,
-		&i.Restarts,
-		&i.Gpus,
 		&i.GuardNo,
 		&i.StartedAt,
 		&i.ReadyAt,
 		&i.UpdatedAt,
+		&i.Role,
+		&i.SlotNo,
+		&i.Reason,
+		&i.Message,
+		&i.Restarts,
+		&i.Gpus,
 		&i.TerminatedAt,
 	)
 	return i, err

@@ -245,20 +245,20 @@ type Instance struct {
 	AppID        string
 	DeploymentID string
 	Region       string
-	Role         string
 	GroupNo      int32
-	SlotNo       int32
 	Status       int32
-	Reason       string
-	Message      string
 	Address      string
 	RuntimeName  string
-	Restarts     int32
-	Gpus         []byte
 	GuardNo      int64
 	StartedAt    int64
 	ReadyAt      int64
 	UpdatedAt    int64
+	Role         string
+	SlotNo       int32
+	Reason       string
+	Message      string
+	Restarts     int32
+	Gpus         []byte
 	TerminatedAt int64
 }
 
