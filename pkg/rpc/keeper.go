@@ -58,7 +58,7 @@ func (k *keeper) sweep(now time.Time) {
 			if now.UnixNano()-c.asked >= int64(pingTimeout) {
 				delete(k.conns, c)
 				// What waits to be written would hold up a closing with linger.
-				go c.Conn.Close() //nolint:errcheck // it is given up either way
+				go c.Conn.Close()
 			}
 		case now.UnixNano()-heard >= int64(pingAfter):
 			c.asked = now.UnixNano()
