@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // kubeconfigName is the kubeconfig's name in the data directory.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // EnvProgram names a binary of kubelab to use as it is.

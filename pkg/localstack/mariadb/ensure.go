@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // installDeadline bounds the whole installation, waiting for another package

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
 )
 
 // mariadb-install-db waits for the disk about a thousand times, which no option

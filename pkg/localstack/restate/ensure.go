@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // Version of the server that Windlass is developed and tested against.

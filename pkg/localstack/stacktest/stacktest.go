@@ -19,8 +19,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/ident"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/crypto/acme/autocert"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // folder keeps what autocert has, for one gateway or for several that share it. Of those, one

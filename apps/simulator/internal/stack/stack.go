@@ -25,8 +25,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 	"github.com/windlass-run/windlass/pkg/localstack/restate"

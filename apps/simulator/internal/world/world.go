@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // Options are the same for every scenario; they come from the command line.

@@ -21,8 +21,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
 )
 
 // The environment overrides the file: EnvContext chooses a context, the others

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 // Networks of pods are 127.N.0.0/16: every region's pods listen on the ports that

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 

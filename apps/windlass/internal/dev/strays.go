@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"

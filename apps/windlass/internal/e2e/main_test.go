@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 const module = "github.com/windlass-run/windlass/"

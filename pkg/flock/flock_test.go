@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/windlass-run/windlass/pkg/localstack/flock"
+	"github.com/windlass-run/windlass/pkg/flock"
 )
 
 func TestALockIsHeldByOneAndGoesToTheNextWhenLetGo(t *testing.T) {
