@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -127,11 +126,6 @@ func Main(ctx context.Context, args []string) error {
 }
 
 func run(ctx context.Context, f flags) (err error) {
-	// A poller of connections waits in the system, which keeps a processor of the runtime for
-	// milliseconds: the rest of the process needs another one.
-	if runtime.GOMAXPROCS(0) == 1 {
-		runtime.GOMAXPROCS(2)
-	}
 	log, err := telemetry.NewLogger(os.Stderr, f.LogFormat, f.LogLevel)
 	if err != nil {
 		return err
