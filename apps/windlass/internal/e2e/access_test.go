@@ -259,7 +259,7 @@ func testBadInput(t *testing.T, s *stack) {
 // post returns the status and the body; status 0 when there was no answer.
 func (s *stack) post(t *testing.T, procedure, key, body string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/windlass.v1."+procedure, bytes.NewReader([]byte(body)))
 	require.NoError(t, err)

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,17 +33,6 @@ func (s *stack) clusterDir(region string) string { return filepath.Join(s.dir, p
 
 // buildPatience is for a machine that never built kubelab, and does much else.
 const buildPatience = 40 * time.Minute
-
-// clusters is held by the one test that runs Kubernetes: two API servers, schedulers
-// and their nodes are what two cores carry beside all else.
-var clusters sync.Mutex
-
-// turnWithClusters waits until no other test runs Kubernetes.
-func turnWithClusters(t *testing.T) {
-	t.Helper()
-	clusters.Lock()
-	t.Cleanup(clusters.Unlock)
-}
 
 // addClusters adds a Kubernetes for every region.
 func (s *stack) addClusters() {

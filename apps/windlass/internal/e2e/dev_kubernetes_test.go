@@ -19,11 +19,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
 
-// TestDevOnKubernetes is a newcomer's day with `windlass dev --runtime kubernetes`
+// testDevOnKubernetes is a newcomer's day with `windlass dev --runtime kubernetes`
 // and the files of the README.
-func TestDevOnKubernetes(t *testing.T) {
-	t.Parallel()
-	turnWithClusters(t)
+func testDevOnKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 	defer cancel()
 	program, err := kubelab.Ensure(ctx, func(line string) { t.Log(line) })

@@ -178,10 +178,8 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	s.appKeys(t, host)
 }
 
-// TestGatewaysOfClustersLoseNoRequest has the same happen to pods.
-func TestGatewaysOfClustersLoseNoRequest(t *testing.T) {
-	t.Parallel()
-	turnWithClusters(t)
+// testGatewaysOfClusters has the same happen to pods.
+func testGatewaysOfClusters(t *testing.T) {
 	s := newStack(t, stackConfig{gateways: true, runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}})
 	load, _ := s.loseNoRequest(t, podSpec)
 	load.stop()

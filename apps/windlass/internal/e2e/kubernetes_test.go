@@ -24,11 +24,20 @@ const (
 	gpus     = "nvidia.com/gpu"
 )
 
-// TestKubernetes is one installation with two clusters; its tests run side by side,
-// each with apps of its own. Whose nodes are counted are those of that test alone.
-func TestKubernetes(t *testing.T) { //nolint:tparallel // what follows the group is for when all of it is over
+// TestOnKubernetes is all that has clusters, one after the other: two API servers, schedulers
+// and their nodes are what two cores carry beside all else.
+func TestOnKubernetes(t *testing.T) { //nolint:tparallel // as above
 	t.Parallel()
-	turnWithClusters(t)
+	t.Run("product", testKubernetes)
+	t.Run("strategies", testStrategiesOnKubernetes)
+	t.Run("analysis", testAnalysisOnKubernetes)
+	t.Run("gateways", testGatewaysOfClusters)
+	t.Run("dev", testDevOnKubernetes)
+}
+
+// testKubernetes is one installation with two clusters; its tests run side by side,
+// each with apps of its own. Whose nodes are counted are those of that test alone.
+func testKubernetes(t *testing.T) {
 	s := newStack(t, stackConfig{runtime: "kubernetes", groups: []string{
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + h100 + ",zones=a|b,taint=nvidia.com/gpu=present:NoSchedule",
 		"name=l4,nodes=2,gpu=nvidia.com/gpu=2,gpu-product=" + l4,

@@ -17,16 +17,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestStrategiesOnProcesses and TestStrategiesOnKubernetes lead every strategy through
-// everything that may befall it, on a real stack.
+// TestStrategiesOnProcesses leads every strategy through everything that may befall it, on a
+// real stack.
 func TestStrategiesOnProcesses(t *testing.T) { //nolint:tparallel // one way begins where the one before has ended
 	t.Parallel()
 	testStrategies(t, newStack(t, stackConfig{}))
 }
 
-func TestStrategiesOnKubernetes(t *testing.T) { //nolint:tparallel // as above
-	t.Parallel()
-	turnWithClusters(t)
+func testStrategiesOnKubernetes(t *testing.T) {
 	testStrategies(t, newStack(t, stackConfig{runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}}))
 }
 
