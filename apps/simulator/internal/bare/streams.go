@@ -1,6 +1,7 @@
 package bare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,26 +41,9 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	defer client.CloseIdleConnections()
 	agents := agentv1connect.NewAgentServiceClient(client, "http://"+listener.Addr().String())
-	var received atomic.Int64
-	limited, cancel := context.WithTimeout(ctx, window)
-	defer cancel()
-	begin := time.Now()
-	var wg sync.WaitGroup
-	for range streams {
-		wg.Go(func() {
-			stream, err := agents.Watch(limited, &agentv1.WatchRequest{})
-			if err != nil {
-				return
-			}
-			for stream.Receive() {
-				received.Add(1)
-			}
-			_ = stream.Close() // it ended with the window
-		})
+	if frames, err = framesOf(ctx, agents, window, streams); err != nil {
+		return 0, 0, err
 	}
-	wg.Wait()
-	frames = float64(received.Load()) / time.Since(begin).Seconds()
-
 	opened, err = rate(ctx, window, streams, func(ctx context.Context, _ int64) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -75,6 +59,48 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 		return nil
 	})
 	return frames, opened, err
+}
+
+// framesOf so many streams a second. The window begins when each has had its first.
+func framesOf(ctx context.Context, agents agentv1connect.AgentServiceClient, window time.Duration, streams int) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var received atomic.Int64
+	first := make(chan error, streams)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range streams {
+		all.Go(func() {
+			stream, err := agents.Watch(ctx, &agentv1.WatchRequest{})
+			if err == nil && !stream.Receive() {
+				err = cmp.Or(stream.Err(), errors.New("a stream without a frame"))
+			}
+			first <- err
+			if err != nil {
+				return
+			}
+			for stream.Receive() {
+				received.Add(1)
+			}
+			_ = stream.Close() // it ended with the window
+		})
+	}
+	for range streams {
+		if err := <-first; err != nil {
+			cancel()
+			return 0, fmt.Errorf("bare Connect: %w", err)
+		}
+	}
+	received.Store(0)
+	begin := time.Now()
+	select {
+	case <-time.After(window):
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	frames := float64(received.Load()) / time.Since(begin).Seconds()
+	cancel()
+	return frames, nil
 }
 
 const onlyOne = "one frame"

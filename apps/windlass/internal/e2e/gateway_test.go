@@ -20,11 +20,13 @@ import (
 )
 
 // callers send streaming requests that may not be repeated to an app's host in every
-// region, each at its time, however long those before it take, within reason.
+// region, each at its time, however long those before it take.
 type callers struct {
 	stop func()
 	mu   sync.Mutex
 	sent int
+	// open are those that wait for their answer, by region.
+	open map[string]int
 	// failed are the first few that did not answer as they should, of failures.
 	failed   []string
 	failures int
@@ -42,45 +44,62 @@ func callEvery() time.Duration {
 	return 20 * time.Millisecond
 }
 
-const (
-	// underWay is how many may be at once: a machine that is busy with a dozen of other
-	// systems is to answer late, and not to be buried.
-	underWay = 32
-)
+// buried is how many requests of a region wait when it answers none any more.
+const buried = 5000
 
 func (s *stack) callers(host string) *callers {
 	ctx, cancel := context.WithCancel(s.t.Context())
-	c := &callers{}
+	c := &callers{open: map[string]int{}}
 	var all sync.WaitGroup
 	for region, url := range s.gateways {
 		all.Go(func() {
-			tick := time.NewTicker(callEvery())
-			defer tick.Stop()
-			slots := make(chan struct{}, underWay)
-			for {
+			for due := time.Now(); ; due = due.Add(callEvery()) {
 				select {
 				case <-ctx.Done():
 					return
-				case <-tick.C:
+				case <-time.After(time.Until(due)):
 				}
-				slots <- struct{}{}
-				all.Go(func() {
-					defer func() { <-slots }()
-					err := complete(context.WithoutCancel(ctx), url, host)
-					c.mu.Lock()
-					defer c.mu.Unlock()
-					if c.sent++; err == nil {
-						return
-					}
-					if c.failures++; len(c.failed) < 10 {
-						c.failed = append(c.failed, fmt.Sprintf("%s at %s: %v", region, time.Now().Format("15:04:05.000"), err))
-					}
-				})
+				if c.begin(region) == buried {
+					c.end(region, fmt.Errorf("%d others wait", buried))
+					return
+				}
+				all.Go(func() { c.end(region, complete(context.WithoutCancel(ctx), url, host)) })
 			}
 		})
 	}
 	c.stop = func() { cancel(); all.Wait() }
 	return c
+}
+
+// begin a request; how many of the region waited before it.
+func (c *callers) begin(region string) (before int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before = c.open[region]
+	c.open[region]++
+	return before
+}
+
+func (c *callers) end(region string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[region]--
+	if c.sent++; err == nil {
+		return
+	}
+	if c.failures++; len(c.failed) < 10 {
+		c.failed = append(c.failed, fmt.Sprintf("%s at %s: %v", region, time.Now().Format("15:04:05.000"), err))
+	}
+}
+
+// waiting for their answer are so many, in all regions.
+func (c *callers) waiting() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, open := range c.open {
+		n += open
+	}
+	return n
 }
 
 func (c *callers) count() int {
@@ -176,6 +195,8 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	s.start(partAgent(us))
 	s.waitConnected(s.cfg.regions...)
 	s.appKeys(t, host)
+	s.tokenByToken(t)
+	s.ownDomain(t, "chat")
 }
 
 // testGatewaysOfClusters has the same happen to pods.
@@ -295,10 +316,13 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 		t.Logf("%s, %d times: %d requests", change.name, times, load.count()-before)
 	}
 
-	// What an instance that is killed was answering is lost, and nothing else.
+	// What an instance that is killed was answering is lost, and nothing else: of those that
+	// wait, before or after, some are its own.
 	before, killed, lost := load.count(), 0, 0
 	for killed == 0 || load.count()-before < callsEach {
+		waiting := load.waiting()
 		s.killOne(t, "chat")
+		waiting += load.waiting()
 		after := load.count() + 100
 		s.eventually(t, "requests go on", func(context.Context) error {
 			if load.count() < after {
@@ -308,7 +332,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 		})
 		s.waitReplicas(t, "chat", 4)
 		killed++
-		lost += load.requireFewFailed(t, underWay, "an instance that is killed")
+		lost += load.requireFewFailed(t, waiting, "an instance that is killed")
 	}
 	t.Logf("an instance that is killed, %d times: %d requests, %d lost", killed, load.count()-before, lost)
 	return load, host

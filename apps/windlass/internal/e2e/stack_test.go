@@ -64,6 +64,7 @@ type stack struct {
 	url      string
 	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
 	gateways map[string]string // region -> URL under which its gateway serves apps
+	names    *names            // where domains are looked up, if there are gateways
 	traces   string            // every span of every part, a line each
 	keys     credentials
 	owner    *client
@@ -179,6 +180,9 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	starting.Wait()
 	require.False(t, t.Failed(), "the servers did not start")
 	s.bootstrap(built)
+	if cfg.gateways {
+		s.names = serveNames(t)
+	}
 	s.addControlPlane(built, partControlPlane)
 	s.start(partControlPlane)
 	if cfg.replicas == 2 {
@@ -262,8 +266,13 @@ func (s *stack) addControlPlane(built, name string) {
 	dir := filepath.Join(s.dir, name)
 	api, metrics, workflows := freePort(s.t), freePort(s.t), freePort(s.t)
 	s.url = "http://" + address(api)
+	dnsServer := "" // this host's
+	if s.names != nil {
+		dnsServer = s.names.address
+	}
 	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), []string{
 		"--log-format=json", "serve",
+		"--dns-server=" + dnsServer,
 		"--listen=" + address(api),
 		"--restate-ingress=http://" + address(s.restateConfig.IngressPort),
 		"--restate-admin=http://" + address(s.restateConfig.AdminPort),
