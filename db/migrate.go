@@ -19,9 +19,14 @@
 // The old version inserts without the new columns and does not know the new tables:
 // the new version has to make sense of what the old one left out, for as long as there
 // may be both. What no version that may still run reads or writes any more is taken
-// away by a later migration, which says so in a comment on a line of its own:
+// away by a later migration, which says so in a comment on a line of its own, with the last
+// migration of the first version that goes without:
 //
-//	-- contract: nothing reads apps.colour since v1.3
+//	-- contract since 44: nothing reads apps.colour
+//
+// A process of the old version that starts again meanwhile finds a schema that it does not
+// know. It runs on it, as those do that did not stop, if no later migration contracts what it
+// needs: how old a program may be is noted beside the schema's version.
 //
 // Both are tested: the statements here, and beside the control plane's store that
 // writers of earlier schemas still work on the newest.
@@ -36,6 +41,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -44,7 +51,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// ErrNewerSchema: the database was migrated by a later version of the program.
+// ErrNewerSchema: the database was migrated by a later version of the program, and has not
+// any more what this one needs.
 var ErrNewerSchema = errors.New("the database's schema is newer than this program")
 
 // Baseline is the last migration of the first release. No older control plane ever met
@@ -57,8 +65,8 @@ const migrateTimeout = 5 * time.Minute
 
 // Migrate brings the schema to this program's version. Any number of processes
 // may call it at once: one works, the others wait for it and find nothing to do.
-// It refuses a schema that it does not know with ErrNewerSchema, and changes
-// nothing then. It uses two connections of db at a time.
+// A newer schema it leaves as it is; one that this program cannot run on it refuses with
+// ErrNewerSchema. It uses two connections of db at a time.
 func Migrate(ctx context.Context, db *sql.DB) error { return MigrateTo(ctx, db, newest) }
 
 const newest = math.MaxInt64
@@ -79,13 +87,17 @@ func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p, version) }); err != nil {
+	oldest, err := oldestProgram(files)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p, version, oldest) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version int64) error {
+func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int64) error {
 	for _, q := range versionTable {
 		if _, err := c.ExecContext(ctx, q); err != nil {
 			return fmt.Errorf("prepare the table of versions: %w", err)
@@ -96,10 +108,54 @@ func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version int64) erro
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
 	if at > known {
-		return fmt.Errorf("%w: it is at version %d, this program knows %d; run a newer version of the program", ErrNewerSchema, at, known)
+		return runsOn(ctx, c, at, known)
 	}
-	_, err = p.UpTo(ctx, version)
-	return err
+	if _, err := p.UpTo(ctx, version); err != nil {
+		return err
+	}
+	if _, err := c.ExecContext(ctx, noteOldest, oldest); err != nil {
+		return fmt.Errorf("note how old a program may be: %w", err)
+	}
+	return nil
+}
+
+// runsOn tells whether a program that knows migrations up to that one runs on a newer schema.
+func runsOn(ctx context.Context, c *sql.Conn, at, known int64) error {
+	oldest := at // nothing is noted: nothing is known of it
+	err := c.QueryRowContext(ctx, "SELECT oldest FROM goose_oldest_program WHERE id = 1").Scan(&oldest)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("read how old a program may be: %w", err)
+	}
+	if known < oldest {
+		return fmt.Errorf("%w: it is at version %d and takes programs that know %d, this one knows %d; run a newer version of the program", ErrNewerSchema, at, oldest, known)
+	}
+	return nil
+}
+
+var contract = regexp.MustCompile(`(?m)^-- contract since (\d+): \S`)
+
+// oldestProgram is the last migration that a program has to know to run on the schema that
+// all of these leave.
+func oldestProgram(files fs.FS) (int64, error) {
+	oldest := int64(Baseline)
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range contract.FindAllSubmatch(text, -1) {
+			since, err := strconv.ParseInt(string(m[1]), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			oldest = max(oldest, since)
+		}
+	}
+	return oldest, nil
 }
 
 // versionTable is what goose keeps its notes in, with version 0 in it. Goose
@@ -115,7 +171,15 @@ var versionTable = []string{
 ) ENGINE = InnoDB`,
 	`INSERT INTO goose_db_version (version_id, is_applied)
 SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM goose_db_version WHERE version_id = 0)`,
+	// Beside it: the last migration that a program has to know to run on the schema.
+	`CREATE TABLE IF NOT EXISTS goose_oldest_program (
+    id     TINYINT UNSIGNED NOT NULL,
+    oldest BIGINT NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB`,
 }
+
+const noteOldest = "INSERT INTO goose_oldest_program (id, oldest) VALUES (1, ?) ON DUPLICATE KEY UPDATE oldest = GREATEST(oldest, VALUES(oldest))"
 
 // lockSlice is how long one attempt to lock waits, in seconds: below any
 // sensible read timeout of a connection.

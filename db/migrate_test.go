@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 // schema is the columns of tables, as migrations define them: "table.column" to its
@@ -21,7 +22,6 @@ var (
 	addColumn   = regexp.MustCompile(`^ADD (?:COLUMN )?(?:IF NOT EXISTS )?(\w+) (.*)$`)
 	modify      = regexp.MustCompile(`^MODIFY (?:COLUMN )?(\w+) (.*)$`)
 	addKey      = regexp.MustCompile(`^ADD (KEY|INDEX) `)
-	contract    = regexp.MustCompile(`(?m)^-- contract: (\S.*)$`)
 	sqlType     = regexp.MustCompile(`^(\w+)(?:\((\d+)\))?`)
 )
 
@@ -201,5 +201,25 @@ func TestWhatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
 		if broken := s.apply(statement); (len(broken) == 0) != (i < len(harmless)) {
 			t.Errorf("%s: %q", statement, broken)
 		}
+	}
+}
+
+func TestAContractionSaysWhichProgramsGoWithoutWhatItTakes(t *testing.T) {
+	files := fstest.MapFS{"1.sql": {Data: []byte("-- contract: nobody knows\nALTER TABLE apps DROP COLUMN colour;")}}
+	oldest := func() int64 {
+		t.Helper()
+		n, err := oldestProgram(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := oldest(); n != Baseline {
+		t.Errorf("nothing is contracted, and programs have to know %d", n)
+	}
+	files["2.sql"] = &fstest.MapFile{Data: []byte("-- contract since 44: nothing reads apps.colour\nALTER TABLE apps DROP COLUMN colour;")}
+	files["3.sql"] = &fstest.MapFile{Data: []byte("-- contract since 41: nothing reads apps.taste\nALTER TABLE apps DROP COLUMN taste;")}
+	if n := oldest(); n != 44 {
+		t.Errorf("programs have to know %d, and 44 is enough", n)
 	}
 }

@@ -43,14 +43,27 @@ func TestAMigrationKilledBeforeItWasNotedIsFinishedByTheNext(t *testing.T) {
 	}
 }
 
-func TestANewerSchemaIsRefused(t *testing.T) {
+// A process that starts again while newer ones run goes on with what those have left.
+func TestANewerSchemaIsRefusedOnceItHasNotAnyMoreWhatIsNeeded(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)
 	require.NoError(t, db.Migrate(t.Context(), d))
-	_, err := d.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
+	exec := func(query string) {
+		t.Helper()
+		_, err := d.ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
+	older, err := mysql.Open(t.Context(), mysql.Config{DSN: dsn})
 	require.NoError(t, err)
+	require.NoError(t, older.Close())
+	exec("UPDATE goose_oldest_program SET oldest = 99999")
 	_, err = mysql.Open(t.Context(), mysql.Config{DSN: dsn})
 	require.ErrorIs(t, err, db.ErrNewerSchema)
+	require.ErrorContains(t, err, "run a newer version")
+	exec("DELETE FROM goose_oldest_program")
+	_, err = mysql.Open(t.Context(), mysql.Config{DSN: dsn})
+	require.ErrorIs(t, err, db.ErrNewerSchema, "nothing is noted")
 }
 
 func TestABadDSNIsSaidByName(t *testing.T) {

@@ -123,7 +123,7 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // Open connects, brings the schema to this program's version, and returns the
-// store. It fails with db.ErrNewerSchema on a schema that it does not know.
+// store. It fails with db.ErrNewerSchema on a schema that this program cannot run on.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
