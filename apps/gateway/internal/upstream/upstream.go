@@ -280,19 +280,30 @@ func (v *view) leftBy(next *view) []*instance {
 	return gone
 }
 
-// InFlight is how many requests are under way at the instances that the route has now.
-func (r *Route) InFlight() int64 {
+// InFlight is what is under way at the instances of a deployment.
+type InFlight struct {
+	DeploymentID string
+	Version      int32
+	Requests     int64
+}
+
+// InFlight tells it of each deployment that the route has now, one that has none under way
+// included.
+func (r *Route) InFlight() []InFlight {
 	v := r.now.Load()
 	if v == nil {
-		return 0
+		return nil
 	}
-	var n int64
+	out := make([]InFlight, 0, len(v.targets))
 	for i := range v.targets {
-		for _, m := range v.targets[i].all {
-			n += m.InFlight()
+		t := &v.targets[i]
+		d := InFlight{DeploymentID: t.DeploymentID, Version: t.Version}
+		for _, m := range t.all {
+			d.Requests += m.InFlight()
 		}
+		out = append(out, d)
 	}
-	return n
+	return out
 }
 
 // Waiting is how many requests are in the queue.
