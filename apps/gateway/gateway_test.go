@@ -528,36 +528,6 @@ func TestARestartBesideTheOldProcessLosesNoRequest(t *testing.T) {
 	require.Zero(t, lost.Load(), "of %d", sent.Load())
 }
 
-func TestWhatItCountsIsByDeployment(t *testing.T) {
-	r := start(t, nil)
-	r.put(t, echo(instance(t, named("a"))))
-	for range 3 {
-		r.do(t, r.request(t, http.MethodGet, "/", ""))
-	}
-	req := r.request(t, http.MethodGet, "/", "")
-	req.Host = "nobody.local"
-	r.do(t, req)
-	families, err := r.registry.Gather()
-	require.NoError(t, err)
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.Metric {
-			var labels []string
-			for _, l := range m.Label {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			key := f.GetName() + " " + strings.Join(labels, ",")
-			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	require.Equal(t, 3.0, got["windlass_gateway_requests_total app=echo,code=200,version=1,windlass_deployment=dep_1"], "%v", got)
-	require.Equal(t, 3.0, got["windlass_gateway_first_byte_seconds app=echo,version=1,windlass_deployment=dep_1"])
-	require.Equal(t, 3.0, got["windlass_gateway_request_seconds app=echo,version=1,windlass_deployment=dep_1"])
-	require.Equal(t, 1.0, got["windlass_gateway_failures_total app=,reason=no_route"])
-	require.Equal(t, 1.0, got["windlass_gateway_routes "])
-	require.Zero(t, got["windlass_gateway_in_flight app=echo"])
-}
-
 // Without a table every host is unknown, which must not be told for good: neither by a
 // 404, nor by readiness.
 func TestWithoutATableNobodyIsSentAway(t *testing.T) {

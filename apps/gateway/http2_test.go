@@ -275,17 +275,3 @@ func TestStreamsThatAreResetAtOnceHoldNobodyUp(t *testing.T) {
 
 // inFlight is what the gateway counts of the app's requests.
 func (r *region) inFlight(t *testing.T) float64 { return r.gauge(t, "windlass_gateway_in_flight") }
-
-// gauge is the sum of one.
-func (r *region) gauge(t testing.TB, name string) (n float64) {
-	families, err := r.registry.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.Metric {
-				n += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-			}
-		}
-	}
-	return n
-}

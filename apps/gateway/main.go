@@ -32,7 +32,7 @@ type flags struct {
 	TLSKey         string        `help:"PEM file of the certificate's key." type:"path" env:"WINDLASS_GATEWAY_TLS_KEY"`
 	ACME           acmeFlags     `embed:"" prefix:"acme-"`
 	HTTPSRedirect  int           `name:"https-redirect" help:"Port, such as 443, that clients find --tls-listen at: who asks for an app's host without TLS is sent there with 308. 0: is served." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
-	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen." env:"WINDLASS_GATEWAY_HTTP3"`
+	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen. While one gateway takes over from another, clients come by TCP until the port is free." env:"WINDLASS_GATEWAY_HTTP3"`
 	HSTS           time.Duration `name:"hsts" help:"How long browsers are to use HTTPS only for hosts that they asked by HTTPS; 0: they are told nothing." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
 	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
 	MaxHeaderBytes int           `help:"Most bytes of a request's header." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`

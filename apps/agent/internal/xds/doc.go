@@ -23,5 +23,7 @@
 //
 // Of a route's policy, balancing, affinity, the timeouts of a request and of silence, and
 // retries are in the configuration. The queue, the limits of requests in flight and of
-// bodies, the timeout of a first byte, CORS and the log of payloads are the gateway's own.
+// bodies, the timeout of a first byte, CORS and the log of payloads are the gateway's own. Affinity
+// is to an instance of a version, and which version has a request is drawn: the gateway alone
+// chooses that by the key, too.
 package xds

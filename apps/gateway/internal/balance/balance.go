@@ -1,5 +1,5 @@
-// Package balance chooses: the deployment of a route by weight, and the instance of a
-// deployment by a strategy. It is pure: randomness comes in as an argument, and what
+// Package balance chooses: the deployment of a route by weight, in turn or by a key, and the
+// instance of a deployment by a strategy. It is pure: randomness comes in as an argument, and what
 // is under way at an instance is a counter that the caller keeps.
 //
 // A strategy is one file: it implements Strategy and registers itself by name. One is

@@ -147,7 +147,7 @@ func (d *direct) serve(ctx context.Context) front.Outcome {
 			_ = got.conn.Close() // what is left of its answer is nobody's
 			lease.End()
 			repeated++
-		case d.gone.Load() || got.sent && (!repeats || errors.Is(got.err, failTimeout)):
+		case d.gone.Load() || d.expired() || got.sent && (!repeats || timedOut(got.err)):
 			return d.fail(ctx, got.err)
 		case got.sent:
 			repeated++
@@ -172,7 +172,7 @@ func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Le
 	waiting, stop := context.WithCancelCause(ctx)
 	if !d.end.IsZero() {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithDeadlineCause(waiting, d.end, failTimeout)
+		waiting, cancel = context.WithDeadlineCause(waiting, d.end, failTotal)
 		defer cancel()
 	}
 	d.watch(stop)
@@ -232,10 +232,11 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 			g.conn = nil
 		}
 		d.conn.Store(nil)
-		if outcome, told, err := d.judge(g.err); told {
+		outcome, told, err := d.judge(g.err, time.Since(begun))
+		if told {
 			lease.Told(outcome)
-			g.err = err
 		}
+		g.err = err
 		lease.End()
 	}()
 	for fresh := false; ; {
@@ -259,7 +260,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 		if g.sent {
 			// Its other side may have closed it unused just now; what is not idempotent may yet
 			// have been heard.
-			if !d.idempotent() || errors.Is(g.err, failTimeout) || len(g.rest) > 0 {
+			if !d.idempotent() || timedOut(g.err) || len(g.rest) > 0 {
 				return g
 			}
 			fresh = true
@@ -273,7 +274,7 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 	if !d.end.IsZero() {
 		limit = min(limit, time.Until(d.end))
 		if limit <= 0 {
-			return nil, failTimeout
+			return nil, failTotal
 		}
 	}
 	d.c.Task.Leave()
@@ -365,6 +366,9 @@ func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
 // or because the client went away.
 func (d *direct) overdue(conn *socket.Conn) error {
 	if !d.gone.Load() {
+		if d.expired() {
+			return failTotal
+		}
 		if !time.Now().Before(d.late) {
 			return failTimeout
 		}
@@ -392,12 +396,17 @@ func (d *direct) limit(at time.Time) {
 	}
 }
 
+// expired: the time for all of the request has passed.
+func (d *direct) expired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
+
 // judge is as for the transport.
-func (d *direct) judge(err error) (health.Outcome, bool, error) {
+func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told bool, _ error) {
 	var noConn *dialError
 	switch {
 	case d.gone.Load():
 		return health.Success, false, err
+	case d.expired():
+		return health.Timeout, keptWaiting(d.x.policy, silent), errors.Join(failTotal, err)
 	case errors.Is(err, failTimeout):
 		return health.Timeout, true, err
 	case errors.As(err, &noConn):

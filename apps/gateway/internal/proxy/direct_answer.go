@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/front"
-	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
@@ -189,13 +188,11 @@ func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
-		if outcome, told, cause := d.judge(b.broken); told {
+		outcome, told, err := d.judge(b.broken, 0)
+		if told {
 			lease.Told(outcome)
-			x.failure, x.cause = failBroken, cause
-			if outcome == health.Timeout {
-				x.failure = failTimeout
-			}
 		}
+		x.broke(err)
 	}
 	lease.End()
 	return d.ended(err, closing)

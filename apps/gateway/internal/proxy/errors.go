@@ -3,12 +3,14 @@ package proxy
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -93,6 +95,10 @@ var (
 		code: "instance_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the instance did not answer in time", fix: "Raise the route's timeout, or look at the instance's log.",
 	}
+	failTotal = &failure{
+		code: "request_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the request, its wait and its answer included, took longer than the route allows", fix: "Raise the route's request timeout, or ask for less.",
+	}
 	// The client is gone: nobody reads it. As others do, the log has it as 499.
 	failGone = &failure{
 		code: "client_gone", status: statusClientGone, connect: "canceled",
@@ -101,6 +107,14 @@ var (
 )
 
 const statusClientGone = 499
+
+// timedOut tells whether a time of the route's policy passed.
+func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(err, failTotal) }
+
+// keptWaiting tells whether an instance is why a request did not end within the time for all of
+// it: it had most of that, without a word. One that had it late, behind a queue or a client that
+// sent slowly, had not; and one that is answering does what it was asked for.
+func keptWaiting(p *upstream.Policy, silent time.Duration) bool { return silent > p.Total/2 }
 
 // Error makes a failure an error, so that it finds its way through a transport.
 func (f *failure) Error() string { return f.message }

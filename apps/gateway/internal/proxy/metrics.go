@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +15,8 @@ import (
 )
 
 // metrics of the requests, by app and deployment. The label windlass_deployment is the one
-// that an analysis of a rollout selects by.
+// that an analysis of a rollout selects by. Apps of two environments, or of two workspaces, may
+// share a name, app; app_id tells them apart.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -25,6 +27,7 @@ type metrics struct {
 	retries    *prometheus.CounterVec
 	handed     *prometheus.CounterVec
 	figures    sync.Map // series -> *figures
+	apps       sync.Map // appLabels -> *atomic.Bool: the last sweep found no routes of it
 	traffic    *traffic.Traffic
 }
 
@@ -32,7 +35,8 @@ type metrics struct {
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
 func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic) (*metrics, error) {
-	version := []string{"app", "windlass_deployment", "version"}
+	app := []string{"app_id", "app"}
+	version := append(slices.Clone(app), "windlass_deployment", "version")
 	m := &metrics{
 		traffic: counts,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -52,13 +56,13 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		}, append([]string{"kind"}, version...)),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by its code.",
-		}, []string{"app", "reason"}),
+		}, append([]string{"reason"}, app...)),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_retries_total", Help: "Attempts after a request's first.",
-		}, []string{"app"}),
+		}, app),
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover or spillover.",
-		}, []string{"app", "region", "why"}),
+		}, append([]string{"region", "why"}, app...)),
 	}
 	var err error
 	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.failures, m.retries, m.handed, routesCollector{t}} {
@@ -67,10 +71,27 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 	return m, err
 }
 
-func (m *metrics) retried(x *exchange) { m.retries.WithLabelValues(x.spec.AppName).Inc() }
+// appLabels are app_id and app.
+type appLabels struct{ id, name string }
+
+// app whose series are about to be counted in, which a sweep finds once it is gone. A host
+// that is nobody's is in none of them: whoever sends those would choose how many there are.
+func (m *metrics) app(x *exchange) appLabels {
+	a := appLabels{x.spec.AppID, x.spec.AppName}
+	if _, known := m.apps.Load(a); !known {
+		m.apps.LoadOrStore(a, new(atomic.Bool))
+	}
+	return a
+}
+
+func (m *metrics) retried(x *exchange) {
+	a := m.app(x)
+	m.retries.WithLabelValues(a.id, a.name).Inc()
+}
 
 func (m *metrics) handedOver(x *exchange, region, why string) {
-	m.handed.WithLabelValues(x.spec.AppName, region, why).Inc()
+	a := m.app(x)
+	m.handed.WithLabelValues(region, why, a.id, a.name).Inc()
 }
 
 func (m *metrics) ended(x *exchange, took time.Duration) {
@@ -78,13 +99,12 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 	if status == 0 {
 		status = statusClientGone
 	}
-	// A host that is nobody's is in no label: whoever sends them would choose how many
-	// series there are.
 	if x.route != nil {
 		if x.deployment == "" {
-			m.requests.WithLabelValues(strconv.Itoa(status), x.spec.AppName, "", "").Inc()
+			a := m.app(x)
+			m.requests.WithLabelValues(strconv.Itoa(status), a.id, a.name, "", "").Inc()
 		} else {
-			f := m.of(series{x.spec.AppName, x.deployment, x.version})
+			f := m.of(series{appLabels{x.spec.AppID, x.spec.AppName}, x.deployment, x.version})
 			f.status(status).Inc()
 			f.duration.Observe(took.Seconds())
 			if !x.firstByte.IsZero() {
@@ -103,14 +123,16 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 		}
 	}
 	if x.failure != nil {
-		m.failures.WithLabelValues(x.spec.AppName, x.failure.code).Inc()
+		a := m.app(x)
+		m.failures.WithLabelValues(x.failure.code, a.id, a.name).Inc()
 	}
 }
 
 // series of a deployment.
 type series struct {
-	app, deployment string
-	version         int32
+	app        appLabels
+	deployment string
+	version    int32
 }
 
 // figures of series, found once: to find one by its labels costs more than to count.
@@ -129,13 +151,13 @@ func (m *metrics) of(k series) *figures {
 	}
 	version := strconv.Itoa(int(k.version))
 	found, _ := m.figures.LoadOrStore(k, &figures{
-		duration:   m.duration.WithLabelValues(k.app, k.deployment, version),
-		firstByte:  m.firstByte.WithLabelValues(k.app, k.deployment, version),
-		firstToken: m.firstToken.WithLabelValues(k.app, k.deployment, version),
-		prompt:     m.tokens.WithLabelValues("prompt", k.app, k.deployment, version),
-		completion: m.tokens.WithLabelValues("completion", k.app, k.deployment, version),
+		duration:   m.duration.WithLabelValues(k.app.id, k.app.name, k.deployment, version),
+		firstByte:  m.firstByte.WithLabelValues(k.app.id, k.app.name, k.deployment, version),
+		firstToken: m.firstToken.WithLabelValues(k.app.id, k.app.name, k.deployment, version),
+		prompt:     m.tokens.WithLabelValues("prompt", k.app.id, k.app.name, k.deployment, version),
+		completion: m.tokens.WithLabelValues("completion", k.app.id, k.app.name, k.deployment, version),
 		requests: m.requests.MustCurryWith(prometheus.Labels{
-			"app": k.app, "windlass_deployment": k.deployment, "version": version,
+			"app_id": k.app.id, "app": k.app.name, "windlass_deployment": k.deployment, "version": version,
 		}),
 	})
 	return found.(*figures) //nolint:forcetypeassert // nothing else is stored
@@ -153,23 +175,21 @@ func (f *figures) status(code int) prometheus.Counter {
 	return c
 }
 
-// sweep drops the series of deployments that were not routed at the last sweep either:
-// scrapes in between have had what there was to tell, and requests have ended.
+// sweep drops the series of deployments, and of apps, that were not routed at the last sweep
+// either: scrapes in between have had what there was to tell, and requests have ended.
 func (m *metrics) sweep(t *table.Table) {
-	routed, apps := map[string]bool{}, map[string]bool{}
+	// What is counted of requests for nobody's host stays.
+	deployments, apps := map[string]bool{}, map[appLabels]bool{{}: true}
 	for _, spec := range t.Specs() {
-		apps[spec.AppName] = true
+		apps[appLabels{spec.AppID, spec.AppName}] = true
 		for _, target := range spec.Targets {
-			routed[target.DeploymentID] = true
+			deployments[target.DeploymentID] = true
 		}
 	}
+	gone := func(missed *atomic.Bool, routed bool) bool { return missed.Swap(!routed) && !routed }
 	m.figures.Range(func(key, value any) bool {
 		k, f := key.(series), value.(*figures) //nolint:forcetypeassert // nothing else is stored
-		switch {
-		case routed[k.deployment]:
-			f.missed.Store(false)
-		case !f.missed.Swap(true):
-		default:
+		if gone(&f.missed, deployments[k.deployment]) {
 			m.figures.Delete(k)
 			labels := prometheus.Labels{"windlass_deployment": k.deployment}
 			m.requests.DeletePartialMatch(labels)
@@ -178,25 +198,35 @@ func (m *metrics) sweep(t *table.Table) {
 			m.firstToken.DeletePartialMatch(labels)
 			m.tokens.DeletePartialMatch(labels)
 			m.traffic.Forget(k.deployment)
-			if !apps[k.app] {
-				app := prometheus.Labels{"app": k.app}
-				m.requests.DeletePartialMatch(app)
-				m.failures.DeletePartialMatch(app)
-				m.retries.DeletePartialMatch(app)
-				m.handed.DeletePartialMatch(app)
-			}
+		}
+		return true
+	})
+	m.apps.Range(func(key, value any) bool {
+		a, missed := key.(appLabels), value.(*atomic.Bool) //nolint:forcetypeassert // nothing else is stored
+		if gone(missed, apps[a]) {
+			m.apps.Delete(a)
+			labels := prometheus.Labels{"app_id": a.id, "app": a.name}
+			m.failures.DeletePartialMatch(labels)
+			m.retries.DeletePartialMatch(labels)
+			m.handed.DeletePartialMatch(labels)
+			// Those that no deployment had; the others go with theirs.
+			labels["windlass_deployment"] = ""
+			m.requests.DeletePartialMatch(labels)
 		}
 		return true
 	})
 }
 
-// routesCollector reads what is now when it is asked.
+// routesCollector reads what is now when it is asked. It has series of what is routed, and no
+// others: they go with the routes.
 type routesCollector struct{ table *table.Table }
 
 var (
-	inFlightDesc = prometheus.NewDesc("windlass_gateway_in_flight", "Requests under way at instances.", []string{"app"}, nil)
-	queueDesc    = prometheus.NewDesc("windlass_gateway_queue", "Requests that wait for an instance.", []string{"app"}, nil)
-	routesDesc   = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes here.", nil, nil)
+	inFlightDesc = prometheus.NewDesc("windlass_gateway_in_flight",
+		"Requests under way at instances that are routed to, by version.", []string{"app_id", "app", "windlass_deployment", "version"}, nil)
+	queueDesc = prometheus.NewDesc("windlass_gateway_queue",
+		"Requests that wait for an instance; by app alone, because they wait before a version is chosen.", []string{"app_id", "app"}, nil)
+	routesDesc = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes here.", nil, nil)
 )
 
 func (c routesCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -206,26 +236,20 @@ func (c routesCollector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c routesCollector) Collect(ch chan<- prometheus.Metric) {
-	type sum struct{ inFlight, waiting float64 }
-	// Apps of two environments may share a name.
-	sums := map[string]sum{}
 	here := 0
 	for _, r := range c.table.Routes() {
-		spec, ok := r.Spec()
-		if !ok {
+		spec := r.Now()
+		if spec == nil {
 			continue
 		}
 		if !spec.Elsewhere {
 			here++
 		}
-		s := sums[spec.AppName]
-		s.inFlight += float64(r.InFlight())
-		s.waiting += float64(r.Waiting())
-		sums[spec.AppName] = s
-	}
-	for app, s := range sums {
-		ch <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, s.inFlight, app)
-		ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, s.waiting, app)
+		ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(r.Waiting()), spec.AppID, spec.AppName)
+		for _, d := range r.InFlight() {
+			ch <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, float64(d.Requests),
+				spec.AppID, spec.AppName, d.DeploymentID, strconv.Itoa(int(d.Version)))
+		}
 	}
 	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(here))
 }

@@ -44,3 +44,46 @@ func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 	m.sweep(routes)
 	require.Zero(t, count())
 }
+
+// An app may fail, be handed over or be refused without any deployment's having had a request.
+func TestFiguresOfAnAppOutliveItByOneSweepThoughNoDeploymentHadARequest(t *testing.T) {
+	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry, routes, &traffic.Traffic{})
+	require.NoError(t, err)
+	spec := func(id string) *upstream.Spec {
+		return &upstream.Spec{AppID: id, AppName: "echo", Hosts: []string{id + ".local"}, Policy: upstream.DefaultPolicy()}
+	}
+	for _, id := range []string{"app_1", "app_2"} {
+		require.NoError(t, routes.Put(*spec(id)))
+		x := &exchange{route: routes.Lookup(id + ".local"), spec: spec(id), status: 503, failure: failNoInstance}
+		m.retried(x)
+		m.handedOver(x, "eu", "failover")
+		m.ended(x, time.Second)
+	}
+	m.ended(&exchange{spec: nowhere, status: 404, failure: failNoRoute}, time.Second)
+	// of the app, those of which there is one for each: requests, failures, retries, handed over.
+	of := func(app string) int {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		n := 0
+		for _, f := range families {
+			for _, metric := range f.Metric {
+				for _, l := range metric.Label {
+					if l.GetName() == "app_id" && l.GetValue() == app && metric.Counter != nil {
+						n++
+					}
+				}
+			}
+		}
+		return n
+	}
+	require.Equal(t, 4, of("app_1"))
+	routes.Remove("app_1")
+	m.sweep(routes)
+	require.Equal(t, 4, of("app_1"), "who scrapes may not have seen the last of it")
+	m.sweep(routes)
+	require.Zero(t, of("app_1"))
+	require.Equal(t, 4, of("app_2"), "which has the same name")
+	require.Equal(t, 1, of(""), "requests for nobody's host are counted in one series")
+}

@@ -331,7 +331,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if x.policy.Total > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, x.policy.Total, failTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, x.policy.Total, failTotal)
 		defer cancel()
 	}
 	r = r.WithContext(ctx)

@@ -154,7 +154,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		case req.Context().Err() != nil || !again:
 			return nil, err
 		case !sent: // nobody has it
-		case repeatable && repeated < x.policy.Retries && !errors.Is(err, failTimeout):
+		case repeatable && repeated < x.policy.Retries && !timedOut(err):
 			repeated++
 		default:
 			return nil, err
@@ -211,6 +211,7 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 // attempt sends the request to the destination, which ends with the answer's body, or before
 // attempt returns an error; sent tells whether the destination may have got any of it.
 func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (_ *http.Response, sent bool, err error) {
+	begun := time.Now()
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := time.AfterFunc(x.policy.Response, func() { cancel(failTimeout) })
 	var conn atomic.Pointer[connection]
@@ -255,7 +256,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	if err != nil {
 		cause := context.Cause(ctx)
 		cancel(nil)
-		outcome, told, err := judge(req, x, err, cause)
+		outcome, told, err := judge(req, x, err, cause, time.Since(begun))
 		if told {
 			at.Told(outcome)
 		}
@@ -285,14 +286,16 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 }
 
 // judge tells what an attempt that failed says about the instance, if anything, and
-// gives the error its place among failures.
-func judge(req *http.Request, x *exchange, err, cause error) (_ health.Outcome, told bool, _ error) {
+// gives the error its place among failures. silent is how long the answer did not begin; 0: it did.
+func judge(req *http.Request, x *exchange, err, cause error, silent time.Duration) (_ health.Outcome, told bool, _ error) {
 	var noConn *dialError
 	switch {
-	case req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTimeout):
+	case req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal):
 		return health.Success, false, err // the client went away
 	case x.in.failed() != nil:
 		return health.Success, false, err // so did its body
+	case errors.Is(cause, failTotal):
+		return health.Timeout, keptWaiting(x.policy, silent), fmt.Errorf("%w: %w", failTotal, err)
 	case errors.Is(cause, failTimeout):
 		return health.Timeout, true, fmt.Errorf("%w: %w", failTimeout, err)
 	case errors.As(err, &noConn):
@@ -352,14 +355,18 @@ func (b *responseBody) Read(p []byte) (int, error) {
 
 // broke: the answer has begun, so that all that is left is to break off, too.
 func (b *responseBody) broke(err error) {
-	outcome, told, err := judge(b.req, b.x, err, context.Cause(b.ctx))
-	if !told {
-		return
+	outcome, told, err := judge(b.req, b.x, err, context.Cause(b.ctx), 0)
+	if told {
+		b.at.Told(outcome)
 	}
-	b.at.Told(outcome)
-	b.x.failure, b.x.cause = failBroken, err
-	if outcome == health.Timeout {
-		b.x.failure = failTimeout
+	b.x.broke(err)
+}
+
+// broke is the failure of an answer that had begun, which is none of the gateway's or the
+// instance's where judge gave the error no place among those: the client went away.
+func (x *exchange) broke(err error) {
+	if own := (*failure)(nil); errors.As(err, &own) {
+		x.failure, x.cause = own, err
 	}
 }
 

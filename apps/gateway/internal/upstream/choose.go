@@ -147,7 +147,7 @@ func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refus
 		}
 		// Where the one that has the turn has none left by now, another has.
 		for range v.targets {
-			i := r.turns.Next(weights)
+			i := r.next(v, w, weights)
 			if i < 0 {
 				break
 			}
@@ -164,6 +164,15 @@ func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refus
 		}
 	}
 	return nil, set{}, why
+}
+
+// next is the target that has the request: the one that has its key, where keys have instances
+// of their own, whose caches another version does not find; and else the one that has the turn.
+func (r *Route) next(v *view, w *Want, weights []int64) int {
+	if w.Affinity != "" && v.policy.Strategy == balance.Affinity {
+		return v.shares.Of(w.Affinity, weights)
+	}
+	return r.turns.Next(weights)
 }
 
 // usable counts the instances that can take the request and puts them into s, if that

@@ -6,12 +6,12 @@
 //	Lease   one request at one instance; until its end it counts as in flight
 //
 // A request gets an instance in three steps. The deployment is chosen by weight among
-// those that have an instance which can take it; the instance by the route's strategy;
-// and where there is none the request waits, first come, first served. Instances that
-// drain or are not ready get nothing; those that traffic found broken get nothing until
-// a trial shows otherwise, unless that would leave too few of those that are ready, in
-// which case all of them get traffic. When none is ready, those that were are tried: they
-// may be better than their check says, and nothing is worse than none.
+// those that have an instance which can take it, by turn or by the request's key; the
+// instance by the route's strategy; and where there is none the request waits, first come,
+// first served. Instances that drain or are not ready get nothing; those that traffic found
+// broken get nothing until a trial shows otherwise, unless that would leave too few of those
+// that are ready, in which case all of them get traffic. When none is ready, those that were
+// are tried: they may be better than their check says, and nothing is worse than none.
 package upstream
 
 import (
@@ -95,6 +95,7 @@ type view struct {
 	// hosts: the deployment that one leads to; empty: by weight.
 	hosts   map[string]string
 	targets []target
+	shares  balance.Shares // of targets
 	policy  Policy
 	// gone had requests under way when they were no longer listed.
 	gone []*instance
@@ -191,6 +192,7 @@ func (r *Route) Update(spec Spec) error {
 	known := map[string]member{}
 	strategies := map[string]balance.Strategy{}
 	var arrived []Arrival
+	ids := make([]string, 0, len(spec.Targets))
 	if before != nil {
 		for i := range before.targets {
 			t := &before.targets[i]
@@ -237,7 +239,9 @@ func (r *Route) Update(spec Spec) error {
 			}
 		}
 		after.targets = append(after.targets, t)
+		ids = append(ids, t.DeploymentID)
 	}
+	after.shares = balance.NewShares(ids)
 	after.gone = before.leftBy(after)
 	for _, i := range after.gone {
 		i.leaving.Store(true)
@@ -280,19 +284,30 @@ func (v *view) leftBy(next *view) []*instance {
 	return gone
 }
 
-// InFlight is how many requests are under way at the instances that the route has now.
-func (r *Route) InFlight() int64 {
+// InFlight is what is under way at the instances of a deployment.
+type InFlight struct {
+	DeploymentID string
+	Version      int32
+	Requests     int64
+}
+
+// InFlight tells it of each deployment that the route has now, one that has none under way
+// included.
+func (r *Route) InFlight() []InFlight {
 	v := r.now.Load()
 	if v == nil {
-		return 0
+		return nil
 	}
-	var n int64
+	out := make([]InFlight, 0, len(v.targets))
 	for i := range v.targets {
-		for _, m := range v.targets[i].all {
-			n += m.InFlight()
+		t := &v.targets[i]
+		d := InFlight{DeploymentID: t.DeploymentID, Version: t.Version}
+		for _, m := range t.all {
+			d.Requests += m.InFlight()
 		}
+		out = append(out, d)
 	}
-	return n
+	return out
 }
 
 // Waiting is how many requests are in the queue.

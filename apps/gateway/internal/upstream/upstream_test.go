@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -74,6 +75,63 @@ func TestWeightsHoldBetweenDeploymentsAndInstancesShareThem(t *testing.T) {
 	for i := range 3 {
 		require.InDelta(t, 3000, by[fmt.Sprintf("old-%d", i)], 100)
 	}
+}
+
+// Whose caches a session left at one version, another does not find: it changes versions once in
+// a canary, and what has no key goes by turn.
+func TestASessionKeepsItsVersionWhileWeightsStay(t *testing.T) {
+	sticky := func(old, next int32, after []State) Spec {
+		return app(old, next, []State{Ready, Ready, Ready}, after, func(p *Policy) { p.Strategy = balance.Affinity })
+	}
+	r, _ := newRoute(t, sticky(90, 10, []State{Ready, Ready}))
+	const sessions = 1000
+	where := func() (ids [sessions]string) {
+		for i := range ids {
+			w := want()
+			w.Affinity = fmt.Sprint("session-", i)
+			l, err := r.Acquire(context.Background(), w)
+			require.NoError(t, err)
+			ids[i] = l.InstanceID()
+			l.Told(health.Success)
+			l.End()
+		}
+		return ids
+	}
+	isNew := func(id string) bool { return strings.HasPrefix(id, "new") }
+	changes := func(before, after [sessions]string) (toNew, toOld, within int) {
+		for i := range before {
+			switch {
+			case before[i] == after[i]:
+			case !isNew(before[i]) && isNew(after[i]):
+				toNew++
+			case isNew(before[i]) && !isNew(after[i]):
+				toOld++
+			default:
+				within++
+			}
+		}
+		return toNew, toOld, within
+	}
+	tenth := where()
+	require.Equal(t, tenth, where())
+
+	require.NoError(t, r.Update(sticky(60, 40, []State{Ready, Ready})))
+	more := where()
+	toNew, toOld, within := changes(tenth, more)
+	require.InDelta(t, 300, toNew, 50)
+	require.Zero(t, toOld)
+	require.Zero(t, within, "those of a version keep their instance")
+
+	// While the new version has no instance its sessions are at the old one, and then again with it.
+	require.NoError(t, r.Update(sticky(60, 40, []State{NotReady, NotReady})))
+	_, toOld, within = changes(more, where())
+	require.InDelta(t, 400, toOld, 60)
+	require.Zero(t, within)
+	require.NoError(t, r.Update(sticky(60, 40, []State{Ready, Ready})))
+	require.Equal(t, more, where())
+
+	by := take(t, r, 10_000)
+	require.InDelta(t, 4000, by["new-0"]+by["new-1"], 100, "without a key: %v", by)
 }
 
 func TestADeploymentWithoutReadyInstancesLeavesItsShareToTheOthers(t *testing.T) {
@@ -322,7 +380,9 @@ func TestAnyHistoryKeepsTheRules(t *testing.T) {
 		for _, l := range under {
 			l.End()
 		}
-		require.Zero(t, r.InFlight())
+		for _, d := range r.InFlight() {
+			require.Zero(t, d.Requests, d.DeploymentID)
+		}
 	})
 }
 

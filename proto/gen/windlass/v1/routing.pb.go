@@ -34,7 +34,11 @@ const (
 	RoutingPolicy_BALANCING_LEAST_REQUESTS RoutingPolicy_Balancing = 2
 	// The better of two that are drawn.
 	RoutingPolicy_BALANCING_POWER_OF_TWO RoutingPolicy_Balancing = 3
-	// Equal keys go to the same instance while it has room; see affinity.
+	// Equal keys go to the same instance while it has room; see affinity. They do so while two
+	// versions serve, too: each has the share of the keys that its weight says, and when weights
+	// change by so many percent, about as many percent of the keys move. So a key goes from the
+	// old version to the new once, and finds what was computed for it until then. Versions get
+	// the share of the requests that their keys make, which is the weight where keys are many.
 	RoutingPolicy_BALANCING_AFFINITY RoutingPolicy_Balancing = 4
 )
 
@@ -161,7 +165,8 @@ type RoutingPolicy struct {
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
 	// Between two pieces of an answer. Default 1 min.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
-	// Of the whole request, also of a stream. 0, the default: none.
+	// Of the whole request, the wait for an instance included, and also of a stream: then 504, or
+	// an answer that has begun is cut. 0, the default: none.
 	RequestTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=request_timeout,json=requestTimeout,proto3" json:"request_timeout,omitempty"`
 	// Requests that wait for an instance, per gateway; more are refused with 429. Default 256;
 	// 0: none waits.
@@ -386,7 +391,7 @@ func (x *PayloadLog) GetRedact() []string {
 }
 
 // Affinity is where a request has the key that ties it to others: a header or a cookie. One
-// without it is balanced as BALANCING_POWER_OF_TWO.
+// without it is balanced as BALANCING_POWER_OF_TWO, and gets its version by turn, by weight.
 type Affinity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        string                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`

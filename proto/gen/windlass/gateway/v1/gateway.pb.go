@@ -104,7 +104,9 @@ const (
 	// The better of two that are drawn.
 	Balancing_BALANCING_POWER_OF_TWO Balancing = 3
 	// Equal keys go to the same instance while it has room, so that it finds what it
-	// computed for the one before.
+	// computed for the one before. The target is chosen by the key, too: by weighted rendezvous
+	// hashing over deployment_id, which is the same in every gateway, so that targets have
+	// keys by weight, and a weight that changes moves only the keys that it gains or loses.
 	Balancing_BALANCING_AFFINITY Balancing = 4
 )
 
@@ -1257,7 +1259,7 @@ type RoutePolicy struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Balancing Balancing              `protobuf:"varint,1,opt,name=balancing,proto3,enum=windlass.gateway.v1.Balancing" json:"balancing,omitempty"`
 	// What ties requests together for BALANCING_AFFINITY. A request without it is
-	// balanced as BALANCING_POWER_OF_TWO.
+	// balanced as BALANCING_POWER_OF_TWO, and gets its target by turn.
 	//
 	// Types that are valid to be assigned to Affinity:
 	//
@@ -1268,7 +1270,8 @@ type RoutePolicy struct {
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
 	// Between two pieces of an answer.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
-	// Of the whole request, also of a stream.
+	// Of the whole request, the wait included, and also of a stream: then 504, or an answer that
+	// has begun is cut.
 	RequestTimeout *durationpb.Duration `protobuf:"bytes,6,opt,name=request_timeout,json=requestTimeout,proto3" json:"request_timeout,omitempty"`
 	// Requests that wait for an instance, per gateway; more are refused with 429.
 	QueueSize *int32 `protobuf:"varint,7,opt,name=queue_size,json=queueSize,proto3,oneof" json:"queue_size,omitempty"`

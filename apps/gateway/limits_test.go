@@ -1,0 +1,159 @@
+package gateway_test
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+)
+
+// A stream is cut when its time is over, as a whole request is refused then. Who streams on does
+// what it was asked for, and is not put out for it.
+func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
+	const limit, streams = 400 * time.Millisecond, 8
+	test := func(t *testing.T, change func(*gateway.Config)) {
+		var log lines
+		r := start(t, func(c *gateway.Config) {
+			if change != nil {
+				change(c)
+			}
+			c.Log = slog.New(slog.NewJSONHandler(&log, nil))
+		})
+		var stopped atomic.Int64
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for q.Context().Err() == nil {
+				_, _ = io.WriteString(w, "data: token\n\n")
+				_ = http.NewResponseController(w).Flush()
+				<-time.After(5 * time.Millisecond)
+			}
+			stopped.Add(1)
+		}))
+		app.Policy.RequestTimeout = durationpb.New(limit)
+		r.put(t, app)
+		var all sync.WaitGroup
+		for range streams {
+			req := r.request(t, http.MethodPost, "/", "{}")
+			all.Go(func() {
+				begin := time.Now()
+				res, err := r.client.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, err := io.ReadAll(res.Body)
+				res.Body.Close()
+				if res.StatusCode != http.StatusOK || err == nil || len(body) == 0 || time.Since(begin) < limit {
+					t.Errorf("%d after %v with %d bytes: a stream that was cut has a beginning and no end: %v", res.StatusCode, time.Since(begin), len(body), err)
+				}
+			})
+		}
+		all.Wait()
+		const app1 = "app=echo,app_id=app_1,"
+		r.untilSeries(t, "windlass_gateway_failures_total "+app1+"reason=request_timeout", streams)
+		r.untilSeries(t, "windlass_gateway_requests_total "+app1+"code=200,version=1,windlass_deployment=dep_1", streams)
+		require.Eventually(t, func() bool { return stopped.Load() == streams }, patience, time.Millisecond, "the instance works for nobody")
+		require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
+		r.stop()
+		r.wait(t)
+		require.Contains(t, log.String(), `"code":"request_timeout"`)
+	}
+	t.Run("short", func(t *testing.T) { test(t, nil) })
+	t.Run("long", func(t *testing.T) { test(t, longWay(t)) })
+}
+
+func TestAnInstanceThatSaysNothingInTheTimeOfTheRequestIsPutOut(t *testing.T) {
+	bothWays(t, func(t *testing.T, r *region) {
+		app := echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }))
+		app.Policy.RequestTimeout, app.Policy.QueueSize = durationpb.New(100*time.Millisecond), proto.Int32(0)
+		r.put(t, app)
+		for range 5 {
+			begin := time.Now()
+			res, body := r.do(t, r.request(t, http.MethodGet, "/", ""))
+			require.Equal(t, http.StatusGatewayTimeout, res.StatusCode, body)
+			require.Equal(t, "request_timeout", res.Header.Get("Windlass-Error"))
+			require.Contains(t, body, "request timeout")
+			require.GreaterOrEqual(t, time.Since(begin), 100*time.Millisecond)
+		}
+		require.Equal(t, 1.0, r.gauge(t, "windlass_gateway_ejections_total"))
+	})
+}
+
+// hold has requests take the only place of the app's until they are released.
+func hold(t *testing.T, r *region, queue int32, wait time.Duration) (release func()) {
+	t.Helper()
+	released := make(chan struct{})
+	app := echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-released
+	}))
+	app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = proto.Int32(1), proto.Int32(queue), durationpb.New(wait)
+	r.put(t, app)
+	res, err := r.client.Do(r.request(t, http.MethodGet, "/", ""))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(func() {
+		release()
+		_ = res.Body.Close()
+	})
+	return release
+}
+
+func TestAWaitInTheQueueHasAnEnd(t *testing.T) {
+	const wait = 200 * time.Millisecond
+	bothWays(t, func(t *testing.T, r *region) {
+		hold(t, r, 2, wait)
+		begin := time.Now()
+		res, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
+		require.GreaterOrEqual(t, time.Since(begin), wait)
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode, body)
+		require.Equal(t, "queue_timeout", res.Header.Get("Windlass-Error"))
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=queue_timeout", 1)
+		r.waiting(t, 0)
+	})
+}
+
+func TestAQueueThatIsFullRefusesAndServesThoseInIt(t *testing.T) {
+	const places = 3
+	bothWays(t, func(t *testing.T, r *region) {
+		release := hold(t, r, places, patience)
+		var waiting sync.WaitGroup
+		for range places {
+			req := r.request(t, http.MethodPost, "/", "{}")
+			waiting.Go(func() {
+				res, err := r.client.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res.Body.Close()
+				if res.StatusCode != http.StatusOK {
+					t.Errorf("one that has a place in the queue got %d", res.StatusCode)
+				}
+			})
+		}
+		r.waiting(t, places)
+		for range 2 {
+			res, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
+			require.Equal(t, http.StatusTooManyRequests, res.StatusCode, body)
+			require.Equal(t, "busy", res.Header.Get("Windlass-Error"))
+			require.Equal(t, "1", res.Header.Get("Retry-After"))
+		}
+		r.waiting(t, places)
+		release()
+		waiting.Wait()
+		r.waiting(t, 0)
+		r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=busy", 2)
+	})
+}

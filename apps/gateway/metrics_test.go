@@ -1,0 +1,165 @@
+package gateway_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// series of the gateway: "name label=value,label=value", labels sorted, and what it is at; of a
+// histogram how many it saw.
+func (r *running) series(t testing.TB) map[string]float64 {
+	t.Helper()
+	families, err := r.registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			key := strings.TrimSpace(f.GetName() + " " + strings.Join(labels, ","))
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return got
+}
+
+// gauge is the sum of one.
+func (r *running) gauge(t testing.TB, name string) (n float64) {
+	for key, value := range r.series(t) {
+		if key == name || strings.HasPrefix(key, name+" ") {
+			n += value
+		}
+	}
+	return n
+}
+
+// until a series is at a value: what is counted of a request is counted after its answer.
+func (r *running) untilSeries(t testing.TB, key string, value float64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.series(t)[key] == value }, patience, 5*time.Millisecond, "%s is %v", key, r.series(t)[key])
+}
+
+func TestWhatItCountsIsByDeployment(t *testing.T) {
+	const version = "version=1,windlass_deployment=dep_1"
+	bothWays(t, func(t *testing.T, r *region) {
+		r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path != "/v1/completions" {
+				_, _ = io.WriteString(w, "a")
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, event := range []string{`{"choices":[{"text":"a"}]}`, `{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, "[DONE]"} {
+				_, _ = io.WriteString(w, "data: "+event+"\n\n")
+				_ = http.NewResponseController(w).Flush()
+			}
+		})))
+		for range 3 {
+			r.do(t, r.request(t, http.MethodGet, "/", ""))
+		}
+		for range 2 {
+			r.do(t, r.request(t, http.MethodPost, "/v1/completions", "{}"))
+		}
+		req := r.request(t, http.MethodGet, "/", "")
+		req.Host = "nobody.local"
+		r.do(t, req)
+		r.untilSeries(t, "windlass_gateway_failures_total app=,app_id=,reason=no_route", 1)
+		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=200,"+version, 5)
+		r.untilSeries(t, "windlass_gateway_first_byte_seconds app=echo,app_id=app_1,"+version, 5)
+		r.untilSeries(t, "windlass_gateway_request_seconds app=echo,app_id=app_1,"+version, 5)
+		// Of what streams alone, and as often as it does.
+		r.untilSeries(t, "windlass_gateway_first_token_seconds app=echo,app_id=app_1,"+version, 2)
+		r.untilSeries(t, "windlass_gateway_tokens_total app=echo,app_id=app_1,kind=prompt,"+version, 14)
+		r.untilSeries(t, "windlass_gateway_tokens_total app=echo,app_id=app_1,kind=completion,"+version, 6)
+		got := r.series(t)
+		require.Equal(t, 1.0, got["windlass_gateway_routes"])
+		require.Zero(t, got["windlass_gateway_in_flight app=echo,app_id=app_1,"+version])
+		require.Contains(t, got, "windlass_gateway_in_flight app=echo,app_id=app_1,"+version)
+		require.Contains(t, got, "windlass_gateway_queue app=echo,app_id=app_1")
+		require.Zero(t, got["windlass_gateway_ejections_total"])
+	})
+}
+
+// What is under way, waits, failed or was repeated is told of each app and version by itself,
+// though two apps have one name, as those of two environments may.
+func TestAppsOfOneNameAreToldApart(t *testing.T) {
+	bothWays(t, func(t *testing.T, r *region) {
+		release := make(chan struct{})
+		held := instance(t, func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		})
+		production := echo()
+		production.Targets = []*gatewayv1.Target{target("dep_1", 1, 100, held), target("dep_2", 2, 0, held)}
+		production.Previews = []*gatewayv1.Preview{{Host: "v2.echo.local", DeploymentId: "dep_2"}}
+		production.Policy.MaxInFlight, production.Policy.QueueWait = proto.Int32(2), durationpb.New(patience)
+		staging := echo(closed(t))
+		staging.AppId, staging.Hosts = "app_2", []string{"staging.local"}
+		staging.Targets[0].DeploymentId = "dep_3"
+		staging.Targets[0].Instances = append(staging.Targets[0].Instances, &gatewayv1.Instance{
+			InstanceId: "dep_3-1", Address: instance(t, named("b")), State: gatewayv1.Instance_STATE_READY,
+		})
+		r.put(t, production)
+		r.put(t, staging)
+		ask := func(host string) *http.Response {
+			req := r.request(t, http.MethodGet, "/", "")
+			req.Host = host
+			res, err := r.client.Do(req)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = res.Body.Close() })
+			return res
+		}
+		ask("echo.local")
+		ask("echo.local")
+		ask("v2.echo.local")
+		waited := make(chan struct{})
+		go func() {
+			defer close(waited)
+			res, err := r.client.Do(r.request(t, http.MethodGet, "/", ""))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			res.Body.Close()
+		}()
+		r.untilSeries(t, "windlass_gateway_queue app=echo,app_id=app_1", 1)
+		for range 2 { // one of them is sent to where nobody listens, first
+			_, body := r.do(t, func() *http.Request {
+				req := r.request(t, http.MethodGet, "/", "")
+				req.Host = "staging.local"
+				return req
+			}())
+			require.Equal(t, "b", body)
+		}
+		got := r.series(t)
+		require.Equal(t, 2.0, got["windlass_gateway_in_flight app=echo,app_id=app_1,version=1,windlass_deployment=dep_1"], "%v", got)
+		require.Equal(t, 1.0, got["windlass_gateway_in_flight app=echo,app_id=app_1,version=2,windlass_deployment=dep_2"])
+		require.Contains(t, got, "windlass_gateway_in_flight app=echo,app_id=app_2,version=1,windlass_deployment=dep_3")
+		require.Zero(t, got["windlass_gateway_queue app=echo,app_id=app_2"])
+		require.Equal(t, 1.0, got["windlass_gateway_retries_total app=echo,app_id=app_2"])
+		require.NotContains(t, got, "windlass_gateway_retries_total app=echo,app_id=app_1")
+		close(release)
+		<-waited
+	})
+}
+
+func TestAnEjectionIsCounted(t *testing.T) {
+	bothWays(t, func(t *testing.T, r *region) {
+		r.put(t, echo(closed(t), instance(t, named("b"))))
+		for range 6 { // two refusals eject, and by turn every second request would meet one
+			_, body := r.do(t, r.request(t, http.MethodGet, "/", ""))
+			require.Equal(t, "b", body)
+		}
+		require.Equal(t, 1.0, r.series(t)["windlass_gateway_ejections_total"])
+	})
+}
