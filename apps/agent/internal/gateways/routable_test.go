@@ -212,3 +212,20 @@ func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {
 	c.see(append(c.seen, other)...)
 	c.holds(nobody)
 }
+
+// A gateway that starts knows no better, and sends to what was ready where few are well.
+func TestAGatewayIsToldOfWhatIsNotReadyWhetherItWas(t *testing.T) {
+	const running = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
+	tab := newTable(func(string) *agentv1.DeploymentState { return nil })
+	tab.see([]runtime.ObservedDeployment{{DeploymentID: "dep", Instances: []runtime.Instance{
+		{ID: "a", Address: "a:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY},
+		{ID: "b", Address: "b:80", Status: running, Reason: runtime.ReasonHealthCheckFailed},
+		{ID: "c", Address: "c:80", Status: running, Reason: runtime.ReasonNotReady},
+		{ID: "d", Address: "d:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, Reason: runtime.ReasonHealthCheckFailed},
+	}}})
+	told := map[string]*bool{}
+	for _, in := range tab.instances("dep") {
+		told[in.InstanceId] = in.WasReady
+	}
+	require.Equal(t, map[string]*bool{"a": nil, "b": new(true), "c": new(false), "d": nil}, told)
+}

@@ -370,7 +370,11 @@ func (t *table) instances(key string) []*gatewayv1.Instance {
 			if t.leaving[d.DeploymentID] {
 				state = gatewayv1.Instance_STATE_DRAINING
 			}
-			out = append(out, &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state})
+			one := &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state}
+			if state == gatewayv1.Instance_STATE_NOT_READY {
+				one.WasReady = new(in.Reason == runtime.ReasonHealthCheckFailed)
+			}
+			out = append(out, one)
 		}
 	}
 	slices.SortFunc(out, func(a, b *gatewayv1.Instance) int { return cmp.Compare(a.InstanceId, b.InstanceId) })

@@ -196,6 +196,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_MODEL_CACHE,
 	agentv1.Feature_FEATURE_KUBERNETES_OPTIONS,
 	agentv1.Feature_FEATURE_IN_PLACE,
+	agentv1.Feature_FEATURE_EXPECTED_CODES,
 }
 
 // Features are the names that the agent announces.

@@ -208,8 +208,8 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 	return c
 }
 
-// endpointsOf are the instances that requests may be sent to. Those that drain are none of
-// them: a data plane that finds too few healthy sends to all that it knows.
+// endpointsOf are the instances that requests may be sent to. Those that drain, or were never
+// ready, are none of them: a data plane that finds too few healthy sends to all that it knows.
 func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssignment {
 	var all []*endpointv3.LbEndpoint
 	for _, in := range t.Instances {
@@ -217,6 +217,9 @@ func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssi
 		switch in.State {
 		case gatewayv1.Instance_STATE_READY:
 		case gatewayv1.Instance_STATE_NOT_READY:
+			if !in.GetWasReady() {
+				continue
+			}
 			health = corev3.HealthStatus_UNHEALTHY
 		default:
 			continue

@@ -26,7 +26,8 @@ func target(id string, weight int32, instances ...*gatewayv1.Instance) *gatewayv
 func TestAnEndpointIsWhatRequestsMayBeSentTo(t *testing.T) {
 	got := endpointsOf(target("dep_1", 1,
 		&gatewayv1.Instance{InstanceId: "a", Address: "10.0.0.1:80", State: gatewayv1.Instance_STATE_READY},
-		&gatewayv1.Instance{InstanceId: "b", Address: "10.0.0.2:80", State: gatewayv1.Instance_STATE_NOT_READY},
+		&gatewayv1.Instance{InstanceId: "b", Address: "10.0.0.2:80", State: gatewayv1.Instance_STATE_NOT_READY, WasReady: new(true)},
+		&gatewayv1.Instance{InstanceId: "b2", Address: "10.0.0.4:80", State: gatewayv1.Instance_STATE_NOT_READY},
 		&gatewayv1.Instance{InstanceId: "c", Address: "10.0.0.3:80", State: gatewayv1.Instance_STATE_DRAINING},
 		&gatewayv1.Instance{InstanceId: "d", Address: "[fd00::1]:80", State: gatewayv1.Instance_STATE_READY},
 		&gatewayv1.Instance{InstanceId: "e", Address: "by.name:80", State: gatewayv1.Instance_STATE_READY},

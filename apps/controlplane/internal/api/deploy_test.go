@@ -393,6 +393,12 @@ func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
 		"health check of no port": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{Port: "grpc"}
 		}, invalid, validation, "spec.health_check.port"},
+		"expected code of none": {func(s *windlassv1.DeploymentSpec) {
+			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
+		}, invalid, validation, "spec.health_check.expected_codes[1]"},
+		"expected codes backwards": {func(s *windlassv1.DeploymentSpec) {
+			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"299-200"}}
+		}, invalid, validation, "spec.health_check.expected_codes[0]"},
 		"more ready than there are": {
 			func(s *windlassv1.DeploymentSpec) { s.Replicas, s.MinReady = proto.Int32(2), 3 },
 			invalid, validation, "spec.min_ready",

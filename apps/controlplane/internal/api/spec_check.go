@@ -1,11 +1,13 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -50,15 +52,26 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkOverrides(s, field+".overrides"); err != nil {
 		return err
 	}
-	h := s.GetHealthCheck()
-	if !slices.ContainsFunc(s.GetPorts(), func(p *windlassv1.Port) bool { return p.GetName() == h.GetPort() }) {
-		return invalid(field+".health_check.port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",
-			h.GetPort(), strings.Join(portNames(s), ", ")))
+	if err := checkHealth(s, field+".health_check"); err != nil {
+		return err
 	}
 	if s.Replicas != nil && s.GetReplicas() > 0 && s.GetMinReady() > s.GetReplicas() {
 		return invalid(field+".min_ready", fmt.Sprintf("min_ready is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
 	}
 	return nil
+}
+
+func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
+	h := s.GetHealthCheck()
+	if !slices.ContainsFunc(s.GetPorts(), func(p *windlassv1.Port) bool { return p.GetName() == h.GetPort() }) {
+		return invalid(field+".port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",
+			h.GetPort(), strings.Join(portNames(s), ", ")))
+	}
+	_, err := healthcheck.ParseCodes(h.GetExpectedCodes())
+	if bad, ok := errors.AsType[*healthcheck.CodeError](err); ok {
+		return invalidFix(fmt.Sprintf("%s.expected_codes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
+	}
+	return err
 }
 
 func checkCommand(command, args []string, field string) error {

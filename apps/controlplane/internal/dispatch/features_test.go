@@ -23,6 +23,7 @@ func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
 		agentv1.Feature_FEATURE_IMAGE_PULL_SECRETS: {Secrets: []*windlassv1.SecretReference{{EnvName: "A", Secret: "a"}, {Secret: "b", ImagePull: true}}},
 		agentv1.Feature_FEATURE_MODEL_CACHE:        {ModelCache: &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/models"}},
 		agentv1.Feature_FEATURE_KUBERNETES_OPTIONS: {Kubernetes: &windlassv1.KubernetesOptions{PriorityClass: "high"}},
+		agentv1.Feature_FEATURE_EXPECTED_CODES:     {HealthCheck: &windlassv1.HealthCheck{ExpectedCodes: []string{"204"}}},
 	}
 	for n, name := range agentv1.Feature_name {
 		if n == 0 {
@@ -56,9 +57,10 @@ func TestARoleAsksForWhatItsOwnResourcesMakeUseOf(t *testing.T) {
 func TestAnyAgentCanRunWhatEarlierReleasesKnew(t *testing.T) {
 	plain := &windlassv1.DeploymentSpec{
 		Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1"},
-		Secrets:   []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
-		Resources: &windlassv1.Resources{CpuMillicores: 100, MemoryMib: 64, ShmMib: 16, Gpu: &windlassv1.Gpu{Count: 2, Product: "NVIDIA-L4"}},
-		Ports:     []*windlassv1.Port{{Name: "http", Port: 8000}},
+		Secrets:     []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
+		Resources:   &windlassv1.Resources{CpuMillicores: 100, MemoryMib: 64, ShmMib: 16, Gpu: &windlassv1.Gpu{Count: 2, Product: "NVIDIA-L4"}},
+		Ports:       []*windlassv1.Port{{Name: "http", Port: 8000}},
+		HealthCheck: &windlassv1.HealthCheck{Path: "/health", Method: "HEAD"},
 	}
 	item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = plain })
 	require.Empty(t, item.GetDeployment().GetRequiredFeatures())

@@ -6,8 +6,8 @@
 //	                               └──── failure, twice as long ◀┘
 //
 // The check of the region's agent, which asks each instance how it is, comes first:
-// what it calls not ready is not asked here. What comes back ready from there starts
-// with a clean slate.
+// what it calls not ready is not asked here, unless too few are left that are well. What
+// comes back ready from there starts with a clean slate.
 package health
 
 import "time"

@@ -54,7 +54,7 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 			if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
 				return fail("address %q of instance %s is not host:port", i.Address, i.InstanceId)
 			}
-			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address}
+			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady}
 			switch i.State {
 			case gatewayv1.Instance_STATE_READY:
 				instance.State = upstream.Ready

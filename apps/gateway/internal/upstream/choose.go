@@ -85,12 +85,9 @@ func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 			i = t.strategy.Pick(candidates.endpoints, req)
 		}
 		chosen := candidates.instances[i]
-		trial := false
-		if !candidates.anyhow {
-			var ok bool
-			if trial, ok = chosen.try(at); !ok {
-				continue // another request was first to try it: it is out now
-			}
+		trial, ok := chosen.try(at)
+		if !ok && !candidates.anyhow {
+			continue // another request was first to try it: it is out now
 		}
 		n := chosen.Begin()
 		// Counted first, looked at after: who swapped the view and then finds nothing under
@@ -134,34 +131,33 @@ func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refus
 			return 0
 		}
 	}
-	for _, lapsed := range []bool{false, true} {
-		var weightArray [few]int64
-		weights := weightArray[:0]
-		for i := range v.targets {
-			t := &v.targets[i]
-			weight := weightOf(t)
-			if weight > 0 && t.usable(v, w, now, lapsed, nil, &why) == 0 {
-				weight = 0
-			}
-			weights = append(weights, weight)
+	// While one of any is ready, those without leave their share to the others.
+	ready := false
+	for i := range v.targets {
+		t := &v.targets[i]
+		ready = ready || t.ready > 0 && weightOf(t) > 0
+	}
+	var weightArray [few]int64
+	weights := weightArray[:0]
+	for i := range v.targets {
+		t := &v.targets[i]
+		weight := weightOf(t)
+		if weight > 0 && (ready && t.ready == 0 || t.usable(v, w, now, nil, &why) == 0) {
+			weight = 0
 		}
-		// Where the one that has the turn has none left by now, another has.
-		for range v.targets {
-			i := r.next(v, w, weights)
-			if i < 0 {
-				break
-			}
-			var s set
-			if t := &v.targets[i]; t.usable(v, w, now, lapsed, &s, &why) > 0 {
-				return t, s, refusal{}
-			}
-			weights[i] = 0
+		weights = append(weights, weight)
+	}
+	// Where the one that has the turn has none left by now, another has.
+	for range v.targets {
+		i := r.next(v, w, weights)
+		if i < 0 {
+			break
 		}
-		for i := range v.targets {
-			if t := &v.targets[i]; len(t.ready) > 0 && weightOf(t) > 0 {
-				return nil, set{}, why
-			}
+		var s set
+		if t := &v.targets[i]; t.usable(v, w, now, &s, &why) > 0 {
+			return t, s, refusal{}
 		}
+		weights[i] = 0
 	}
 	return nil, set{}, why
 }
@@ -177,56 +173,61 @@ func (r *Route) next(v *view, w *Want, weights []int64) int {
 
 // usable counts the instances that can take the request and puts them into s, if that
 // is not nil.
-func (t *target) usable(v *view, w *Want, now time.Time, lapsed bool, s *set, why *refusal) int {
-	from, endpoints := t.ready, t.endpoints
-	if lapsed {
-		from, endpoints = t.lapsed, nil
-	}
-	out, full, tried := 0, 0, 0
-	anyhow := false
-	if !lapsed {
-		ejected := 0
-		for _, i := range from {
-			if verdict, _ := i.verdict(now); verdict == health.Out {
-				ejected++
-			}
+func (t *target) usable(v *view, w *Want, now time.Time, s *set, why *refusal) int {
+	well := func(k int) bool {
+		if k >= t.ready {
+			return false
 		}
-		anyhow = ejected > 0 && (len(from)-ejected)*100 < len(from)*v.policy.Panic
+		verdict, _ := t.known[k].verdict(now)
+		return verdict != health.Out
+	}
+	left := 0
+	for k := range t.ready {
+		if well(k) {
+			left++
+		}
+	}
+	from := t.known[:t.ready]
+	anyhow := left*100 < len(t.known)*v.policy.Panic
+	if anyhow {
+		from = t.known
 	}
 	takes := func(i *instance) bool {
 		verdict, until := i.verdict(now)
 		switch {
 		case slices.Contains(w.tried, i):
-			tried++
 		case !anyhow && verdict == health.Out:
-			out++
 			if why.again.IsZero() || until.Before(why.again) {
 				why.again = until
 			}
 		case v.policy.MaxInFlight > 0 && i.InFlight() >= v.policy.MaxInFlight:
-			full++
 			why.reason = AtLimit
 		default:
 			return true
 		}
 		return false
 	}
-	n := 0
-	for _, i := range from {
+	n, sound := 0, 0
+	for k, i := range from {
 		if takes(i) {
 			n++
+			if well(k) {
+				sound++
+			}
 		}
 	}
 	if s == nil || n == 0 {
 		return n
 	}
 	s.anyhow = anyhow
-	if n == len(from) && endpoints != nil {
-		s.instances, s.endpoints = from, endpoints
+	// One attempt in vain is what sending to all may cost a request, and no more.
+	safely := anyhow && len(w.tried) > 0 && sound > 0
+	if n == len(from) && !safely {
+		s.instances, s.endpoints = from, t.endpoints[:n]
 		return n
 	}
-	for _, i := range from {
-		if takes(i) {
+	for k, i := range from {
+		if takes(i) && (!safely || well(k)) {
 			s.instances, s.endpoints = append(s.instances, i), append(s.endpoints, i.Endpoint)
 		}
 	}

@@ -94,6 +94,8 @@ type InstanceSpec struct {
 	// Address is "host:port".
 	Address string
 	State   State
+	// WasReady, of one that is not: its process was before. nil: if this gateway has seen that.
+	WasReady *bool
 }
 
 // Policy of a route.
@@ -117,8 +119,8 @@ type Policy struct {
 	Retries int
 	// MaxBody of a request in bytes.
 	MaxBody int64
-	// Panic: when fewer than so many percent of the ready instances are left by
-	// ejection, ejection is ignored.
+	// Panic: when fewer than so many percent of a target's instances that are ready or were
+	// are well, which is ready and not ejected, all of them get requests.
 	Panic int
 	// Health is the policy of ejection.
 	Health health.Policy
@@ -169,7 +171,9 @@ func DefaultPolicy() Policy {
 		Retries: 2,
 		// Images and audio travel in prompts.
 		MaxBody: 64 << 20,
-		Panic:   50,
-		Health:  health.Default(),
+		// Half, as Envoy has it: with one of two lost the other one serves, which it can, and
+		// with nine of ten lost the tenth is not made to fall like them.
+		Panic:  50,
+		Health: health.Default(),
 	}
 }

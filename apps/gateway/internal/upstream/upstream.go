@@ -8,10 +8,12 @@
 // A request gets an instance in three steps. The deployment is chosen by weight among
 // those that have an instance which can take it, by turn or by the request's key; the
 // instance by the route's strategy; and where there is none the request waits, first come,
-// first served. Instances that drain or are not ready get nothing; those that traffic found
-// broken get nothing until a trial shows otherwise, unless that would leave too few of those
-// that are ready, in which case all of them get traffic. When none is ready, those that were
-// are tried: they may be better than their check says, and nothing is worse than none.
+// first served. Instances that drain or were never ready get nothing. Those that were ready and no longer are get
+// nothing, and those that traffic found broken get nothing until a trial shows otherwise,
+// unless that would leave too few of them all (see Policy.Panic): then all of them get
+// traffic, since they may be better than is thought, and what few would have to bear might
+// break those. A retry goes to one that is well even then. A deployment of which
+// none is ready leaves its share to the others while one of theirs is.
 package upstream
 
 import (
@@ -107,12 +109,13 @@ type target struct {
 	TargetSpec
 
 	strategy balance.Strategy
-	ready    []*instance
-	// endpoints of ready, in that order: what a strategy sees when all can take it.
+	// known are the instances that are ready, of which there are so many, and then those that
+	// were and no longer are.
+	known []*instance
+	ready int
+	// endpoints of known, in that order: what a strategy sees when all can take it.
 	endpoints []*balance.Endpoint
-	// lapsed are not ready, and were.
-	lapsed []*instance
-	all    map[string]member
+	all       map[string]member
 }
 
 type member struct {
@@ -210,6 +213,7 @@ func (r *Route) Update(spec Spec) error {
 				return fmt.Errorf("routes of %s: %w", spec.AppID, err)
 			}
 		}
+		var lapsed []*instance
 		for _, is := range ts.Instances {
 			m := known[is.ID]
 			if m.instance == nil || m.Address != is.Address {
@@ -228,15 +232,22 @@ func (r *Route) Update(spec Spec) error {
 			m.state = is.State
 			m.leaving.Store(is.State == Draining)
 			m.wasReady = m.wasReady || is.State == Ready
+			if is.WasReady != nil {
+				m.wasReady = *is.WasReady
+			}
 			known[is.ID] = m
 			t.all[is.ID] = m
 			switch {
 			case m.state == Ready:
-				t.ready = append(t.ready, m.instance)
-				t.endpoints = append(t.endpoints, m.Endpoint)
+				t.known = append(t.known, m.instance)
 			case m.state == NotReady && m.wasReady:
-				t.lapsed = append(t.lapsed, m.instance)
+				lapsed = append(lapsed, m.instance)
 			}
+		}
+		t.ready = len(t.known)
+		t.known = append(t.known, lapsed...)
+		for _, i := range t.known {
+			t.endpoints = append(t.endpoints, i.Endpoint)
 		}
 		after.targets = append(after.targets, t)
 		ids = append(ids, t.DeploymentID)

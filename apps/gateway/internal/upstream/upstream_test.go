@@ -3,7 +3,9 @@ package upstream
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -221,29 +223,156 @@ func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
 	})
 }
 
-func TestWhenTooFewAreLeftEjectionIsIgnored(t *testing.T) {
-	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready}, nil, nil))
-	eject := func(id string) {
-		for _, m := range r.now.Load().targets[0].all {
-			if m.ID == id {
+func eject(r *Route, ids ...string) {
+	for _, t := range r.now.Load().targets {
+		for _, id := range ids {
+			if m, ok := t.all[id]; ok {
 				m.told(health.Refusal, health.Default())
 				m.told(health.Refusal, health.Default())
 			}
 		}
 	}
-	eject("old-0")
-	eject("old-1")
+}
+
+func TestWhenTooFewAreLeftEjectionIsIgnored(t *testing.T) {
+	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready}, nil, nil))
+	eject(r, "old-0", "old-1")
 	require.Len(t, take(t, r, 100), 2, "half of them are enough")
-	eject("old-2")
+	eject(r, "old-2")
 	require.Len(t, take(t, r, 100), 4, "a quarter is not: all rather than few")
 }
 
-func TestWhenNoneIsReadyThoseThatWereAreTriedAndThoseThatNeverWereAreNot(t *testing.T) {
+// Each letter is an instance: w is well, e ready and ejected, l was ready and is not, n never
+// was, d drains after it was.
+func TestTrafficGoesToAllThatWereReadyRatherThanToFewOfThem(t *testing.T) {
+	for _, c := range []struct{ have, served string }{
+		{"w", "w"},
+		{"wl", "w"}, // exactly half
+		{"we", "w"},
+		{"wwl", "ww"},
+		{"wll", "wll"},
+		{"wel", "wel"}, // both sorts count together
+		{"wwel", "ww"},
+		{"wwell", "wwell"},
+		{"wlllllllll", "wlllllllll"},
+		{"l", "l"},
+		{"ll", "ll"},
+		{"el", "el"},
+		{"ee", "ee"},
+		{"wn", "w"}, // what starts is neither well nor unwell
+		{"wnnnn", "w"},
+		{"wlnnn", "w"},
+		{"wllnd", "wll"},
+		{"lnd", "l"},
+		{"wdd", "w"}, // nor is what leaves
+		{"wldd", "w"},
+		{"n", ""},
+		{"nd", ""},
+		{"d", ""},
+		{"", ""},
+	} {
+		for _, restarted := range []bool{false, true} {
+			before, after := make([]State, len(c.have)), make([]State, len(c.have))
+			var served, ejected []string
+			for i, kind := range c.have {
+				id := fmt.Sprintf("old-%d", i)
+				switch kind {
+				case 'e':
+					ejected = append(ejected, id)
+					fallthrough
+				case 'w':
+					before[i], after[i] = Ready, Ready
+				case 'l':
+					before[i], after[i] = Ready, NotReady
+				case 'd':
+					before[i], after[i] = Ready, Draining
+				}
+				if strings.ContainsRune(c.served, kind) {
+					served = append(served, id)
+				}
+			}
+			noQueue := func(p *Policy) { p.QueueSize = 0 }
+			spec := app(1, 0, after, nil, noQueue)
+			var r *Route
+			if restarted { // by the agent's word alone
+				for i, kind := range c.have {
+					was := kind == 'l'
+					spec.Targets[0].Instances[i].WasReady = &was
+				}
+				r, _ = newRoute(t, spec)
+			} else {
+				r, _ = newRoute(t, app(1, 0, before, nil, noQueue))
+				require.NoError(t, r.Update(spec))
+			}
+			eject(r, ejected...)
+			name := fmt.Sprintf("%q restarted=%t", c.have, restarted)
+			if c.served == "" {
+				_, why := r.Try(want())
+				require.NotNil(t, why, name)
+				continue
+			}
+			by := take(t, r, 100)
+			require.ElementsMatch(t, served, slices.Collect(maps.Keys(by)), name)
+		}
+	}
+}
+
+func TestARetryGoesToAnInstanceThatIsWellWhileThereIsOne(t *testing.T) {
+	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready, Ready}, nil, nil))
+	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Ready, NotReady, Ready}, nil, nil)))
+	eject(r, "old-4")
+	for range 20 {
+		w := want()
+		first, err := r.Acquire(t.Context(), w)
+		require.NoError(t, err)
+		first.End()
+		w.Tried(first)
+		second, err := r.Acquire(t.Context(), w)
+		require.NoError(t, err)
+		second.End()
+		require.NotEqual(t, first.InstanceID(), second.InstanceID())
+		if first.InstanceID() != "old-2" {
+			require.Equal(t, "old-2", second.InstanceID())
+		}
+	}
+}
+
+func TestWhereAllGetTrafficAnEjectionEndsThroughATrialToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready, Ready}, nil, nil))
+		require.NoError(t, r.Update(app(1, 0, []State{Ready, Ready, NotReady, NotReady, NotReady}, nil, nil)))
+		eject(r, "old-0")
+		require.Len(t, take(t, r, 100), 5)
+		require.Len(t, r.Health(), 1, "it was told to stay away for a second")
+		time.Sleep(time.Second)
+		require.Len(t, take(t, r, 100), 5)
+		require.Empty(t, r.Health())
+	})
+}
+
+func TestADeploymentOfWhichNoneIsReadyLeavesItsShareThoughItsInstancesWere(t *testing.T) {
+	r, _ := newRoute(t, app(50, 50, []State{Ready}, []State{Ready, Ready}, nil))
+	require.NoError(t, r.Update(app(50, 50, []State{Ready}, []State{NotReady, NotReady}, nil)))
+	require.Equal(t, map[string]int{"old-0": 100}, take(t, r, 100))
+	require.NoError(t, r.Update(app(75, 25, []State{NotReady}, []State{NotReady, NotReady}, nil)))
+	by := take(t, r, 1000)
+	require.InDelta(t, 750, by["old-0"], 10, "%v", by)
+	require.Len(t, by, 3)
+}
+
+func TestThoseThatWereReadyAreTriedAndThoseThatNeverWereAreNot(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{Ready, NotReady, Ready}, nil, nil))
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Ready}, nil, nil)))
 	require.Equal(t, map[string]int{"old-2": 10}, take(t, r, 10))
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Draining}, nil, nil)))
 	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
+
+	// Its process started anew, and what the one before it was is no matter.
+	spec, was := app(1, 0, []State{NotReady, NotReady, Draining}, nil, func(p *Policy) { p.QueueSize = 0 }), false
+	spec.Targets[0].Instances[0].WasReady = &was
+	require.NoError(t, r.Update(spec))
+	_, why := r.Try(want())
+	require.NotNil(t, why)
 }
 
 func TestRequestsWaitInOrderForAnInstanceAndNoLongerThanTheyMay(t *testing.T) {
@@ -328,8 +457,8 @@ func TestWithoutAQueueTheAnswerIsAtOnce(t *testing.T) {
 	require.Equal(t, Refused{Reason: NoInstance, Full: true}, *refused)
 }
 
-// Whatever states instances go through, a request is never placed at one that drains or
-// is not listed, a limit is never passed, and what ended is counted out.
+// Whatever states instances go through, a request is never placed at one that drains, never
+// was ready or is not listed, nor at one that is not ready while half are well; a limit is never passed, and what ended is counted out.
 func TestAnyHistoryKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		states := rapid.SliceOfN(rapid.SampledFrom([]State{NotReady, Ready, Ready, Draining}), 0, 4)
@@ -337,12 +466,25 @@ func TestAnyHistoryKeepsTheRules(t *testing.T) {
 		policy := func(p *Policy) { p.MaxInFlight, p.QueueSize = limit, 0 }
 		spec := app(1, 1, states.Draw(t, "old"), states.Draw(t, "new"), policy)
 		r, _ := newRoute(t, spec)
+		// was are those that are listed and were ready at some time since they are.
+		was := map[string]bool{}
+		remember := func() {
+			before := was
+			was = map[string]bool{}
+			for _, target := range spec.Targets {
+				for _, i := range target.Instances {
+					was[i.ID] = before[i.ID] || i.State == Ready
+				}
+			}
+		}
+		remember()
 		var under []*Lease
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
 				spec = app(rapid.Int32Range(0, 5).Draw(t, "weight"), rapid.Int32Range(0, 5).Draw(t, "weight"), states.Draw(t, "old"), states.Draw(t, "new"), policy)
 				require.NoError(t, r.Update(spec))
+				remember()
 			case 1:
 				if len(under) > 0 {
 					l := under[0]
@@ -370,7 +512,24 @@ func TestAnyHistoryKeepsTheRules(t *testing.T) {
 				state, listed := ready[l.InstanceID()]
 				require.True(t, listed)
 				require.NotEqual(t, Draining, state)
-				require.True(t, state == Ready || all == 0)
+				if state == NotReady {
+					require.True(t, was[l.InstanceID()], "it never was ready")
+					well, known := 0, 0
+					for _, target := range spec.Targets {
+						if target.DeploymentID != l.DeploymentID {
+							continue
+						}
+						for _, i := range target.Instances {
+							if i.State == Ready || i.State == NotReady && was[i.ID] {
+								known++
+							}
+							if i.State == Ready && !slices.ContainsFunc(r.Health(), func(h Health) bool { return h.InstanceID == i.ID && h.Ejected }) {
+								well++
+							}
+						}
+					}
+					require.Less(t, 2*well, known)
+				}
 				if limit > 0 {
 					require.LessOrEqual(t, l.instance.InFlight(), limit)
 				}

@@ -220,18 +220,12 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 			}
 			for i, v := range list {
 				item := fmt.Sprintf("%s[%d]", at, i)
-				if field.Enum() != nil {
-					name, err := choice(field.Enum(), v)
+				if field.Message() == nil {
+					one, err := scalar(field, v)
 					if err != nil {
 						return fmt.Errorf("%s: %w", item, err)
 					}
-					list[i] = name
-					continue
-				}
-				if field.Message() == nil {
-					if _, ok := v.(string); !ok {
-						return fmt.Errorf("%s: %s is not a text: put it in quotes", item, shown(v))
-					}
+					list[i] = one
 					continue
 				}
 				m, ok := v.(map[string]any)

@@ -37,11 +37,14 @@ func TestTheReadmesAppFileIsOne(t *testing.T) {
 	require.Equal(t, "h100", f.Spec.Resources.Gpu.Pool)
 }
 
-func TestPeoplesDurationsAreRead(t *testing.T) {
+func TestPeoplesDurationsAndCodesAreRead(t *testing.T) {
 	f, err := parseAppFile([]byte("app: a\ncommand: [x]\nregions: [r]\nprogressDeadline: 1m30s\nhealthCheck: {interval: 250ms}\n"))
 	require.NoError(t, err)
 	require.Equal(t, 90*time.Second, f.Spec.ProgressDeadline.AsDuration())
 	require.Equal(t, 250*time.Millisecond, f.Spec.HealthCheck.Interval.AsDuration())
+	f, err = parseAppFile([]byte("app: a\nhealthCheck: {expectedCodes: [200-299, 404, \"418\"]}\n"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"200-299", "404", "418"}, f.Spec.HealthCheck.ExpectedCodes)
 	f, err = parseAppFile([]byte("app: a\nprogressDeadline: -1.5s\n"))
 	require.NoError(t, err, "it is the API that says why not")
 	require.Equal(t, -1500*time.Millisecond, f.Spec.ProgressDeadline.AsDuration())

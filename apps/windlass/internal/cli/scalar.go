@@ -49,7 +49,7 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	return value, nil
 }
 
-// amounts are texts that may be a number or a percentage.
+// amounts are texts that may be a number, or a percentage or a range of them.
 var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_surge":       true,
 	"windlass.v1.AutoRollback.failed_instances": true,
@@ -57,6 +57,8 @@ var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
 	// A pause without its unit is told what is missing by the API.
 	"windlass.v1.CanaryStep.pause": true,
+	// 204 among ranges.
+	"windlass.v1.HealthCheck.expected_codes": true,
 }
 
 // joined writes a name as one word.

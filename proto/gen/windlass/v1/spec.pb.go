@@ -1371,7 +1371,7 @@ type HealthCheck struct {
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Name of the port; default the first.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
-	// GET or HEAD; default GET. Any 2xx passes.
+	// GET or HEAD; default GET. Kubernetes asks by GET alone, and its regions refuse HEAD.
 	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
 	// Default 10 s.
 	Interval *durationpb.Duration `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
@@ -1384,6 +1384,13 @@ type HealthCheck struct {
 	// How long it may take from start to its first ready; it counts as failed
 	// after. Default 30 min: models load for minutes.
 	StartupBudget *durationpb.Duration `protobuf:"bytes,8,opt,name=startup_budget,json=startupBudget,proto3" json:"startup_budget,omitempty"`
+	// Status codes that pass: "204", or a range with both its ends, "200-299"; from 200 to 599.
+	// A redirect is one of them like others, and not followed. Kubernetes cannot be told codes,
+	// and its regions refuse them.
+	//
+	// Empty: 200 to 399. A redirect to the same host is followed then, ten times at most, and
+	// judged by what is there; one that leads to another host passes.
+	ExpectedCodes []string `protobuf:"bytes,9,rep,name=expected_codes,json=expectedCodes,proto3" json:"expected_codes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1470,6 +1477,13 @@ func (x *HealthCheck) GetHealthyThreshold() int32 {
 func (x *HealthCheck) GetStartupBudget() *durationpb.Duration {
 	if x != nil {
 		return x.StartupBudget
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetExpectedCodes() []string {
+	if x != nil {
+		return x.ExpectedCodes
 	}
 	return nil
 }
@@ -1636,7 +1650,7 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x10add_capabilities\x18\x06 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10 \x18\x01\"\x15r\x132\x11^[A-Z][A-Z0-9_]*$R\x0faddCapabilities\"e\n" +
 	"\x04Port\x12<\n" +
 	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12\x1f\n" +
-	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\x04port\"\xde\x03\n" +
+	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\x04port\"\x97\x04\n" +
 	"\vHealthCheck\x12*\n" +
 	"\x04path\x18\x01 \x01(\tB\x16\xbaH\x13r\x11\x18\x80\b2\f^(/[!-~]*)?$R\x04path\x12\x1b\n" +
 	"\x04port\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04port\x12*\n" +
@@ -1646,7 +1660,9 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x13unhealthy_threshold\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x12unhealthyThreshold\x126\n" +
 	"\x11healthy_threshold\x18\a \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x10healthyThreshold\x12R\n" +
 	"\x0estartup_budget\x18\b \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b\x01R\rstartupBudgetB\xac\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\rstartupBudget\x127\n" +
+	"\x0eexpected_codes\x18\t \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x10\x18\x01\"\x04r\x02\x18\aR\rexpectedCodesB\xac\x01\n" +
 	"\x0fcom.windlass.v1B\tSpecProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -222,6 +223,9 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	}
 	if h := d.GetSpec().GetHealthCheck().GetPort(); h != "" && !names[h] {
 		return final(runtime.ReasonInvalidSpec, "spec.health_check.port: no port is named %q", h)
+	}
+	if _, err := healthcheck.ParseCodes(d.GetSpec().GetHealthCheck().GetExpectedCodes()); err != nil {
+		return final(runtime.ReasonInvalidSpec, "spec.health_check.expected_codes: %v", err)
 	}
 	perReplica := 0
 	for _, ro := range roles(d.GetSpec()) {

@@ -3,13 +3,13 @@ package process
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -18,6 +18,7 @@ type health struct {
 	Path      string        `json:"path"`
 	Port      string        `json:"port,omitempty"`
 	Method    string        `json:"method"`
+	Codes     []string      `json:"codes,omitempty"` // that pass; none: the default
 	Interval  time.Duration `json:"interval"`
 	Timeout   time.Duration `json:"timeout"`
 	Unhealthy int           `json:"unhealthy"`
@@ -35,7 +36,7 @@ func healthOf(h *windlassv1.HealthCheck) health {
 	out := health{
 		Path: "/health", Port: h.GetPort(), Method: http.MethodGet,
 		Interval: 10 * time.Second, Timeout: 5 * time.Second,
-		Unhealthy: 3, Healthy: 2, Budget: 30 * time.Minute,
+		Unhealthy: 3, Healthy: 2, Budget: 30 * time.Minute, Codes: h.GetExpectedCodes(),
 	}
 	if h.GetPath() != "" {
 		out.Path = h.GetPath()
@@ -101,20 +102,17 @@ func (p *pulse) add(err error) (turned bool, passes int) {
 
 // prober checks instances over HTTP on this host.
 type prober struct {
-	client *http.Client
-	jitter func() float64
-	result func(pass bool)
+	transport *http.Transport
+	jitter    func() float64
+	result    func(pass bool)
 }
 
 func newProber(jitter func() float64, result func(pass bool)) *prober {
 	return &prober{
-		client: &http.Client{
-			// A connection each: what is asked is whether it accepts new ones.
-			Transport:     &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-		jitter: jitter,
-		result: result,
+		// A connection each: what is asked is whether it accepts new ones.
+		transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext},
+		jitter:    jitter,
+		result:    result,
 	}
 }
 
@@ -164,26 +162,10 @@ func (p *prober) spread(d time.Duration) time.Duration {
 }
 
 func (p *prober) check(ctx context.Context, h health, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
-	defer cancel()
-	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + h.Path
-	req, err := http.NewRequestWithContext(ctx, h.Method, url, nil)
+	codes, err := healthcheck.ParseCodes(h.Codes)
 	if err != nil {
-		return fmt.Errorf("health check %s: %w", h.Path, err)
+		return fmt.Errorf("health check: %w", err)
 	}
-	req.Header.Set("User-Agent", "windlass-agent")
-	res, err := p.client.Do(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("%s %s: no answer within %s", h.Method, h.Path, h.Timeout)
-		}
-		return fmt.Errorf("port %d: %w", port, cause(err))
-	}
-	defer func() { _ = res.Body.Close() }()
-	// An endless body is an answer too slow, not one to read.
-	_, _ = io.CopyN(io.Discard, res.Body, 4096)
-	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("%s %s answered %s", h.Method, h.Path, res.Status)
-	}
-	return nil
+	c := healthcheck.Check{Method: h.Method, Path: h.Path, Codes: codes, Timeout: h.Timeout, Agent: "windlass-agent"}
+	return c.Do(ctx, p.transport, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }

@@ -366,6 +366,9 @@ func TestRefusals(t *testing.T) {
 			d.Spec.Ports = []*windlassv1.Port{{Name: "a", Port: 1}, {Name: "b", Port: 1}}
 		}, runtime.ReasonInvalidSpec, "spec.ports[1].port"},
 		{"health port", func(d *agentv1.Deployment) { d.Spec.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }, runtime.ReasonInvalidSpec, `no port is named "x"`},
+		{"a code that is none", func(d *agentv1.Deployment) {
+			d.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"2xx"}}
+		}, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := good()

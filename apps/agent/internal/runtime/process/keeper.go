@@ -287,8 +287,9 @@ func (w *workload) create(pl place, d *deployment) {
 
 func (w *workload) stop(in *instance, o order) {
 	if in.rec.Ready {
-		// Somebody may still be sending to it. Nobody is to one that never was, or no
-		// longer is, in service.
+		// Somebody may still be sending to it. Nobody is to one that never was in service, and
+		// one that no longer is gets requests only where few are better, as a last resort: what
+		// stops it does not wait for those.
 		o.Drain = in.rec.Drain
 		if w.gated && !w.rt.released(in.rec.ID) {
 			o.Await = o.At.Add(w.rt.patience)

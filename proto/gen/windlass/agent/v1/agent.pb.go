@@ -61,6 +61,8 @@ const (
 	// workload_key of another deployment, and handed_over: without it, instances that
 	// another deployment goes on with are stopped, and started anew.
 	Feature_FEATURE_IN_PLACE Feature = 7
+	// health_check.expected_codes: without it, instances count as ready that say they are not.
+	Feature_FEATURE_EXPECTED_CODES Feature = 8
 )
 
 // Enum value maps for Feature.
@@ -74,6 +76,7 @@ var (
 		5: "FEATURE_MODEL_CACHE",
 		6: "FEATURE_KUBERNETES_OPTIONS",
 		7: "FEATURE_IN_PLACE",
+		8: "FEATURE_EXPECTED_CODES",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -84,6 +87,7 @@ var (
 		"FEATURE_MODEL_CACHE":        5,
 		"FEATURE_KUBERNETES_OPTIONS": 6,
 		"FEATURE_IN_PLACE":           7,
+		"FEATURE_EXPECTED_CODES":     8,
 	}
 )
 
@@ -4186,7 +4190,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xe2\x01\n" +
+	"\x12UploadLogsResponse*\xfe\x01\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -4195,7 +4199,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x1aFEATURE_IMAGE_PULL_SECRETS\x10\x04\x12\x17\n" +
 	"\x13FEATURE_MODEL_CACHE\x10\x05\x12\x1e\n" +
 	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06\x12\x14\n" +
-	"\x10FEATURE_IN_PLACE\x10\a*U\n" +
+	"\x10FEATURE_IN_PLACE\x10\a\x12\x1a\n" +
+	"\x16FEATURE_EXPECTED_CODES\x10\b*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +

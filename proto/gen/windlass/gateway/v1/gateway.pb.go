@@ -161,8 +161,10 @@ const (
 	Instance_STATE_UNSPECIFIED Instance_State = 0
 	// Passes its check. Gets requests.
 	Instance_STATE_READY Instance_State = 1
-	// Does not pass its check. Gets none, unless so few of the target are ready that the
-	// gateway sends to all of them.
+	// Does not pass its check. Gets none if it was never ready. If it was, it gets some while
+	// fewer than half of the target's instances that are READY or were are well, which is
+	// READY and not ejected: the gateway sends to all of them then, as few would not stand
+	// what many did, and what finds that many unwell may be wrong.
 	Instance_STATE_NOT_READY Instance_State = 2
 	// Is about to be stopped, or is being stopped: no new request, never; those that it
 	// has go on. Once a gateway serves this, and tells no more requests in flight,
@@ -1198,8 +1200,12 @@ type Instance struct {
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// "host:port". Another address under the same id is another process: what was known of
 	// its health is void.
-	Address       string         `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	State         Instance_State `protobuf:"varint,3,opt,name=state,proto3,enum=windlass.gateway.v1.Instance_State" json:"state,omitempty"`
+	Address string         `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	State   Instance_State `protobuf:"varint,3,opt,name=state,proto3,enum=windlass.gateway.v1.Instance_State" json:"state,omitempty"`
+	// Of one that is NOT_READY: its process has passed its check before. A process that started
+	// anew in the same place has not. Absent, as from agents of earlier releases: if this gateway
+	// has seen the instance READY.
+	WasReady      *bool `protobuf:"varint,4,opt,name=was_ready,json=wasReady,proto3,oneof" json:"was_ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1259,13 @@ func (x *Instance) GetState() Instance_State {
 		return x.State
 	}
 	return Instance_STATE_UNSPECIFIED
+}
+
+func (x *Instance) GetWasReady() bool {
+	if x != nil && x.WasReady != nil {
+		return *x.WasReady
+	}
+	return false
 }
 
 type RoutePolicy struct {
@@ -2059,17 +2072,20 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\aPreview\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12&\n" +
-	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\xda\x01\n" +
+	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\x8a\x02\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x129\n" +
-	"\x05state\x18\x03 \x01(\x0e2#.windlass.gateway.v1.Instance.StateR\x05state\"X\n" +
+	"\x05state\x18\x03 \x01(\x0e2#.windlass.gateway.v1.Instance.StateR\x05state\x12 \n" +
+	"\twas_ready\x18\x04 \x01(\bH\x00R\bwasReady\x88\x01\x01\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x03\"\xca\a\n" +
+	"\x0eSTATE_DRAINING\x10\x03B\f\n" +
+	"\n" +
+	"_was_ready\"\xca\a\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -2259,6 +2275,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Heartbeat)(nil),
 		(*WatchResponse_Neighbours)(nil),
 	}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[14].OneofWrappers = []any{}
 	file_windlass_gateway_v1_gateway_proto_msgTypes[15].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),

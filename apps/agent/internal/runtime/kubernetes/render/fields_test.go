@@ -19,20 +19,19 @@ import (
 // notApplicable are the fields that change nothing in Kubernetes, and why: of a message,
 // all that is in it.
 var notApplicable = map[string]string{
-	"preview_host":             "gateways are told of it by the agent",
-	"template_hash":            "the assignment brings it in letters, as TemplateHash",
-	"secrets.secret":           "which version of a secret it is says the control plane; its value is in the assignment",
-	"secrets.version":          "as secrets.secret",
-	"spec.regions":             "a region gets what it runs, and no other region's part",
-	"spec.replicas":            "of all regions; this one's are the deployment's replicas",
-	"spec.min_ready":           "decides when a rollout goes on; the control plane reads it",
-	"spec.overrides":           "the control plane sends a region its spec with them applied, and without them",
-	"spec.pinned_overrides":    "as spec.overrides",
-	"spec.inherited_env":       "tells the control plane where variables came from; they are in env",
-	"spec.routing":             "gateways obey it; the control plane sends the live version's with the app's route",
-	"spec.health_check.method": "a probe asks by GET only, and who answers HEAD answers GET",
-	"spec.secrets.secret":      "whatever its name, its value is in the variable; of those that pull, see below",
-	"spec.secrets.version":     "says to the control plane which value to send",
+	"preview_host":          "gateways are told of it by the agent",
+	"template_hash":         "the assignment brings it in letters, as TemplateHash",
+	"secrets.secret":        "which version of a secret it is says the control plane; its value is in the assignment",
+	"secrets.version":       "as secrets.secret",
+	"spec.regions":          "a region gets what it runs, and no other region's part",
+	"spec.replicas":         "of all regions; this one's are the deployment's replicas",
+	"spec.min_ready":        "decides when a rollout goes on; the control plane reads it",
+	"spec.overrides":        "the control plane sends a region its spec with them applied, and without them",
+	"spec.pinned_overrides": "as spec.overrides",
+	"spec.inherited_env":    "tells the control plane where variables came from; they are in env",
+	"spec.routing":          "gateways obey it; the control plane sends the live version's with the app's route",
+	"spec.secrets.secret":   "whatever its name, its value is in the variable; of those that pull, see below",
+	"spec.secrets.version":  "says to the control plane which value to send",
 }
 
 // special are the fields whose change must be another than "one more", because the

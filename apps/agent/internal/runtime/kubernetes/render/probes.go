@@ -2,6 +2,7 @@ package render
 
 import (
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +49,12 @@ func (r *rendering) takeHealth() error {
 	if r.health.path == "" {
 		r.health.path = defaultPath
 	}
+	if m := h.GetMethod(); m != "" && m != http.MethodGet {
+		return unsupported("spec.health_check.method: Kubernetes asks by GET and nothing else: leave %s out, or run it in regions of processes", m)
+	}
+	if len(h.GetExpectedCodes()) > 0 {
+		return unsupported("spec.health_check.expected_codes: Kubernetes takes 200 to 399 for a pass and cannot be told others: leave them out, or run it in regions of processes")
+	}
 	if !strings.HasPrefix(r.health.path, "/") {
 		return invalid("spec.health_check.path: %q does not begin with a slash", r.health.path)
 	}
@@ -92,9 +99,6 @@ func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 // often, waits twice as long for an answer and takes twice as many failures as
 // readiness does, so that a server which is merely busy, and has been taken out of
 // rotation for that, has the time to recover.
-//
-// A probe asks by GET, also where the spec says HEAD: who answers one answers the
-// other. It takes 3xx for a pass, too.
 func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
 	every := min(h.interval, longestStartup, h.budget)
 	startup = h.probe(every, h.timeout, (h.budget+every-1)/every, 1)

@@ -99,6 +99,25 @@ func TestAStartMayTakeAsLongAsItsBudget(t *testing.T) {
 	}
 }
 
+func TestAHealthCheckThatNoProbeCanMakeIsRefused(t *testing.T) {
+	for field, h := range map[string]*windlassv1.HealthCheck{
+		"spec.health_check.method":         {Method: "HEAD"},
+		"spec.health_check.expected_codes": {ExpectedCodes: []string{"200-399"}},
+	} {
+		a := minimal()
+		a.Deployment.Spec.HealthCheck = h
+		_, err := Render(config(), a)
+		var rej *runtime.Rejection
+		require.ErrorAs(t, err, &rej)
+		require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+		require.Contains(t, rej.Message, field)
+		require.False(t, rej.Retryable)
+	}
+	a := minimal()
+	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "GET"}
+	render(t, config(), a)
+}
+
 func TestStoppingWaitsForTheDelayAndThenForTheGrace(t *testing.T) {
 	for _, c := range []struct {
 		drain, grace *durationpb.Duration
