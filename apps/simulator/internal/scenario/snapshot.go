@@ -119,7 +119,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 		})
 		env.Result.Figure(fmt.Sprintf("items_per_s_%d", size), perSecond, "stored by the agent")
 		env.Result.Figure("items_per_s", perSecond, "at the largest size")
-		env.Result.Figure("cpu_us_per_item", 1e6*cpuSeconds(parts)/float64(2*have*s.Repeat), "us of processor, all parts, inventories included")
+		env.Result.Figure("cpu_us_per_item", 1e6*cpuSeconds(parts)/float64(2*have*s.Repeat), "us of processor, all parts, agents' starts included")
 		if err := s.floors(ctx, env, w, 2*have); err != nil {
 			return err
 		}
