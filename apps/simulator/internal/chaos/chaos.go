@@ -32,6 +32,10 @@ import (
 )
 
 // Chaos is the scenario.
+//
+// What limits it: time, since nothing is measured but whether all is in order. A round is
+// its storm and what it takes to settle, which is mostly waiting: for leases and connections
+// that are found dead, retries that have backed off, and instances that take up to a second.
 type Chaos struct {
 	Minutes  float64       `help:"How long to go on; a round that has begun is ended." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
