@@ -239,6 +239,13 @@ func (a *Agent) Components() []service.Component {
 	}
 }
 
+// Abandon is for who runs agents in its own process and has one killed there: from this
+// moment on nothing of what the agent still does is in its inbox, which stays as kill -9
+// would leave it. The other files are replaced whole and never because an agent ends: what
+// it still writes is what it would have written, had the kill come so much later. Run it
+// to its end and Close it then.
+func (a *Agent) Abandon() { a.inbox.Abandon() }
+
 // Close lets go of the data directory. Instances keep running.
 func (a *Agent) Close() error {
 	var err error

@@ -241,4 +241,6 @@ func TestChaosBreaksThingsAndFindsEverythingInOrder(t *testing.T) {
 	positive(t, result, "rounds", "blows")
 	require.Equal(t, 0.0, result["violations"])
 	require.Contains(t, result, "detail_blows")
+	require.Contains(t, result, "reports")
+	require.Contains(t, result["detail_reports"], "doubled")
 }

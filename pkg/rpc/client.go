@@ -121,6 +121,9 @@ type HTTPClientConfig struct {
 	// DialTimeout bounds connecting and, apart from it, the TLS handshake.
 	// 0: 10 s.
 	DialTimeout time.Duration
+	// Dial opens the connections under all of it; nil: a net.Dialer's DialContext. Whoever
+	// sets it gets everything else as the shipped programs have it.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// HeaderTimeout is how long a server may take to begin its answer. It does
 	// not bound streams that have begun. 0: 60 s, above the longest unary call.
 	HeaderTimeout time.Duration
@@ -155,11 +158,19 @@ func NewHTTPClient(cfg HTTPClientConfig) *http.Client {
 }
 
 func newTransport(cfg HTTPClientConfig) *http.Transport {
-	dial := orDefault(cfg.DialTimeout, 10*time.Second)
+	timeout := orDefault(cfg.DialTimeout, 10*time.Second)
+	open := cfg.Dial
+	if open == nil {
+		open = new(net.Dialer).DialContext
+	}
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: dial}).DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return open(ctx, network, address)
+		},
 		TLSClientConfig:       cfg.TLS.Clone(), // the transport adds its protocols
-		TLSHandshakeTimeout:   dial,
+		TLSHandshakeTimeout:   timeout,
 		ResponseHeaderTimeout: orDefault(cfg.HeaderTimeout, time.Minute),
 		// Below the server's IdleTimeout: who closes first must not be the one
 		// who did not know that a request is on its way.

@@ -181,3 +181,21 @@ func TestACredentialFollowsNoRedirect(t *testing.T) {
 	require.Error(t, err)
 	require.False(t, followed.Load())
 }
+
+func TestWhoOpensConnectionsChangesNothingElseOfAClient(t *testing.T) {
+	f := setup(t, settings{})
+	var opened atomic.Int64
+	client := NewHTTPClient(HTTPClientConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		opened.Add(1)
+		_, bounded := ctx.Deadline()
+		require.True(t, bounded)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}})
+	defer client.CloseIdleConnections()
+	_, err := windlassv1connect.NewProjectServiceClient(client, f.url, ClientOptions(ClientConfig{})...).GetProject(t.Context(), echo)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, opened.Load())
+	own, shipped := client.Transport.(byScheme).plain, NewHTTPClient(HTTPClientConfig{}).Transport.(byScheme).plain
+	require.Equal(t, shipped.HTTP2, own.HTTP2)
+	require.Equal(t, shipped.IdleConnTimeout, own.IdleConnTimeout)
+}

@@ -17,6 +17,7 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -76,13 +77,20 @@ type Inbox struct {
 // noSync leaves flushing to the operating system: a crash of the machine may
 // then lose frames, which a fleet in a test can afford and a region cannot.
 func Open(path string, noSync bool) (*Inbox, error) {
+	kept := &file{}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: 5 * time.Second, NoSync: noSync, NoFreelistSync: true, InitialMmapSize: mapped,
+		OpenFile: func(path string, flag int, mode os.FileMode) (f *os.File, err error) {
+			f, err = os.OpenFile(path, flag, mode)
+			kept.under = f
+			return f, err
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox %s (is another agent running on this data directory?): %w", path, err)
 	}
-	in := newInbox(&file{db})
+	kept.DB = db
+	in := newInbox(kept)
 	if err := in.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("load inbox %s (deleting the file makes the agent ask for everything again): %w", path, err), db.Close())
 	}
@@ -91,7 +99,7 @@ func Open(path string, noSync bool) (*Inbox, error) {
 
 // OpenMemory is Open where there is no disk.
 func OpenMemory(m *Memory) (*Inbox, error) {
-	in := newInbox(m)
+	in := newInbox(&opened{Memory: m})
 	return in, in.load()
 }
 
@@ -107,8 +115,14 @@ func (in *Inbox) load() (err error) {
 	return err
 }
 
-// Close flushes and closes the file.
+// Close ends the use of the file, once a frame that is being stored is: there is nothing
+// that it would flush.
 func (in *Inbox) Close() error { return in.kept.Close() }
+
+// Abandon has from this moment on nothing more of what is done here reach the file, not
+// even the rest of a frame that is being stored: it stays as a process that is killed now
+// would leave it. Every later frame fails, and nobody else can open the file before Close.
+func (in *Inbox) Abandon() { in.kept.abandon() }
 
 // Cursor is where to resume.
 func (in *Inbox) Cursor() Cursor {

@@ -5,11 +5,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func apply(key string, epoch, generation int64) *agentv1.Item {
@@ -211,4 +213,55 @@ func TestAnInboxOfTombstonesSaysSoAndForgetsThem(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, in.Stale())
 	require.Empty(t, in.Items())
+}
+
+// A frame is stored in several writes. The kill falls before, between and after them.
+func TestAKilledAgentsInboxIsAsOfAFrameThatItStoredOrWasStoring(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	at := int64(0)
+	for round := range 24 {
+		in := open(t, path)
+		require.GreaterOrEqual(t, in.Cursor().Revision, at, "what was stored is there")
+		require.LessOrEqual(t, in.Cursor().Revision, at+1, "and at most the frame that was on its way")
+		at = in.Cursor().Revision
+		require.Len(t, in.Items(), int(at), "items and cursor are of one frame")
+		held := make(chan struct{})
+		var once sync.Once
+		var ended sync.WaitGroup
+		ended.Go(func() {
+			for n := 0; ; n++ {
+				if n == round%8 {
+					once.Do(func() { close(held) })
+				}
+				item := apply(fmt.Sprintf("a%06d", at+1), 1, 1)
+				item.GetDeployment().Deployment.Spec = &windlassv1.DeploymentSpec{Image: strings.Repeat("x", 20_000)}
+				if _, err := in.Delta(&agentv1.Delta{Epoch: 0, After: at, Upto: at + 1, Items: []*agentv1.Item{item}}); err != nil {
+					once.Do(func() { close(held) })
+					return
+				}
+				at++
+			}
+		})
+		<-held
+		in.Abandon()
+		ended.Wait()
+		require.NoError(t, in.Close())
+	}
+	require.Positive(t, at)
+}
+
+func TestAnAbandonedInboxStoresNothingInMemoryEither(t *testing.T) {
+	m := NewMemory()
+	in, err := OpenMemory(m)
+	require.NoError(t, err)
+	_, err = in.Snapshot(begin(1, 5, 1), []*agentv1.Item{apply("a", 1, 1)})
+	require.NoError(t, err)
+	in.Abandon()
+	_, err = in.Delta(&agentv1.Delta{Epoch: 1, After: 5, Upto: 6, Items: []*agentv1.Item{apply("b", 1, 1)}})
+	require.Error(t, err)
+	require.NoError(t, in.Close())
+	in, err = OpenMemory(m)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, in.Cursor().Revision)
+	require.Len(t, in.Items(), 1)
 }

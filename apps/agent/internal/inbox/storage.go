@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
@@ -24,6 +26,8 @@ type storage interface {
 	// commit stores everything that it is given, or nothing. What is fresh is in the order
 	// of inRows.
 	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
+	// abandon stores nothing from now on; see Inbox.Abandon.
+	abandon()
 	Close() error
 }
 
@@ -37,7 +41,27 @@ var (
 )
 
 // file is a storage on disk.
-type file struct{ *bbolt.DB }
+type file struct {
+	*bbolt.DB
+	under     *os.File // what it writes to
+	abandoned atomic.Bool
+}
+
+// abandon takes the file away from under the database: its next write fails, wherever in a
+// transaction that is. What it reads, it reads from memory.
+func (f *file) abandon() {
+	f.abandoned.Store(true)
+	_ = f.under.Close() // nothing of it is waited for
+}
+
+// Close tells nothing of a file that was abandoned: that it cannot be closed in order is
+// what was wanted. Its lock goes with the mapping.
+func (f *file) Close() error {
+	if err := f.DB.Close(); err != nil && !f.abandoned.Load() {
+		return err
+	}
+	return nil
+}
 
 func (f *file) load(each func(*agentv1.Item)) (at Cursor, synced bool, err error) {
 	err = f.Update(func(tx *bbolt.Tx) error {
@@ -131,7 +155,13 @@ func (m *Memory) Clone() *Memory {
 	return &Memory{at: m.at, synced: m.synced, items: maps.Clone(m.items)} // items never change
 }
 
-func (m *Memory) load(each func(*agentv1.Item)) (Cursor, bool, error) {
+// opened is a Memory in the hands of one inbox.
+type opened struct {
+	*Memory
+	abandoned bool // under mu
+}
+
+func (m *opened) load(each func(*agentv1.Item)) (Cursor, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.open {
@@ -144,11 +174,14 @@ func (m *Memory) load(each func(*agentv1.Item)) (Cursor, bool, error) {
 	return m.at, m.synced, nil
 }
 
-func (m *Memory) encode(*agentv1.Item) ([]byte, error) { return nil, nil }
+func (m *opened) encode(*agentv1.Item) ([]byte, error) { return nil, nil }
 
-func (m *Memory) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
+func (m *opened) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.abandoned {
+		return errors.New("the inbox was abandoned")
+	}
 	for _, e := range fresh {
 		m.items[e.key] = e.item
 	}
@@ -159,8 +192,14 @@ func (m *Memory) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) e
 	return nil
 }
 
+func (m *opened) abandon() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.abandoned = true
+}
+
 // Close lets the next inbox have it.
-func (m *Memory) Close() error {
+func (m *opened) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.open = false

@@ -85,8 +85,8 @@ type Config struct {
 	// Beat is how late a commit may be seen that nobody told us of: 200 ms, a fifth
 	// of what a person notices, at five queries a second and process.
 	Beat time.Duration
-	// Bookmark is the shortest time between two of a stream: 10 s. The longest is twice
-	// that; see bookmarks.
+	// Bookmark is the shortest time that the protocol allows between two of a stream, 10 s;
+	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see bookmarks.
 	Bookmark time.Duration
 	// LeaseTTL of an agent's session in a small fleet (see Lease): 15 s, three signs of
 	// life.

@@ -12,7 +12,11 @@ import (
 
 // This is the one place where anything is forgotten for its age or its number, and
 // these are all the tables that would grow with use. What is not listed has a row
-// for each thing that exists (a region, an app, a session) and goes with it.
+// for each thing that exists (a region, an app, a session) and goes with it. Two of
+// those have an end of their own and are not forgotten for it: freezes that are over
+// and keys of apps that have expired are listed, and count, until somebody deletes
+// them. Their number is bounded where they are made (model.MaxFreezes of a workspace
+// beside one of each app's file, model.MaxAppKeys of an app).
 //
 //	table                   kept                            why
 //	region_changes          the newest 20,000 of a region   agents resume from them; one that is

@@ -1,9 +1,11 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -23,6 +25,20 @@ func (d *disagreement) String() string {
 	return fmt.Sprintf("%s: %s: %s", d.kind, d.place, d.text)
 }
 
+// sight is what runs and what is ready: by region, then by deployment.
+type sight struct {
+	running map[string]map[string]int
+	ready   map[string]map[string][]string
+}
+
+func (c *checker) see() sight {
+	s := sight{running: map[string]map[string]int{}, ready: map[string]map[string][]string{}}
+	for _, m := range c.w.Fleet.Members() {
+		s.running[m.Region], s.ready[m.Region] = m.Runtime.Running(), m.Runtime.Ready()
+	}
+	return s
+}
+
 // agree holds the database against what runs: nil when all is settled and the same.
 // Nothing is broken while it is asked.
 func (c *checker) agree(ctx context.Context) (*disagreement, error) {
@@ -40,37 +56,54 @@ func (c *checker) agree(ctx context.Context) (*disagreement, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.compare(b, c.see()), nil
+}
+
+// compare holds what the database has against what is seen.
+func (c *checker) compare(b books, s sight) *disagreement {
 	if len(b.holes) > 0 {
-		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}, nil
+		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}
 	}
 	// A place that is behind says more than the rollout that waits for it.
-	if d := c.agreeRows(b); d != nil {
-		return d, nil
+	if d := c.agreeRows(b, s); d != nil {
+		return d
 	}
 	if len(b.moving) > 0 {
-		slices.Sort(b.moving)
-		return &disagreement{kind: "a rollout is stuck", text: b.moving[0]}, nil
+		first := slices.MinFunc(b.moving, func(a, b moving) int { return cmp.Compare(a.text, b.text) })
+		return &disagreement{kind: "a rollout is stuck", app: first.app, place: place{deployment: first.deployment}, text: first.text}
 	}
-	if d := c.agreeInstances(b); d != nil {
-		return d, nil
+	if d := c.agreeInstances(b, s); d != nil {
+		return d
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, app := range c.acknowledged {
 		if !b.deployments[id] {
-			return &disagreement{kind: "an acknowledged deployment is lost", app: app, place: place{deployment: id}, text: "no such row"}, nil
+			return &disagreement{kind: "an acknowledged deployment is lost", app: app, place: place{deployment: id}, text: "no such row"}
 		}
 	}
-	return nil, nil
+	return nil
+}
+
+// patience is how long it is waited for until everything is settled.
+type patience struct{ converge, end time.Duration }
+
+// unsettled is told what still disagrees so long after everything was mended. That it
+// took too long is a violation, and what never ends is one of its own kind; it tells which
+// of the two it is.
+func (c *checker) unsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
+	if late = took > p.converge; late {
+		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
+	}
+	if stuck = took > p.end; stuck {
+		c.violatef(why.kind, why.app, why.place, "%s after everything was mended: %s", p.end, why)
+	}
+	return late, stuck
 }
 
 // agreeRows holds every place that the database has against its region.
-func (c *checker) agreeRows(b books) *disagreement {
-	running := map[string]map[string]int{}
-	ready := map[string]map[string][]string{}
-	for _, m := range c.w.Fleet.Members() {
-		running[m.Region], ready[m.Region] = m.Runtime.Running(), m.Runtime.Ready()
-	}
+func (c *checker) agreeRows(b books, s sight) *disagreement {
+	running, ready := s.running, s.ready
 	known := map[place]bool{}
 	for _, r := range b.rows {
 		known[r.place] = true
@@ -116,12 +149,12 @@ func (c *checker) agreeRows(b books) *disagreement {
 }
 
 // agreeInstances holds the rows of instances against those that run, one by one.
-func (c *checker) agreeInstances(b books) *disagreement {
+func (c *checker) agreeInstances(b books, s sight) *disagreement {
 	runs := map[string]place{}
-	for _, m := range c.w.Fleet.Members() {
-		for id, instances := range m.Runtime.Ready() {
+	for region, deployments := range s.ready {
+		for id, instances := range deployments {
 			for _, i := range instances {
-				p := place{m.Region, id}
+				p := place{region, id}
 				if other, ok := runs[i]; ok {
 					return &disagreement{"instances run twice", "", p, i + " runs in " + other.region + " too"}
 				}

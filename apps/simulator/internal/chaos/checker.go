@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,21 @@ type Violation struct {
 	Region     string   `json:"region,omitempty"`
 	Deployment string   `json:"deployment,omitempty"`
 	Text       string   `json:"text"`
+	Seed       uint64   `json:"seed"`
 	History    []string `json:"history"`
+}
+
+// String is all that it takes to look into it.
+func (v Violation) String() string {
+	return fmt.Sprintf("%s: %s (--seed=%d)\n%s", v.Kind, v.Text, v.Seed, strings.Join(v.History, "\n"))
+}
+
+// broken is the error of a run with violations.
+func broken(violations []Violation) error {
+	if len(violations) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d promise(s) broken; first: %s", len(violations), violations[0])
 }
 
 // checker holds what happens against what is promised, for each (deployment,
@@ -37,6 +52,7 @@ type Violation struct {
 // be lower after it, and what was acknowledged in between may be gone.
 type checker struct {
 	w       *world.World
+	seed    uint64
 	history *history
 	// fixed are the replicas of apps that nobody scales.
 	fixed map[string]int
@@ -53,6 +69,7 @@ type checker struct {
 	claimed       map[string]bool // deployments whose claim to be ready was checked
 	told          map[string]bool // instances likewise
 	acknowledged  map[string]string
+	apps          map[string]string // of every deployment that was ever acknowledged
 	violations    []Violation
 }
 
@@ -64,9 +81,9 @@ type lowered struct {
 	generation int64
 }
 
-func newChecker(h *history) *checker {
+func newChecker(h *history, seed uint64) *checker {
 	return &checker{
-		history: h, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[string]place{}, count: map[place]int{},
+		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[string]place{}, count: map[place]int{},
 		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{},
 	}
 }
@@ -101,7 +118,7 @@ func (c *checker) onReady(region, deployment, instance string) {
 func (c *checker) acknowledge(app, deployment string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.acknowledged[deployment] = app
+	c.acknowledged[deployment], c.apps[deployment] = app, app
 }
 
 // restored is called while the database is away, before it comes back as it was
@@ -116,17 +133,20 @@ func (c *checker) restored() {
 // violatef notes a violation, the first of each kind.
 func (c *checker) violatef(kind, app string, p place, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	lines := c.history.about(app, p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if app == "" {
+		app = c.apps[p.deployment]
+	}
+	lines := c.history.about(app, p)
 	for _, v := range c.violations {
 		if v.Kind == kind {
 			return
 		}
 	}
 	c.violations = append(c.violations, Violation{
-		Kind: kind, At: time.Since(c.history.begin).Seconds(), App: app, Region: p.region, Deployment: p.deployment,
-		Text: text, History: lines,
+		Kind: kind, At: c.history.since().Seconds(), App: app, Region: p.region, Deployment: p.deployment,
+		Text: text, Seed: c.seed, History: lines,
 	})
 }
 
@@ -158,9 +178,14 @@ func (c *checker) watch(ctx context.Context) {
 // look holds what the database says right now against what happened.
 func (c *checker) look(ctx context.Context) error {
 	s, err := readClaims(ctx, c.w.DB)
-	if err != nil {
-		return err
+	if err == nil {
+		c.hear(s)
 	}
+	return err
+}
+
+// hear holds what the database says against what happened.
+func (c *checker) hear(s claims) {
 	type found struct {
 		kind, app string
 		place     place
@@ -205,5 +230,4 @@ func (c *checker) look(ctx context.Context) error {
 	for _, b := range bad {
 		c.violatef(b.kind, b.app, b.place, "%s", b.text)
 	}
-	return nil
 }

@@ -71,13 +71,15 @@ type row struct {
 	says string
 }
 
+// moving is what is not yet as it should be.
+type moving struct{ app, deployment, text string }
+
 // books is everything in the database that has to agree with what runs.
 type books struct {
 	rows        []row
 	instances   []instance // that live
 	quarantined map[place]bool
-	// moving is what is not yet as it should be, in words.
-	moving []string
+	moving      []moving
 	// holes are regions whose feed lacks a revision.
 	holes       []string
 	deployments map[string]bool
@@ -114,13 +116,13 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 	for _, r := range rows {
 		b.quarantined[place{r.Text(0), r.Text(1)}] = true
 	}
-	if rows, err = db.Rows(ctx, "SELECT id, status FROM deployments"); err != nil {
+	if rows, err = db.Rows(ctx, "SELECT d.id, d.status, a.name FROM deployments d JOIN apps a ON a.id = d.app_id"); err != nil {
 		return b, err
 	}
 	for _, r := range rows {
 		b.deployments[r.Text(0)] = true
 		if s := windlassv1.DeploymentStatus(r.Int(1)); s < windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY {
-			b.moving = append(b.moving, fmt.Sprintf("deployment %s is %s", r.Text(0), s))
+			b.moving = append(b.moving, moving{r.Text(2), r.Text(0), fmt.Sprintf("deployment %s is %s", r.Text(0), s)})
 		}
 	}
 	if rows, err = db.Rows(ctx, "SELECT o.id, a.name FROM rollouts o JOIN apps a ON a.id = o.app_id WHERE o.status = ?",
@@ -128,7 +130,7 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 		return b, err
 	}
 	for _, r := range rows {
-		b.moving = append(b.moving, fmt.Sprintf("rollout %s of %s is under way", r.Text(0), r.Text(1)))
+		b.moving = append(b.moving, moving{app: r.Text(1), text: fmt.Sprintf("rollout %s of %s is under way", r.Text(0), r.Text(1))})
 	}
 	if rows, err = db.Rows(ctx, "SELECT name, status, message FROM apps WHERE deleted_at = 0"); err != nil {
 		return b, err
@@ -137,7 +139,7 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 		switch s := windlassv1.AppStatus(r.Int(1)); s {
 		case windlassv1.AppStatus_APP_STATUS_READY, windlassv1.AppStatus_APP_STATUS_IDLE, windlassv1.AppStatus_APP_STATUS_FAILED:
 		default:
-			b.moving = append(b.moving, fmt.Sprintf("app %s is %s: %s", r.Text(0), s, r.Text(2)))
+			b.moving = append(b.moving, moving{app: r.Text(0), text: fmt.Sprintf("app %s is %s: %s", r.Text(0), s, r.Text(2))})
 		}
 	}
 	if rows, err = db.Rows(ctx, "SELECT r.name FROM region_changes c JOIN regions r ON r.id = c.region JOIN region_heads h ON h.region = c.region "+

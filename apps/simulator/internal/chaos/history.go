@@ -22,8 +22,25 @@ type event struct {
 	text                    string
 }
 
+// concerns tells whether the event may have to do with an app in a place. What names
+// nothing (a database that is killed) concerns everybody; what names another app, another
+// deployment or another region, nobody else. Of a region or an app alone, all that names
+// it is told, and of nothing in particular, everything.
+func (e event) concerns(app string, p place) bool {
+	switch {
+	case app == "" && p == place{}:
+		return true
+	case e.region != "" && e.region != p.region && (p.region != "" || p.deployment == ""):
+		return false
+	case e.deployment != "" && e.deployment != p.deployment && (p.deployment != "" || p.region == ""):
+		return false
+	}
+	return e.app == "" || e.app == app
+}
+
 // history is all that happened since everything was last in order.
 type history struct {
+	now   func() time.Time
 	begin time.Time
 
 	mu     sync.Mutex
@@ -34,16 +51,21 @@ type history struct {
 // maxEvents is far more than a storm has.
 const maxEvents = 200_000
 
-func newHistory() *history { return &history{begin: time.Now()} }
+func newHistory(now func() time.Time) *history { return &history{now: now, begin: now()} }
+
+// since is how long it goes back.
+func (h *history) since() time.Duration { return h.now().Sub(h.begin) }
 
 func (h *history) add(e event) {
-	e.at = time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	e.at = h.now()
 	h.total++
-	if len(h.events) < maxEvents {
-		h.events = append(h.events, e)
+	if len(h.events) == maxEvents {
+		// What shows a violation is what came shortly before it.
+		h.events = slices.Delete(h.events, 0, maxEvents/8)
 	}
+	h.events = append(h.events, e)
 }
 
 // settled forgets what led to a state that was found in order.
@@ -53,8 +75,8 @@ func (h *history) settled() {
 	h.events = h.events[:0]
 }
 
-// maxLines of a history that is printed: its begin and its end.
-const maxLines = 120
+// maxLines of a history that is printed, the newest: what is read on one screen.
+const maxLines = 50
 
 // about is the shortest history that shows something: since everything was in
 // order, what was done to the app, what happened in the place, and what broke that
@@ -64,18 +86,14 @@ func (h *history) about(app string, p place) []string {
 	defer h.mu.Unlock()
 	var lines []string
 	for _, e := range h.events {
-		here := e.region == "" || p.region == "" || e.region == p.region
-		same := e.deployment == "" || p.deployment == "" || e.deployment == p.deployment
-		ours := e.app == "" || app == "" || e.app == app
-		if !here || !same || !ours {
+		if !e.concerns(app, p) {
 			continue
 		}
 		subject := strings.Join(slices.DeleteFunc([]string{e.part, e.app, e.deployment, e.region}, func(s string) bool { return s == "" }), " ")
 		lines = append(lines, fmt.Sprintf("%9.3fs %s: %s", e.at.Sub(h.begin).Seconds(), subject, e.text))
 	}
-	if len(lines) > maxLines {
-		cut := fmt.Sprintf("          ... %d more ...", len(lines)-maxLines)
-		lines = slices.Concat(lines[:maxLines/4], []string{cut}, lines[len(lines)-3*maxLines/4:])
+	if cut := len(lines) - maxLines; cut > 0 {
+		lines = append([]string{fmt.Sprintf("          ... %d before ...", cut)}, lines[cut:]...)
 	}
 	return lines
 }

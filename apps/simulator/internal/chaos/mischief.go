@@ -21,9 +21,7 @@ type mischief struct {
 
 	mu  sync.Mutex
 	rnd *rand.Rand
-	// late are copies on their way.
-	late sync.WaitGroup
-	// Counts for the result.
+	// What was done, for the result.
 	doubled, delayed, lost atomic.Int64
 }
 
@@ -35,6 +33,13 @@ const latest = 4 * time.Second
 
 // maxCopy bounds the reports that are copied.
 const maxCopy = 4 << 20
+
+// tell adds what was done to reports, by kind.
+func (m *mischief) tell(counts map[string]int64) {
+	counts["doubled"] += m.doubled.Load()
+	counts["delayed"] += m.delayed.Load()
+	counts["lost"] += m.lost.Load()
+}
 
 // RoundTrip implements http.RoundTripper.
 func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -78,10 +83,8 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // again sends a copy later; nobody hears of its answer.
 func (m *mischief) again(req *http.Request, body []byte, after time.Duration) {
-	m.late.Add(1)
 	header := req.Header.Clone()
 	time.AfterFunc(after, func() {
-		defer m.late.Done()
 		copied, err := http.NewRequest(req.Method, req.URL.String(), bytes.NewReader(body)) //nolint:noctx // it outlives the call that it copies; the transport bounds it
 		if err != nil {
 			return

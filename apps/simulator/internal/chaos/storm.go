@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -57,7 +58,7 @@ func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Du
 
 func (s *storm) strike(ctx context.Context, rnd *rand.Rand, b blow, target string, counts map[string]int, mends map[string]mend) error {
 	name := b.name + " " + target
-	s.history.add(event{part: "blow", text: name})
+	s.history.add(event{part: "blow", region: s.regionOf(target), text: name})
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
 	defer cancel()
 	undo, after, err := b.hit(ctx, rnd, target)
@@ -88,9 +89,18 @@ func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time
 		if failed != nil && ctx.Err() == nil {
 			err = errors.Join(err, fmt.Errorf("mend after: %s: %w", m.name, failed))
 		}
-		s.history.add(event{part: "mended", text: m.name})
+		s.history.add(event{part: "mended", region: s.regionOf(target), text: m.name})
 	}
 	return err
+}
+
+// regionOf a target is the region that alone feels what becomes of it; "": others do, too.
+func (s *storm) regionOf(target string) string {
+	region, _, _ := strings.Cut(target, "/") // of a link
+	if slices.Contains(s.w.Regions, region) {
+		return region
+	}
+	return ""
 }
 
 // kindOf a target: what all of its like are counted as.

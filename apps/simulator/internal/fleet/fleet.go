@@ -6,9 +6,10 @@
 //	                                                          ^ killed and started
 //	                                                            again on its inbox
 //
-// A member's runtime outlives its agent, as pods and processes do. Inboxes are
-// not flushed to the disk and, where the system has one, lie in memory: they stand
-// for as many disks as there are regions.
+// A member's runtime outlives its agent, as pods and processes do. Agents only ever end by
+// being killed. Inboxes are not flushed to the disk and, where the system has one, lie in
+// memory: they stand for as many disks as there are regions, and what a kill leaves of
+// them is the same.
 package fleet
 
 import (
@@ -156,6 +157,7 @@ type Member struct {
 
 	mu     sync.Mutex
 	agent  *agent.Agent
+	voice  *voice
 	cancel context.CancelFunc
 	done   chan error
 }
@@ -213,10 +215,13 @@ func (m *Member) Start(ctx context.Context) error {
 	if m.cancel != nil {
 		return nil
 	}
+	v := &voice{next: m.client.Transport}
+	client := *m.client
+	client.Transport = v
 	a, err := agent.New(ctx, agent.Config{
-		Server: m.fleet.cfg.URL(m.number), HTTPClient: m.client,
+		Server: m.fleet.cfg.URL(m.number), HTTPClient: &client,
 		DataDir: m.dir, TokenFile: m.token(),
-		NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.Runtime, nil },
+		NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.Runtime.Take(), nil },
 		RuntimeName: "simulated", Version: agent.Version, NoSync: true,
 		Log: m.log, Registerer: prometheus.NewRegistry(), Tracer: m.fleet.tracer, Rand: m.float,
 	})
@@ -224,7 +229,7 @@ func (m *Member) Start(ctx context.Context) error {
 		return fmt.Errorf("start the agent of region %s: %w", m.Region, err)
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	m.agent, m.cancel, m.done = a, cancel, make(chan error, 1)
+	m.agent, m.voice, m.cancel, m.done = a, v, cancel, make(chan error, 1)
 	go func() {
 		err := service.Run(running, m.log, stopGrace, a.Components()...)
 		m.done <- errors.Join(err, a.Close())
@@ -232,7 +237,9 @@ func (m *Member) Start(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the agent as kill -9 would: connections break, and nothing is said.
+// Kill ends the agent as kill -9 does: at one moment it can say nothing more, change
+// nothing more of what runs, and store nothing more, not even the rest of what it is
+// storing. Then its goroutines, which no longer matter to anybody, are waited for.
 // Instances stay as they are.
 func (m *Member) Kill() {
 	m.mu.Lock()
@@ -240,12 +247,19 @@ func (m *Member) Kill() {
 	if m.cancel == nil {
 		return
 	}
-	m.wire.cut()
-	m.cancel()
-	if err := <-m.done; err != nil {
-		m.log.Error("the agent did not end in order", "region", m.Region, "error", err)
+	select {
+	case err := <-m.done:
+		m.log.Error("the agent had ended before it was killed", "region", m.Region, "error", err)
+		m.done <- nil
+	default:
 	}
-	m.agent, m.cancel, m.done = nil, nil, nil
+	m.voice.silent.Store(true)
+	m.wire.cut()
+	m.agent.Abandon()
+	m.Runtime.Take() // from the agent; nobody has it then
+	m.cancel()
+	<-m.done // what a dead agent complains of is nothing
+	m.agent, m.voice, m.cancel, m.done = nil, nil, nil, nil
 }
 
 // Connected tells whether the agent has a stream.

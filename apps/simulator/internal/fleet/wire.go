@@ -2,10 +2,13 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
-	"time"
+	"sync/atomic"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
 // wire is a member's network: it knows every connection, so that it can break or
@@ -18,30 +21,11 @@ type wire struct {
 
 func newWire() *wire { return &wire{open: map[*conn]struct{}{}} }
 
-// client speaks HTTP/2 without TLS, as agents on a private network do, with the
-// same keepalive as the shipped client.
-func (w *wire) client() *http.Client {
-	transport := &http.Transport{
-		DialContext:           w.dial,
-		ResponseHeaderTimeout: time.Minute,
-		IdleConnTimeout:       90 * time.Second,
-		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:  5 * time.Second,
-			PingTimeout:      4 * time.Second,
-			WriteByteTimeout: 30 * time.Second,
-		},
-	}
-	transport.Protocols = new(http.Protocols)
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	return &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
+// client is the shipped one, but for who opens its connections.
+func (w *wire) client() *http.Client { return rpc.NewHTTPClient(rpc.HTTPClientConfig{Dial: w.dial}) }
 
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: 10 * time.Second}
-	plain, err := dialer.DialContext(ctx, network, address)
+	plain, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +65,30 @@ func (w *wire) stalledNow() chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stalled
+}
+
+// voice is one agent's way to its member's network: a member's agents follow one another,
+// and one that was killed opens no further connection on which it would be heard.
+type voice struct {
+	next   http.RoundTripper
+	silent atomic.Bool
+}
+
+var errSilent = errors.New("the agent was killed")
+
+// RoundTrip implements http.RoundTripper.
+func (v *voice) RoundTrip(req *http.Request) (*http.Response, error) {
+	if v.silent.Load() {
+		return nil, errSilent
+	}
+	return v.next.RoundTrip(req)
+}
+
+// CloseIdleConnections is found by http.Client's method of that name.
+func (v *voice) CloseIdleConnections() {
+	if c, ok := v.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
 }
 
 // conn is one connection.

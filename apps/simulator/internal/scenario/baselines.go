@@ -11,6 +11,9 @@ import (
 
 // Baselines measures what the parts under Windlass do alone on this machine, so
 // that the figures of the other scenarios can be read as ratios.
+//
+// What limits it: the processor, for each of them alone, with the client that measures on
+// the same cores; the feed's transactions wait for the disk as well, unless relaxed.
 type Baselines struct {
 	Window  time.Duration `help:"How long each is measured." default:"5s"`
 	Writers int           `help:"Connections that write to the database at once." default:"8"`

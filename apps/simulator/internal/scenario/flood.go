@@ -24,6 +24,10 @@ import (
 // from call to ready of the other's deployments, without the flood and with it in
 // turn. The flood comes at a steady rate of calls, whatever is answered. What passes
 // of it has to be what its quota allows, and each refusal has to say how long to wait.
+//
+// What limits it: the processor. A refused call is authenticated and then turned away in
+// memory, by its process's gate; an admitted one is a deployment like any other, and the
+// other workspace waits behind as many as may come at once (--burst).
 type Flood struct {
 	Deploys         int `help:"Deployments of the other workspace, in each phase." default:"100"`
 	Concurrency     int `help:"Of them under way at once." default:"2"`

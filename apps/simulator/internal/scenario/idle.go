@@ -19,14 +19,15 @@ import (
 // ms here, and little for what it does then. So what 1,000 agents need is done for all that
 // are due at once: pings twice a second, 200 of them, and bookmarks twice a second, 75, in
 // answer to which agents give their sign of life: 3.6 % of a core in all as the kernel counts
-// it, 40 s after the agents came, of which pings are 0.7 %. It was some 8 % while 60 signs of
-// life a second came one by one, and pings alone were 8 % while each connection had timers of
-// its own. Answers come together only as far as ways are equally long, as here.
+// it, of which pings are 0.7 %. That was 40 s after the agents came, when some may still have
+// told what they run; --settle waits for a minute. It was some 8 % while 60 signs of life a
+// second came one by one, and pings alone were 8 % while each connection had timers of its
+// own. Answers come together only as far as ways are equally long, as here.
 //
-// Before that minute is over agents tell what they run, and 60 statements a second are what
-// that takes; after it 12 are, for 100 agents as for 1,000: the sum of their heads, five times
-// a second, which is hardly seen here and 1 % of MariaDB, and two for each batch of signs of
-// life.
+// For the most of their first minute agents tell what they run, and 60 statements a second
+// are what that takes; after it 12 are, for 100 agents as for 1,000: the sum of their heads,
+// five times a second, which is hardly seen here and 1 % of MariaDB, and two for each batch
+// of signs of life.
 type Idle struct {
 	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
 	Window time.Duration `help:"How long each is measured." default:"30s"`

@@ -17,7 +17,9 @@ import (
 //
 // What limits it: the agents, which come back at random times of their first attempts;
 // a session costs a transaction on its region's row, and no read of its items before its
-// first bookmark.
+// first bookmark. 300 agents take 1.4 ms of the control plane each, 1.5 of MariaDB and 1.5
+// of their own, and on two busy cores all are back after 1.5 to 5.9 s. A snapshot fails the
+// run: an agent that still has its inbox is owed none.
 type Reconnect struct {
 	Agents int `help:"Agents, each with a region." default:"1000"`
 	Apps   int `help:"Apps, each in one region, so that there is something to send." default:"100"`
@@ -45,7 +47,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	plane := stack.ControlPlane(1)
-	worst := 0.0
+	worst, sent := 0.0, 0.0
 	for range s.Cuts {
 		// A stream counts as settled after ten seconds, and its agent's next attempt
 		// as the first.
@@ -75,6 +77,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		}
 		times, resumed := streams.since(begin)
 		snapshots := after.Sum("windlass_feed_snapshots_total", "") - before.Sum("windlass_feed_snapshots_total", "")
+		sent += snapshots
 		seconds := times.Quantile(1).Seconds()
 		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 			"seconds": seconds, "p50_ms": measure.Millis(times.Quantile(0.5)), "snapshots": snapshots, "resumed": float64(resumed),
@@ -84,11 +87,14 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 			worst = seconds
 			env.Result.Parts = parts
 			env.Result.Figure("seconds", seconds, "s until the last agent is back")
-			env.Result.Figure("snapshots", snapshots, "snapshots that had to be sent")
 			env.Result.Figure("resumed", float64(resumed), "sessions that went on")
 			env.Result.Figure("peak_cpu_percent", parts[plane].PeakCPUPercent, "of a core, control plane")
 			env.Result.Figure("cpu_s", parts[plane].CPUSeconds, "s, control plane")
 		}
+	}
+	env.Result.Figure("snapshots", sent, "snapshots that had to be sent, all cuts together")
+	if sent > 0 {
+		return fmt.Errorf("%.0f snapshots were sent to agents that had lost nothing but a connection", sent)
 	}
 	return nil
 }

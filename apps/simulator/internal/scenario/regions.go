@@ -15,6 +15,10 @@ import (
 // a change costs: it may grow with the regions that a change touches, and not with
 // those that exist. What the fleet costs while nothing happens is measured apart
 // and taken off.
+//
+// What limits it: how still the machine is. A change costs milliseconds, and what a fleet
+// costs at rest is taken off as it was for five seconds before; below some hundred changes
+// the difference of the two is not to be told from what else runs.
 type Regions struct {
 	Exist   []int   `help:"Regions with agents, one fleet each." default:"10,1000"`
 	Touch   []int   `help:"Regions that a change touches, one measurement each." default:"1,10"`

@@ -18,6 +18,10 @@ import (
 // rolling update does, while users change apps. All replicas are behind one address,
 // as a service's are. It measures what that does to changes under way, to the
 // agents' streams and to the users' calls.
+//
+// What limits it: the replica's start. Until it serves, the others have all streams and all
+// calls; agents that lost theirs come back at random times, and calls that were cut are made
+// again, which is how long the slowest takes.
 type Restart struct {
 	Agents int           `help:"Agents, each with a region." default:"300"`
 	Apps   int           `help:"Apps, each in one region, that are changed." default:"100"`

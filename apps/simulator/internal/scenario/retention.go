@@ -31,6 +31,10 @@ import (
 // From the day on which every bound is reached no table may hold more rows than it
 // did before, whichever table it is, nor the files of the database more bytes; both
 // with a tenth of slack, which counts have themselves.
+//
+// What limits it: the day's changes, which are real deployments, one after the other in each
+// app; forgetting them is a small part. What eight days of them leave is in the comment of
+// the control plane's fleet (maintain.go).
 type Retention struct {
 	Days     int `help:"Days that go by." default:"8"`
 	Settle   int `help:"The day by whose end every bound is reached." default:"5"`

@@ -1,0 +1,273 @@
+package chaos
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// scene is a checker whose world is what a test says: an app, loose-0, of which two
+// instances of dep_a run in region-1, and beside it an app, fixed-0, with dep_z in
+// region-2.
+type scene struct {
+	*checker
+	time  time.Time
+	books books
+	sight sight
+}
+
+const seed = 4711
+
+var (
+	here  = place{"region-1", "dep_a"}
+	there = place{"region-2", "dep_z"}
+)
+
+func setup(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{time: time.Unix(1000, 0)}
+	s.checker = newChecker(newHistory(func() time.Time { s.time = s.time.Add(time.Millisecond); return s.time }), seed)
+	s.fixed["fixed-0"] = 2
+	s.books = books{quarantined: map[place]bool{}, deployments: map[string]bool{}}
+	s.sight = sight{running: map[string]map[string]int{}, ready: map[string]map[string][]string{}}
+	s.hear(claims{heads: []head{{here.region, 1, 7}, {there.region, 1, 7}}})
+	s.runs("loose-0", here, "ins_1", "ins_2")
+	s.runs("fixed-0", there, "ins_8", "ins_9")
+	return s
+}
+
+// runs has a version deployed, applied, started, reported and acknowledged.
+func (s *scene) runs(app string, p place, instances ...string) {
+	s.history.add(event{part: "user", app: app, text: "deploy: done"})
+	s.acknowledge(app, p.deployment)
+	s.onApplied(p.region, p.deployment, 3)
+	for _, i := range instances {
+		s.onReady(p.region, p.deployment, i)
+		s.books.instances = append(s.books.instances, instance{i, p})
+	}
+	n := len(instances)
+	s.books.deployments[p.deployment] = true
+	s.books.rows = append(s.books.rows, row{
+		place: p, app: app, status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, replicas: n,
+		generation: 3, appliedGeneration: 3, countsGeneration: 3, readyReplicas: n, count: n,
+	})
+	s.sight.running[p.region] = map[string]int{p.deployment: n}
+	s.sight.ready[p.region] = map[string][]string{p.deployment: instances}
+}
+
+// claims is what the database would say of the scene.
+func (s *scene) claims() claims {
+	return claims{
+		heads:  []head{{here.region, 1, 8}, {there.region, 1, 8}},
+		ready:  s.books.instances,
+		claims: []claim{{"loose-0", here.deployment, []string{here.region}}, {"fixed-0", there.deployment, []string{there.region}}},
+	}
+}
+
+// noise is what happens meanwhile to others, and one thing that concerns everybody.
+func (s *scene) noise(n int) {
+	for i := range n {
+		s.history.add(event{part: "user", app: fmt.Sprintf("other-%d", i), text: "scale: done"})
+		s.history.add(event{part: "blow", region: "region-3", text: "kill the agent of region-3"})
+		s.onApplied("region-3", "dep_o", int64(10+i))
+		s.onRemoved(here.region, "dep_p")
+		s.onReady("region-3", here.deployment, fmt.Sprintf("ins_o%d", i))
+	}
+	s.history.add(event{part: "blow", text: "kill mariadb"})
+}
+
+// violated requires the one violation, and a history that names no other app and place.
+func (s *scene) violated(t *testing.T, kind string, lines ...string) {
+	t.Helper()
+	all := s.broken()
+	require.Len(t, all, 1, "%v", all)
+	require.Equal(t, kind, all[0].Kind)
+	require.EqualValues(t, seed, all[0].Seed)
+	told := make([]string, len(all[0].History))
+	for i, line := range all[0].History {
+		told[i] = line[len("    0.000s "):]
+	}
+	require.Equal(t, lines, told)
+	err := broken(all)
+	require.ErrorContains(t, err, fmt.Sprintf("--seed=%d", seed))
+	require.ErrorContains(t, err, kind)
+	for _, line := range lines {
+		require.ErrorContains(t, err, line)
+	}
+}
+
+// ofHere is what led to the scene, as far as region-1's place of dep_a goes.
+var ofHere = []string{
+	"user loose-0: deploy: done",
+	"dep_a region-1: the agent applies generation 3",
+	"dep_a region-1: instance ins_1 is ready",
+	"dep_a region-1: instance ins_2 is ready",
+	"blow: kill mariadb",
+}
+
+// patient: long enough for nothing else to be a violation.
+var patient = patience{converge: time.Hour, end: time.Minute}
+
+func TestAHistoryInOrderIsSilent(t *testing.T) {
+	s := setup(t)
+	s.noise(100)
+	s.hear(s.claims())
+	require.Nil(t, s.compare(s.books, s.sight))
+	require.Empty(t, s.broken())
+	require.NoError(t, broken(s.broken()))
+}
+
+func TestADatabaseThatWasRestoredMayBeLower(t *testing.T) {
+	s := setup(t)
+	s.restored()
+	s.onApplied(here.region, here.deployment, 1)
+	s.hear(claims{heads: []head{{here.region, 2, 3}, {there.region, 2, 3}}})
+	delete(s.books.deployments, there.deployment)
+	s.books.rows[0].generation, s.books.rows[0].appliedGeneration = 1, 1
+	require.Nil(t, s.compare(s.books, s.sight), "what was acknowledged since the backup may be gone")
+	require.Empty(t, s.broken())
+}
+
+func TestARevisionThatGoesBackIsFound(t *testing.T) {
+	s := setup(t)
+	s.history.settled()
+	s.noise(1)
+	s.hear(claims{heads: []head{{here.region, 1, 6}}})
+	s.violated(t, "revision went back", "dep_p region-1: the agent removes it", "blow: kill mariadb")
+}
+
+func TestAGenerationThatGoesBackIsFound(t *testing.T) {
+	s := setup(t)
+	s.noise(100)
+	s.onApplied(here.region, here.deployment, 2)
+	s.hear(s.claims())
+	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2")...)
+}
+
+func TestAReadinessThatNeverWasIsFound(t *testing.T) {
+	t.Run("of an instance", func(t *testing.T) {
+		s := setup(t)
+		s.noise(100)
+		c := s.claims()
+		c.ready = append(c.ready, instance{"ins_3", here})
+		s.hear(c)
+		s.violated(t, "an instance is said to be ready and never was", ofHere...)
+	})
+	t.Run("of an instance in another place", func(t *testing.T) {
+		s := setup(t)
+		s.noise(100)
+		c := s.claims()
+		c.ready = []instance{{"ins_8", here}}
+		s.hear(c)
+		s.violated(t, "an instance is said to be ready and never was", ofHere...)
+	})
+	t.Run("of a deployment", func(t *testing.T) {
+		s := setup(t)
+		s.fixed["loose-0"] = 3
+		s.noise(100)
+		s.hear(s.claims())
+		s.violated(t, "a deployment is said to be ready and was not", ofHere...)
+	})
+}
+
+func TestWhatDoesNotAgreeIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind string
+		do   func(s *scene)
+	}{
+		"a change that never arrived": {"a change was missed", func(s *scene) { s.books.rows[0].generation = 4 }},
+		"too few run": {"a change was missed", func(s *scene) {
+			s.sight.running[here.region][here.deployment] = 1
+		}},
+		"two run and one is ready": {"a change was missed", func(s *scene) {
+			s.sight.ready[here.region][here.deployment] = []string{"ins_1"}
+		}},
+		"too many run":             {"instances run twice", func(s *scene) { s.sight.running[here.region][here.deployment] = 3 }},
+		"what is stopped runs":     {"an orphan runs", func(s *scene) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
+		"what has no row runs":     {"an orphan runs", func(s *scene) { s.books.rows = s.books.rows[1:] }},
+		"a place that does not go": {"a rollout is stuck", func(s *scene) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
+		"a deployment that is not ready": {"a rollout is stuck", func(s *scene) {
+			s.books.moving = []moving{{"loose-0", here.deployment, "deployment dep_a is building"}}
+		}},
+		"a report that was lost":      {"a report was missed", func(s *scene) { s.books.rows[0].readyReplicas = 1 }},
+		"a row without an instance":   {"a report was missed", func(s *scene) { s.books.instances = append(s.books.instances, instance{"ins_3", here}) }},
+		"an instance without a row":   {"a report was missed", func(s *scene) { s.books.instances = s.books.instances[1:] }},
+		"an acknowledged row is gone": {"an acknowledged deployment is lost", func(s *scene) { delete(s.books.deployments, here.deployment) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setup(t)
+			s.noise(1)
+			c.do(s)
+			why := s.compare(s.books, s.sight)
+			require.NotNil(t, why)
+			late, stuck := s.unsettled(30*time.Second, patient, why)
+			require.False(t, late || stuck, "it may still become right")
+			require.Empty(t, s.broken())
+			_, stuck = s.unsettled(61*time.Second, patient, why)
+			require.True(t, stuck)
+			want := ofHere
+			if why.place.region == "" {
+				// Of the deployment, wherever it is.
+				want = append(ofHere[:4:4], "blow region-3: kill the agent of region-3", "dep_a region-3: instance ins_o0 is ready", "blow: kill mariadb")
+			}
+			s.violated(t, c.kind, want...)
+		})
+	}
+}
+
+func TestAnInstanceInTwoRegionsIsFound(t *testing.T) {
+	s := setup(t)
+	s.sight.ready[there.region][there.deployment] = []string{"ins_1", "ins_9"}
+	why := s.compare(s.books, s.sight)
+	require.NotNil(t, why)
+	require.Equal(t, "instances run twice", why.kind)
+}
+
+func TestAFeedWithAHoleIsFound(t *testing.T) {
+	s := setup(t)
+	s.history.settled()
+	s.noise(1)
+	s.books.holes = []string{here.region}
+	s.unsettled(61*time.Second, patient, s.compare(s.books, s.sight))
+	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "blow: kill mariadb")
+}
+
+func TestWhatSettlesTooLateIsAViolationThoughItSettles(t *testing.T) {
+	s := setup(t)
+	s.noise(1)
+	s.books.rows[0].generation = 4
+	p := patience{converge: 10 * time.Second, end: time.Minute}
+	why := s.compare(s.books, s.sight)
+	for _, after := range []time.Duration{9 * time.Second, 11 * time.Second, 12 * time.Second} {
+		late, stuck := s.unsettled(after, p, why)
+		require.Equal(t, after > p.converge, late)
+		require.False(t, stuck)
+	}
+	s.violated(t, "not settled in time", ofHere...)
+}
+
+func TestAHistoryBeginsWhereEverythingWasInOrder(t *testing.T) {
+	s := setup(t)
+	s.noise(1)
+	s.history.settled()
+	s.onApplied(here.region, here.deployment, 2)
+	s.hear(s.claims())
+	s.violated(t, "generation went back", "dep_a region-1: the agent applies generation 2")
+}
+
+func TestALongHistoryKeepsItsEnd(t *testing.T) {
+	s := setup(t)
+	for n := range maxEvents + 10 {
+		s.history.add(event{region: here.region, deployment: here.deployment, text: fmt.Sprint("event ", n)})
+	}
+	require.LessOrEqual(t, len(s.history.events), maxEvents)
+	lines := s.history.about("loose-0", here)
+	require.Len(t, lines, maxLines+1)
+	require.Contains(t, lines[0], "before")
+	require.Contains(t, lines[1], fmt.Sprint("event ", maxEvents+10-maxLines))
+	require.Contains(t, lines[maxLines], fmt.Sprint("event ", maxEvents+9))
+}
