@@ -8,12 +8,13 @@
 // A request gets an instance in three steps. The deployment is chosen by weight among
 // those that have an instance which can take it, by turn or by the request's key; the
 // instance by the route's strategy; and where there is none the request waits, first come,
-// first served. Instances that drain or were never ready get nothing. Those that were ready and no longer are get
-// nothing, and those that traffic found broken get nothing until a trial shows otherwise,
-// unless that would leave too few of them all (see Policy.Panic): then all of them get
-// traffic, since they may be better than is thought, and what few would have to bear might
-// break those. A retry goes to one that is well even then. A deployment of which
-// none is ready leaves its share to the others while one of theirs is.
+// first served. Instances that drain or were never ready get nothing. Those that were
+// ready and no longer are get nothing, and those that traffic found broken get nothing
+// until a trial shows otherwise, unless that would leave too few of them all (see
+// Policy.Panic): then all of them get traffic, since they may be better than is thought,
+// and what few would have to bear might break those. A retry goes to one that is well even
+// then. A deployment of which none is ready leaves its share to the others while one of
+// theirs is.
 package upstream
 
 import (
