@@ -5,7 +5,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +21,17 @@ import (
 // of 5,000 routes and 20,000 instances while clients ask for all of them: p50-ms and p99-ms of an
 // update are from the agent's having it to its being told that it is served; requests and
 // p99 of a request while there are updates are ratios to those of the seconds before.
+//
+// heap_MiB is what the table adds to the process's heap, garbage aside, once the gateway serves
+// all of it; heap_MiB-before the same when its routes have had requests, so that there are series
+// of all, and heap_MiB-after when there were updates, too. rss_MiB is all that the process has then,
+// which is agent, instances and clients, too.
+//
+// What it costs, on two cores that agent, instances and clients share with the gateway: an
+// update takes 14 ms at the median and 41 ms at the 99th percentile; 7,600 requests a second are
+// served without updates and 0.81 times as many beside 20 of them a second, their p99 being 3.3
+// times as long. The table is 21 MiB; after the updates, when all of it was asked for, it is
+// 90 MiB, and the process has 252.
 func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	const (
 		routes, perRoute, clients = 5000, 4, 4
@@ -43,20 +57,27 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	for n := range apps {
 		apps[n] = appOf(n, 1)
 	}
+	empty := heapMiB()
 	last := r.set(apps...)
 	r.until(b, func() bool { return r.served[apps[routes-1].AppId] == last && len(r.health) == 0 })
+
+	full := heapMiB()
 
 	var seen load
 	stop := make(chan struct{})
 	var loading sync.WaitGroup
-	defer loading.Wait()
-	defer close(stop)
 	for range clients {
 		loading.Go(func() { seen.ask(b, r, stop) })
 	}
+	stopped := sync.OnceFunc(func() {
+		close(stop)
+		loading.Wait()
+	})
+	defer stopped()
 	const before = 3 * time.Second
 	seen.since(before) // connections are made
 	quiet := seen.since(before)
+	asked := heapMiB()
 	took := make([]time.Duration, 0, b.N)
 	seen.begin()
 	begin := time.Now()
@@ -68,6 +89,13 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 		<-time.After(pace)
 	}
 	busy := seen.end(time.Since(begin))
+	stopped()
+	b.ReportMetric(full-empty, "heap_MiB")
+	b.ReportMetric(asked-empty, "heap_MiB-before")
+	b.ReportMetric(heapMiB()-empty, "heap_MiB-after")
+	if rss, ok := rssMiB(); ok {
+		b.ReportMetric(rss, "rss_MiB")
+	}
 	slices.Sort(took)
 	millis := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	b.ReportMetric(millis(took[len(took)/2]), "p50-ms")
@@ -75,6 +103,27 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	b.ReportMetric(quiet.rate, "requests/s-before")
 	b.ReportMetric(busy.rate/quiet.rate, "requests-ratio")
 	b.ReportMetric(float64(busy.p99)/float64(quiet.p99), "request-p99-ratio")
+}
+
+// heapMiB is the heap of the process without garbage.
+func heapMiB() float64 {
+	runtime.GC()
+	runtime.GC() // what pools keep is gone after the second
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc) / (1 << 20)
+}
+
+// rssMiB is what memory the process has; only Linux tells.
+func rssMiB() (float64, bool) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kib := 0.0
+	_, err = fmt.Sscanf(rest, "%f kB", &kib)
+	return kib / 1024, err == nil
 }
 
 func host(n int) string { return fmt.Sprintf("app-%d.local", n) }
