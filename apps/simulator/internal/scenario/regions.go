@@ -16,9 +16,10 @@ import (
 // those that exist. What the fleet costs while nothing happens is measured apart
 // and taken off.
 //
-// What limits it: how still the machine is. A change costs milliseconds, and what a fleet
-// costs at rest is taken off as it was for five seconds before; below some hundred changes
-// the difference of the two is not to be told from what else runs.
+// What limits it: the processor, for the call and its workflow, whatever it touches. On two
+// cores that other work shared, 100 changes took 28 or 29 ms each that touched one region,
+// and 29 and 33 that touched ten, of 10 and of 100 that exist; 2.4 to 3.6 ms of a change's
+// time were the fleet's at rest, which is taken off as it was for five seconds before.
 type Regions struct {
 	Exist   []int   `help:"Regions with agents, one fleet each." default:"10,1000"`
 	Touch   []int   `help:"Regions that a change touches, one measurement each." default:"1,10"`

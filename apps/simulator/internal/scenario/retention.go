@@ -32,9 +32,10 @@ import (
 // did before, whichever table it is, nor the files of the database more bytes; both
 // with a tenth of slack, which counts have themselves.
 //
-// What limits it: the day's changes, which are real deployments, one after the other in each
-// app; forgetting them is a small part. What eight days of them leave is in the comment of
-// the control plane's fleet (maintain.go).
+// What limits it: the day's changes, which are real: 124 in four days of one app took 8.2 s
+// of the processor in all parts, forgetting 770 rows among them, and 4 s a day, on two cores
+// that other work shared. What eight days of the full size leave is in the comment of the
+// control plane's fleet (maintain.go).
 type Retention struct {
 	Days     int `help:"Days that go by." default:"8"`
 	Settle   int `help:"The day by whose end every bound is reached." default:"5"`
