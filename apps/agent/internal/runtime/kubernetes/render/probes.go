@@ -2,7 +2,6 @@ package render
 
 import (
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +48,7 @@ func (r *rendering) takeHealth() error {
 	if r.health.path == "" {
 		r.health.path = defaultPath
 	}
-	if m := h.GetMethod(); m != "" && m != http.MethodGet {
+	if m := h.GetMethod(); m != "" && m != "GET" {
 		return unsupported("spec.health_check.method: Kubernetes asks by GET and nothing else: leave %s out, or run it in regions of processes", m)
 	}
 	if len(h.GetExpectedCodes()) > 0 {
