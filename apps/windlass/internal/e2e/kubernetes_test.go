@@ -24,10 +24,9 @@ const (
 	gpus     = "nvidia.com/gpu"
 )
 
-// TestOnKubernetes is all that has clusters, one after the other: two API servers, schedulers
-// and their nodes are what two cores carry beside all else.
-func TestOnKubernetes(t *testing.T) { //nolint:tparallel // as above
-	t.Parallel()
+// TestOnKubernetes is all that has clusters, one after the other and before all else: two API
+// servers, schedulers and their nodes are what two cores carry.
+func TestOnKubernetes(t *testing.T) { //nolint:paralleltest,tparallel // as above
 	t.Run("product", testKubernetes)
 	t.Run("strategies", testStrategiesOnKubernetes)
 	t.Run("analysis", testAnalysisOnKubernetes)

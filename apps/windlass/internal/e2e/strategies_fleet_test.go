@@ -130,10 +130,14 @@ func count(places map[string]map[string]int, region, deployment string) {
 }
 
 // watch looks, until it is stopped, at what exists, what is routed and what is said to be
-// ready, as often as it can.
+// ready, all the time: of pods as often as leaves their API servers the time for what is tested.
 func (f *fleet) watch(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	pause := 20 * time.Millisecond
+	if f.cfg.runtime == "kubernetes" {
+		pause = 200 * time.Millisecond
+	}
 	var done sync.WaitGroup
 	for _, m := range f.movers {
 		done.Go(func() {
@@ -147,7 +151,7 @@ func (f *fleet) watch(t *testing.T) (stop func()) {
 				f.mu.Unlock()
 				select {
 				case <-ctx.Done():
-				case <-time.After(20 * time.Millisecond):
+				case <-time.After(pause):
 				}
 			}
 		})
