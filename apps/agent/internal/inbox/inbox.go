@@ -81,8 +81,9 @@ func Open(path string, noSync bool) (*Inbox, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: 5 * time.Second, NoSync: noSync, NoFreelistSync: true, InitialMmapSize: mapped,
 		OpenFile: func(path string, flag int, mode os.FileMode) (f *os.File, err error) {
-			f, err = os.OpenFile(path, flag, mode)
-			kept.under = f
+			if f, err = os.OpenFile(path, flag, mode); err == nil {
+				kept.descriptor = int(f.Fd())
+			}
 			return f, err
 		},
 	})

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"sync"
-	"sync/atomic"
 
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
@@ -43,24 +42,41 @@ var (
 // file is a storage on disk.
 type file struct {
 	*bbolt.DB
-	under     *os.File // what it writes to
-	abandoned atomic.Bool
+	descriptor int // what it writes to
+
+	mu                sync.Mutex
+	abandoned, closed bool
 }
 
-// abandon takes the file away from under the database: its next write fails, wherever in a
-// transaction that is. What it reads, it reads from memory.
+// abandon has the database's descriptor be one that cannot be written to: its next write
+// fails, wherever in a transaction that is. What it reads, it reads from memory. To close the
+// descriptor instead would give its number to another file.
 func (f *file) abandon() {
-	f.abandoned.Store(true)
-	_ = f.under.Close() // nothing of it is waited for
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	nothing, err := os.Open(os.DevNull)
+	if err == nil {
+		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
+	}
+	if err != nil {
+		panic(fmt.Sprintf("abandon an inbox: %v", err)) // it would be written to as if nobody had killed it
+	}
+	f.abandoned = true
 }
 
 // Close tells nothing of a file that was abandoned: that it cannot be closed in order is
 // what was wanted. Its lock goes with the mapping.
 func (f *file) Close() error {
-	if err := f.DB.Close(); err != nil && !f.abandoned.Load() {
-		return err
+	err := f.DB.Close() // once what is being stored is
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed = true; f.abandoned {
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (f *file) load(each func(*agentv1.Item)) (at Cursor, synced bool, err error) {

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package inbox
+
+import "golang.org/x/sys/unix"
+
+// duplicate has the descriptor to be what from is.
+func duplicate(from, to int) error { return unix.Dup2(from, to) }
