@@ -96,7 +96,7 @@ func hold(t *testing.T, r *region, queue int32, wait time.Duration) (release fun
 		_ = http.NewResponseController(w).Flush()
 		<-released
 	}))
-	app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = proto.Int32(1), proto.Int32(queue), durationpb.New(wait)
+	app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), new(queue), durationpb.New(wait)
 	r.put(t, app)
 	res, err := r.client.Do(r.request(t, http.MethodGet, "/", ""))
 	require.NoError(t, err)

@@ -258,7 +258,7 @@ func (m *Member) Kill() {
 	m.agent.Abandon()
 	m.Runtime.Take() // from the agent; nobody has it then
 	m.cancel()
-	_ = <-m.done // what a dead agent complains of is nothing
+	<-m.done //nolint:errcheck // what a dead agent complains of is nothing
 	m.agent, m.voice, m.cancel, m.done = nil, nil, nil, nil
 }
 

@@ -26,7 +26,7 @@ const (
 
 // TestOnKubernetes is all that has clusters, one after the other and before all else: two API
 // servers, schedulers and their nodes are what two cores carry.
-func TestOnKubernetes(t *testing.T) { //nolint:paralleltest,tparallel // as above
+func TestOnKubernetes(t *testing.T) { //nolint:paralleltest // as above
 	t.Run("product", testKubernetes)
 	t.Run("strategies", testStrategiesOnKubernetes)
 	t.Run("analysis", testAnalysisOnKubernetes)
