@@ -169,7 +169,7 @@ func TestRegionsComparesFleets(t *testing.T) {
 
 func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
 	t.Parallel()
-	positive(t, run(t, "baselines", "--window=300ms", "--batch=100"),
+	positive(t, run(t, "baselines", "--window=3s", "--batch=100"),
 		"upserts_per_s", "feed_transactions_per_s", "feed_changes_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
 }
 
