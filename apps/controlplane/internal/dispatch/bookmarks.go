@@ -46,10 +46,10 @@ func (s *Service) handOut(now time.Time) {
 	}
 }
 
-// bookmarkDelay is 1.2 to 1.45 times the shortest that is allowed: an agent whose own sign of life is due
-// before long gives it in answer to a bookmark, so that those, too, come together: with
-// the longest lease, of a minute, it would come by itself after 16 s at the earliest. Between
-// two bookmarks are thus 12 to 15 s, and never 20.
+// bookmarkDelay is 1.2 to 1.45 times the shortest that is allowed: an agent whose own sign
+// of life is due before long gives it in answer to a bookmark, so that those, too, come
+// together: with the longest lease, of a minute, it would come by itself after 16 s at the
+// earliest. Between two bookmarks are thus 12 to 15 s, and never 20.
 func (s *Service) bookmarkDelay() time.Duration {
 	return time.Duration((1.2 + 0.25*s.cfg.Random()) * float64(s.cfg.Bookmark))
 }

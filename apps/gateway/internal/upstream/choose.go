@@ -211,7 +211,7 @@ func (t *target) usable(v *view, w *Want, now time.Time, s *set, why *refusal) i
 	for k, i := range from {
 		if takes(i) {
 			n++
-			if well(k) {
+			if anyhow && well(k) {
 				sound++
 			}
 		}
@@ -221,7 +221,7 @@ func (t *target) usable(v *view, w *Want, now time.Time, s *set, why *refusal) i
 	}
 	s.anyhow = anyhow
 	// One attempt in vain is what sending to all may cost a request, and no more.
-	safely := anyhow && len(w.tried) > 0 && sound > 0
+	safely := len(w.tried) > 0 && sound > 0
 	if n == len(from) && !safely {
 		s.instances, s.endpoints = from, t.endpoints[:n]
 		return n

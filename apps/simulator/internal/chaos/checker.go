@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -132,21 +133,17 @@ func (c *checker) restored() {
 
 // violatef notes a violation, the first of each kind.
 func (c *checker) violatef(kind, app string, p place, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if slices.ContainsFunc(c.violations, func(v Violation) bool { return v.Kind == kind }) {
+		return
+	}
 	if app == "" {
 		app = c.apps[p.deployment]
 	}
-	lines := c.history.about(app, p)
-	for _, v := range c.violations {
-		if v.Kind == kind {
-			return
-		}
-	}
 	c.violations = append(c.violations, Violation{
 		Kind: kind, At: c.history.since().Seconds(), App: app, Region: p.region, Deployment: p.deployment,
-		Text: text, Seed: c.seed, History: lines,
+		Text: fmt.Sprintf(format, args...), Seed: c.seed, History: c.history.about(app, p),
 	})
 }
 

@@ -84,9 +84,9 @@ func (s *stack) ownDomain(t *testing.T, app string) {
 		t.Helper()
 		for region, url := range s.gateways {
 			s.eventually(t, fmt.Sprintf("%s answers %d in %s", domain, want, region), func(ctx context.Context) error {
-				status, err := statusOf(ctx, url, domain)
-				if err == nil && status != want {
-					err = fmt.Errorf("it answers %d", status)
+				resp, err := askHealth(ctx, url, domain, "")
+				if err == nil && resp.StatusCode != want {
+					err = fmt.Errorf("it answers %s", resp.Status)
 				}
 				return err
 			})
@@ -143,20 +143,6 @@ func (s *stack) ownDomain(t *testing.T, app string) {
 	c.ok("delete", app, "--yes")
 	c.fails(1, []string{"route", "list", app}, app)
 	require.NotContains(t, c.ok("route", "list"), app)
-}
-
-// statusOf a request for the host's health.
-func statusOf(ctx context.Context, gateway, host string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/health", nil)
-	if err != nil {
-		return 0, err
-	}
-	req.Host = host
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	return resp.StatusCode, resp.Body.Close()
 }
 
 // tokenByToken has a completion arrive as it is made, through all of the product.

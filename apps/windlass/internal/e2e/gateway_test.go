@@ -158,6 +158,23 @@ func complete(ctx context.Context, gateway, host string) error {
 	return nil
 }
 
+// askHealth of the app that has the host, with a key if it is not empty; the answer's header.
+func askHealth(ctx context.Context, gateway, host, key string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/health", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Host = host
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	resp, err := caller.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	return resp, resp.Body.Close()
+}
+
 // host of the app of that kind, once it is served.
 func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, version int32) (host string) {
 	t.Helper()
@@ -397,16 +414,10 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 	}
 	servedBy := func(want string) {
 		s.eventually(t, "requests in "+us+" are served by "+want, func(ctx context.Context) error {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.gateways[us]+"/health", nil)
+			resp, err := askHealth(ctx, s.gateways[us], host, "")
 			if err != nil {
 				return err
 			}
-			req.Host = host
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return err
-			}
-			_ = resp.Body.Close()
 			if region := resp.Header.Get("Windlass-Region"); region != want {
 				return fmt.Errorf("%s by %q", resp.Status, region)
 			}
@@ -450,19 +461,10 @@ func (s *stack) appKeys(t *testing.T, host string) {
 		t.Helper()
 		for region, url := range s.gateways {
 			s.eventually(t, fmt.Sprintf("%d at %s in %s", want, host, region), func(ctx context.Context) error {
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+				resp, err := askHealth(ctx, url, host, key)
 				if err != nil {
 					return err
 				}
-				req.Host = host
-				if key != "" {
-					req.Header.Set("Authorization", "Bearer "+key)
-				}
-				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					return err
-				}
-				_ = resp.Body.Close()
 				if resp.StatusCode != want {
 					return fmt.Errorf("it is %s, %s", resp.Status, resp.Header.Get("Windlass-Error"))
 				}

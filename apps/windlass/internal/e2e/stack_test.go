@@ -64,7 +64,7 @@ type stack struct {
 	url      string
 	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
 	gateways map[string]string // region -> URL under which its gateway serves apps
-	names    *names            // where domains are looked up, if there are gateways
+	names    *names            // where domains are looked up
 	traces   string            // every span of every part, a line each
 	keys     credentials
 	owner    *client
@@ -138,7 +138,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
 	require.NoError(t, err)
 	s := &stack{
-		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"),
+		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
 		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
@@ -180,9 +180,6 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	starting.Wait()
 	require.False(t, t.Failed(), "the servers did not start")
 	s.bootstrap(built)
-	if cfg.gateways {
-		s.names = serveNames(t)
-	}
 	s.addControlPlane(built, partControlPlane)
 	s.start(partControlPlane)
 	if cfg.replicas == 2 {
@@ -266,13 +263,9 @@ func (s *stack) addControlPlane(built, name string) {
 	dir := filepath.Join(s.dir, name)
 	api, metrics, workflows := freePort(s.t), freePort(s.t), freePort(s.t)
 	s.url = "http://" + address(api)
-	dnsServer := "" // this host's
-	if s.names != nil {
-		dnsServer = s.names.address
-	}
 	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), []string{
 		"--log-format=json", "serve",
-		"--dns-server=" + dnsServer,
+		"--dns-server=" + s.names.address,
 		"--listen=" + address(api),
 		"--restate-ingress=http://" + address(s.restateConfig.IngressPort),
 		"--restate-admin=http://" + address(s.restateConfig.AdminPort),

@@ -48,7 +48,7 @@
 // # What a pod cannot be told
 //
 // A probe asks by GET and passes by 200 to 399; a health check that says another
-// method, or codes, is refused. Times are whole seconds, rounded up. Pods of a Deployment have no order:
-// WINDLASS_GROUP is there only when there is one replica. An instance of several
-// roles, or of several pods, has no form here yet and is refused.
+// method, or codes, is refused. Times are whole seconds, rounded up. Pods of a
+// Deployment have no order: WINDLASS_GROUP is there only when there is one replica. An
+// instance of several roles, or of several pods, has no form here yet and is refused.
 package render
