@@ -306,6 +306,10 @@ func (g *Gateway) Health() *service.Health { return &g.health }
 // Connected tells whether the agent's stream is open and gave its table.
 func (g *Gateway) Connected() bool { return g.source.Connected() }
 
+// farewell is how long an agent is waited for that is slow to hear that the gateway leaves: it is
+// on the same host or network.
+const farewell = 2 * time.Second
+
 // Run serves until ctx ends, and then until requests have ended or DrainTimeout passed.
 // What informs the agent, and beside, run on until then.
 func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
@@ -334,6 +338,11 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	var err error
 	select {
 	case err = <-served:
+		if ctx.Err() != nil {
+			told, cancel := context.WithTimeout(inner, farewell)
+			g.source.Part(told)
+			cancel()
+		}
 		stop()
 		err = errors.Join(err, <-ended)
 	case err = <-ended: // one of the parts failed

@@ -273,6 +273,8 @@ func (g *Gateways) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			// The next agent is not to wait for who left just before this one ends.
+			g.keepOrSay(ctx)
 			return nil
 		case <-g.wake:
 		case <-timer.C:
@@ -287,9 +289,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		for _, id := range expired {
 			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)
 		}
-		if err := g.keep(); err != nil {
-			g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent will not wait for them", "error", err)
-		}
+		g.keepOrSay(ctx)
 		if len(expired) > 0 {
 			g.progress()
 		}
@@ -298,6 +298,12 @@ func (g *Gateways) Run(ctx context.Context) error {
 		} else {
 			timer.Reset(max(time.Until(next), time.Millisecond))
 		}
+	}
+}
+
+func (g *Gateways) keepOrSay(ctx context.Context) {
+	if err := g.keep(); err != nil {
+		g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent waits for others than it should", "error", err)
 	}
 }
 

@@ -28,6 +28,21 @@ func (s *Source) Leave() {
 	s.wake(s.report)
 }
 
+// Part waits until the agent was told of Leave, if one is there, or until ctx ends. An agent that
+// was not takes the gateway for one that is away, and waits for it.
+func (s *Source) Part(ctx context.Context) {
+	s.mu.Lock()
+	alone := s.stream == ""
+	s.mu.Unlock()
+	if alone {
+		return
+	}
+	select {
+	case <-s.parted:
+	case <-ctx.Done():
+	}
+}
+
 // Report tells the agent what is served, until ctx ends.
 func (s *Source) Report(ctx context.Context) error {
 	failures := 0
@@ -150,6 +165,13 @@ func (s *Source) told(p *pending) {
 	defer s.mu.Unlock()
 	if s.number != p.number {
 		return // another has begun, and is to be told all
+	}
+	if p.Leaving {
+		select {
+		case <-s.parted: // and told again
+		default:
+			close(s.parted)
+		}
 	}
 	s.all = s.all && !p.all
 	s.requests = p.requests

@@ -86,6 +86,8 @@ type Source struct {
 	all      bool                         // all that is held is to be told
 	requests map[string]uint64            // told of, by deployment
 	leaving  bool
+	// parted is closed once the agent was told that the gateway leaves.
+	parted chan struct{}
 }
 
 // Open fills the table with what the file has. A file that cannot be read is an error of
@@ -93,7 +95,7 @@ type Source struct {
 func Open(cfg Config) (*Source, error) {
 	s := &Source{
 		cfg: cfg, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
-		complete: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
+		complete: make(chan struct{}), parted: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
 	}
 	if cfg.Around == nil {
 		s.cfg.Around = func(*neighbours.Picture) {}

@@ -1,0 +1,30 @@
+package gateway_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An agent that has not heard it waits for the gateway as for one that crashed.
+func TestAGatewayEndsWhenItsAgentHasHeardThatItLeaves(t *testing.T) {
+	r := start(t, nil)
+	r.put(t, echo())
+	var heard atomic.Bool
+	r.mu.Lock() // which reports wait for
+	r.stop()
+	time.AfterFunc(300*time.Millisecond, func() {
+		heard.Store(true)
+		r.mu.Unlock()
+	})
+	r.wait(t)
+	require.True(t, heard.Load(), "it did not wait for the answer to its last report")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Len(t, r.leaving, 1)
+	for id, leaves := range r.leaving {
+		require.True(t, leaves, id)
+	}
+}
