@@ -491,63 +491,6 @@ func (q *Queries) LockApps(ctx context.Context, ids []string) ([]App, error) {
 	return items, nil
 }
 
-const namesOfApps = `-- name: NamesOfApps :many
-SELECT apps.id, apps.name, apps.project_id, apps.environment_id,
-    COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
-FROM apps LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE apps.id IN (/*SLICE:ids*/?)
-`
-
-type NamesOfAppsRow struct {
-	ID            string
-	Name          string
-	ProjectID     string
-	EnvironmentID string
-	Environment   string
-	Project       string
-}
-
-// For the feed, whose readers have no other way to the names.
-func (q *Queries) NamesOfApps(ctx context.Context, ids []string) ([]NamesOfAppsRow, error) {
-	query := namesOfApps
-	var queryParams []interface{}
-	if len(ids) > 0 {
-		for _, v := range ids {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
-	}
-	rows, err := q.db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []NamesOfAppsRow
-	for rows.Next() {
-		var i NamesOfAppsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.ProjectID,
-			&i.EnvironmentID,
-			&i.Environment,
-			&i.Project,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const updateApp = `-- name: UpdateApp :execrows
 UPDATE apps
 SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,

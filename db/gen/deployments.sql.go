@@ -7,8 +7,211 @@ package gen
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 )
+
+const desiredOfKeys = `-- name: DesiredOfKeys :many
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
+    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    d.version, d.spec, d.spec_hash, d.resolved_image,
+    a.name AS app, a.project_id, a.environment_id,
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+FROM deployment_topology t
+LEFT JOIN deployments d ON d.id = t.deployment_id
+LEFT JOIN apps a ON a.id = t.app_id
+LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
+ORDER BY t.deployment_id, t.region
+`
+
+type DesiredOfKeysParams struct {
+	DeploymentIds []string
+	Regions       []string
+}
+
+type DesiredOfKeysRow struct {
+	WorkspaceID     string
+	DeploymentID    string
+	Region          string
+	Replicas        int32
+	Status          int32
+	AppID           string
+	Generation      int64
+	Weight          int32
+	Traceparent     string
+	Workload        string
+	WorkloadVersion int32
+	HandedOver      bool
+	MaxUnavailable  int32
+	Version         sql.NullInt32
+	Spec            sql.NullString
+	SpecHash        sql.NullString
+	ResolvedImage   sql.NullString
+	App             sql.NullString
+	ProjectID       sql.NullString
+	EnvironmentID   sql.NullString
+	Environment     string
+	Project         string
+}
+
+// As DesiredOfRegion, of keys in regions.
+func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([]DesiredOfKeysRow, error) {
+	query := desiredOfKeys
+	var queryParams []interface{}
+	if len(arg.DeploymentIds) > 0 {
+		for _, v := range arg.DeploymentIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", strings.Repeat(",?", len(arg.DeploymentIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:deployment_ids*/?", "NULL", 1)
+	}
+	if len(arg.Regions) > 0 {
+		for _, v := range arg.Regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(arg.Regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DesiredOfKeysRow
+	for rows.Next() {
+		var i DesiredOfKeysRow
+		if err := rows.Scan(
+			&i.WorkspaceID,
+			&i.DeploymentID,
+			&i.Region,
+			&i.Replicas,
+			&i.Status,
+			&i.AppID,
+			&i.Generation,
+			&i.Weight,
+			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
+			&i.Version,
+			&i.Spec,
+			&i.SpecHash,
+			&i.ResolvedImage,
+			&i.App,
+			&i.ProjectID,
+			&i.EnvironmentID,
+			&i.Environment,
+			&i.Project,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const desiredOfRegion = `-- name: DesiredOfRegion :many
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
+    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    d.version, d.spec, d.spec_hash, d.resolved_image,
+    a.name AS app, a.project_id, a.environment_id,
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+FROM deployment_topology t FORCE INDEX (topology_in_region)
+LEFT JOIN deployments d ON d.id = t.deployment_id
+LEFT JOIN apps a ON a.id = t.app_id
+LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+WHERE t.region = ? AND t.deployment_id > ?
+ORDER BY t.deployment_id LIMIT ?
+`
+
+type DesiredOfRegionParams struct {
+	Region string
+	After  string
+	Limit  int32
+}
+
+type DesiredOfRegionRow struct {
+	WorkspaceID     string
+	DeploymentID    string
+	Region          string
+	Replicas        int32
+	Status          int32
+	AppID           string
+	Generation      int64
+	Weight          int32
+	Traceparent     string
+	Workload        string
+	WorkloadVersion int32
+	HandedOver      bool
+	MaxUnavailable  int32
+	Version         sql.NullInt32
+	Spec            sql.NullString
+	SpecHash        sql.NullString
+	ResolvedImage   sql.NullString
+	App             sql.NullString
+	ProjectID       sql.NullString
+	EnvironmentID   sql.NullString
+	Environment     string
+	Project         string
+}
+
+// What the region's agent is told of each deployment there, and no more: a region may have
+// very many. Of rows that are tombstones nothing else is needed, or may be left.
+func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams) ([]DesiredOfRegionRow, error) {
+	rows, err := q.db.QueryContext(ctx, desiredOfRegion, arg.Region, arg.After, arg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DesiredOfRegionRow
+	for rows.Next() {
+		var i DesiredOfRegionRow
+		if err := rows.Scan(
+			&i.WorkspaceID,
+			&i.DeploymentID,
+			&i.Region,
+			&i.Replicas,
+			&i.Status,
+			&i.AppID,
+			&i.Generation,
+			&i.Weight,
+			&i.Traceparent,
+			&i.Workload,
+			&i.WorkloadVersion,
+			&i.HandedOver,
+			&i.MaxUnavailable,
+			&i.Version,
+			&i.Spec,
+			&i.SpecHash,
+			&i.ResolvedImage,
+			&i.App,
+			&i.ProjectID,
+			&i.EnvironmentID,
+			&i.Environment,
+			&i.Project,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
 
 const getDeployment = `-- name: GetDeployment :one
 SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE workspace_id = ? AND id = ?
@@ -282,73 +485,6 @@ func (q *Queries) ListDeploymentsOfApp(ctx context.Context, arg ListDeploymentsO
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const runningInRegion = `-- name: RunningInRegion :many
-SELECT deployments.id, deployments.workspace_id, deployments.app_id, deployments.version, deployments.spec, deployments.spec_hash, deployments.resolved_image, deployments.status, deployments.reason, deployments.message, deployments.source, deployments.from_version, deployments.created_by, deployments.stable, deployments.created_at, deployments.ready_at, deployments.ended_at, apps.name AS app, apps.project_id, apps.environment_id,
-    COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
-FROM deployment_topology
-JOIN deployments ON deployments.id = deployment_topology.deployment_id
-JOIN apps ON apps.id = deployment_topology.app_id
-LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE deployment_topology.region = ? AND deployment_topology.status NOT IN (3, 4)
-`
-
-type RunningInRegionRow struct {
-	Deployment    Deployment
-	App           string
-	ProjectID     string
-	EnvironmentID string
-	Environment   string
-	Project       string
-}
-
-// A join where DesiredItems of single keys asks by ids: of a whole region that takes a
-// quarter of the time.
-func (q *Queries) RunningInRegion(ctx context.Context, region string) ([]RunningInRegionRow, error) {
-	rows, err := q.db.QueryContext(ctx, runningInRegion, region)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RunningInRegionRow
-	for rows.Next() {
-		var i RunningInRegionRow
-		if err := rows.Scan(
-			&i.Deployment.ID,
-			&i.Deployment.WorkspaceID,
-			&i.Deployment.AppID,
-			&i.Deployment.Version,
-			&i.Deployment.Spec,
-			&i.Deployment.SpecHash,
-			&i.Deployment.ResolvedImage,
-			&i.Deployment.Status,
-			&i.Deployment.Reason,
-			&i.Deployment.Message,
-			&i.Deployment.Source,
-			&i.Deployment.FromVersion,
-			&i.Deployment.CreatedBy,
-			&i.Deployment.Stable,
-			&i.Deployment.CreatedAt,
-			&i.Deployment.ReadyAt,
-			&i.Deployment.EndedAt,
-			&i.App,
-			&i.ProjectID,
-			&i.EnvironmentID,
-			&i.Environment,
-			&i.Project,
 		); err != nil {
 			return nil, err
 		}

@@ -178,11 +178,19 @@ func (q *Queries) ListRoutesOfApps(ctx context.Context, appIds []string) ([]AppR
 }
 
 const routesOfRegion = `-- name: RoutesOfRegion :many
-SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region, app_keys FROM app_routes WHERE region = ? ORDER BY app_id
+SELECT app_id, region, workspace_id, hosts, generation, updated_at, policy, cross_region, app_keys FROM app_routes FORCE INDEX (routes_by_region)
+WHERE region = ? AND app_id > ?
+ORDER BY app_id LIMIT ?
 `
 
-func (q *Queries) RoutesOfRegion(ctx context.Context, region string) ([]AppRoute, error) {
-	rows, err := q.db.QueryContext(ctx, routesOfRegion, region)
+type RoutesOfRegionParams struct {
+	Region string
+	After  string
+	Limit  int32
+}
+
+func (q *Queries) RoutesOfRegion(ctx context.Context, arg RoutesOfRegionParams) ([]AppRoute, error) {
+	rows, err := q.db.QueryContext(ctx, routesOfRegion, arg.Region, arg.After, arg.Limit)
 	if err != nil {
 		return nil, err
 	}

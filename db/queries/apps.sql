@@ -45,13 +45,6 @@ ORDER BY name, id LIMIT ?;
 -- name: GetApps :many
 SELECT * FROM apps WHERE id IN (sqlc.slice(ids));
 
--- name: NamesOfApps :many
--- For the feed, whose readers have no other way to the names.
-SELECT apps.id, apps.name, apps.project_id, apps.environment_id,
-    COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
-FROM apps LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE apps.id IN (sqlc.slice(ids));
-
 -- name: CountAppsOfWorkspace :one
 SELECT COUNT(*) FROM apps WHERE workspace_id = ? AND deleted_at = 0;
 

@@ -23,13 +23,31 @@ SELECT * FROM deployments
 WHERE workspace_id = ? AND app_id = ? AND id < sqlc.arg(before)
 ORDER BY id DESC LIMIT ?;
 
--- name: RunningInRegion :many
--- A join where DesiredItems of single keys asks by ids: of a whole region that takes a
--- quarter of the time.
-SELECT sqlc.embed(deployments), apps.name AS app, apps.project_id, apps.environment_id,
-    COALESCE(environments.name, '') AS environment, COALESCE(projects.name, '') AS project
-FROM deployment_topology
-JOIN deployments ON deployments.id = deployment_topology.deployment_id
-JOIN apps ON apps.id = deployment_topology.app_id
-LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE deployment_topology.region = ? AND deployment_topology.status NOT IN (3, 4);
+-- name: DesiredOfKeys :many
+-- As DesiredOfRegion, of keys in regions.
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
+    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    d.version, d.spec, d.spec_hash, d.resolved_image,
+    a.name AS app, a.project_id, a.environment_id,
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+FROM deployment_topology t
+LEFT JOIN deployments d ON d.id = t.deployment_id
+LEFT JOIN apps a ON a.id = t.app_id
+LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+WHERE t.deployment_id IN (sqlc.slice(deployment_ids)) AND t.region IN (sqlc.slice(regions))
+ORDER BY t.deployment_id, t.region;
+
+-- name: DesiredOfRegion :many
+-- What the region's agent is told of each deployment there, and no more: a region may have
+-- very many. Of rows that are tombstones nothing else is needed, or may be left.
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
+    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    d.version, d.spec, d.spec_hash, d.resolved_image,
+    a.name AS app, a.project_id, a.environment_id,
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+FROM deployment_topology t FORCE INDEX (topology_in_region)
+LEFT JOIN deployments d ON d.id = t.deployment_id
+LEFT JOIN apps a ON a.id = t.app_id
+LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+WHERE t.region = ? AND t.deployment_id > sqlc.arg(after)
+ORDER BY t.deployment_id LIMIT ?;

@@ -2,7 +2,9 @@
 SELECT * FROM app_routes WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY region, app_id;
 
 -- name: RoutesOfRegion :many
-SELECT * FROM app_routes WHERE region = ? ORDER BY app_id;
+SELECT * FROM app_routes FORCE INDEX (routes_by_region)
+WHERE region = ? AND app_id > sqlc.arg(after)
+ORDER BY app_id LIMIT ?;
 
 -- name: GetRoutes :many
 SELECT * FROM app_routes

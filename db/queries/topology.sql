@@ -26,20 +26,10 @@ WHERE status <> 4 GROUP BY region, status;
 -- name: AppsInRegion :many
 SELECT DISTINCT app_id FROM deployment_topology WHERE region = ? AND status <> 4 ORDER BY app_id;
 
--- name: TopologyOfRegion :many
-SELECT * FROM deployment_topology WHERE region = ? ORDER BY deployment_id;
-
 -- name: GetTopology :many
 SELECT * FROM deployment_topology
 WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(regions))
 ORDER BY deployment_id, region;
-
--- name: TargetsOfRegion :many
-SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,
-    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id) AS pins
-FROM deployment_topology t
-WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
-ORDER BY t.app_id, t.deployment_id;
 
 -- name: TargetsOfApps :many
 SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,

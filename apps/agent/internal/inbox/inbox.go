@@ -204,12 +204,12 @@ func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	return in.commit(fresh, nil, next, false)
 }
 
-// Snapshot stores a complete snapshot: begin and all of its items. It returns
-// the keys that changed or went.
+// Snapshot stores a complete snapshot: begin, which tells their number, and all of its
+// items. It returns the keys that changed or went.
 func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) ([]Key, error) {
 	st := in.Stage(begin)
 	st.Add(items)
-	return st.Commit()
+	return st.Commit(begin.Count)
 }
 
 // commit stores what is newer than what is held, forgets gone, and moves the cursor; first

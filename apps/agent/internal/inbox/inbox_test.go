@@ -156,7 +156,7 @@ func TestASnapshotThatIsArrivingIsNotHeldBeforeItsEnd(t *testing.T) {
 	st = in.Stage(begin(1, 5, 201))
 	st.Add(first)
 	st.Add([]*agentv1.Item{apply("a000", 1, 2)})
-	changed, err := st.Commit()
+	changed, err := st.Commit(201)
 	require.NoError(t, err)
 	require.Len(t, changed, 200)
 	sums := in.Sums()

@@ -94,13 +94,14 @@ func (s *Staged) sorted() ([]entry, error) {
 	return out, nil
 }
 
-// Commit stores the snapshot, whole. It returns the keys that changed or went.
-func (s *Staged) Commit() ([]Key, error) {
+// Commit stores the snapshot, whole, if it has as many items as were announced. It returns
+// the keys that changed or went.
+func (s *Staged) Commit(announced int64) ([]Key, error) {
 	in, begin := s.in, s.begin
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if int64(s.count) != begin.Count {
-		return nil, fmt.Errorf("%w: snapshot of %d items announced %d", ErrGap, s.count, begin.Count)
+	if int64(s.count) != announced {
+		return nil, fmt.Errorf("%w: snapshot of %d items announced %d", ErrGap, s.count, announced)
 	}
 	whole := len(begin.Buckets) == 0
 	at := in.cursor

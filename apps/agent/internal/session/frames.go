@@ -50,14 +50,14 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 			return errors.New("snapshot items without a snapshot")
 		}
 		f.staged.Add(frame.SnapshotItems.Items)
-		if int64(f.staged.Count()) > f.snapshot.Count {
+		if announced := f.snapshot.Count; announced > 0 && int64(f.staged.Count()) > announced {
 			return fmt.Errorf("a snapshot that announced %d items has %d so far", f.snapshot.Count, f.staged.Count())
 		}
 	case *agentv1.WatchResponse_SnapshotEnd:
 		if f.snapshot == nil {
 			return errors.New("the end of a snapshot without its begin")
 		}
-		changed, err := f.staged.Commit()
+		changed, err := f.staged.Commit(max(f.snapshot.Count, frame.SnapshotEnd.Count))
 		if err != nil {
 			return err
 		}

@@ -214,7 +214,7 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 	req := &agentv1.WatchRequest{
 		SessionId: s.id, Agent: s.cfg.Info,
 		Epoch: cursor.Epoch, ReceivedRevision: cursor.Revision, Chain: cursor.Chain,
-		ReportedSequence: s.cfg.Reporter.Reported(),
+		ReportedSequence: s.cfg.Reporter.Reported(), CountsAtEnd: true,
 	}
 	if stale := s.cfg.Inbox.Stale(); s.repair || stale {
 		sums := s.cfg.Inbox.Sums()

@@ -214,6 +214,26 @@ func TestAGapLeadsToANewStreamFromWhatIsHeld(t *testing.T) {
 	require.Equal(t, w.req.SessionId, next.req.SessionId, "it is the same session")
 }
 
+func TestASnapshotTellsItsNumberAtTheEndAndIsDroppedWithoutAll(t *testing.T) {
+	a := setup(t, patience)
+	counted := func(n int64) []*agentv1.WatchResponse {
+		frames := snapshot(5, item("dep_1"))
+		frames[0].GetSnapshotBegin().Count, frames[2].GetSnapshotEnd().Count = 0, n
+		return frames
+	}
+	w := a.watched()
+	require.True(t, w.req.CountsAtEnd)
+	w.send(t, hello())
+	w.send(t, counted(2)...)
+	w = a.watched()
+	require.Zero(t, w.req.ReceivedRevision)
+	require.Empty(t, a.in.Items())
+	w.send(t, hello())
+	w.send(t, counted(1)...)
+	require.Eventually(t, func() bool { return a.in.Cursor().Revision == 5 }, patience, time.Millisecond)
+	require.Len(t, a.in.Items(), 1)
+}
+
 func TestADriftLeadsToAStreamWithBucketSumsOnce(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()

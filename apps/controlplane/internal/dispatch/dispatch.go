@@ -47,6 +47,7 @@ type Tx interface {
 	ChainAt(regionID string, revision int64) ([]byte, error)
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
 	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
+	EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error
 	LockRegion(id string) (model.Region, error)
 	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error)
 	AppsInRegion(regionID string) ([]string, error)

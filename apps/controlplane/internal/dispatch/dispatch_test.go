@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -155,7 +156,7 @@ type watcher struct {
 }
 
 func newWatcher(t *testing.T, session string) *watcher {
-	return &watcher{t: t, cursor: &agentv1.WatchRequest{SessionId: session}, held: map[string]*agentv1.Item{}, index: digest.NewIndex()}
+	return &watcher{t: t, cursor: &agentv1.WatchRequest{SessionId: session, CountsAtEnd: true}, held: map[string]*agentv1.Item{}, index: digest.NewIndex()}
 }
 
 func (w *watcher) connect(h *house) context.CancelFunc {
@@ -198,16 +199,18 @@ func (w *watcher) step() *agentv1.WatchResponse {
 	switch frame := f.Frame.(type) {
 	case *agentv1.WatchResponse_SnapshotBegin:
 		w.snapshots++
+		begin := frame.SnapshotBegin
 		var items []*agentv1.Item
 		for {
 			f := w.next()
-			if f.GetSnapshotEnd() != nil {
+			if end := f.GetSnapshotEnd(); end != nil {
+				require.Len(w.t, items, int(begin.Count+end.Count))
+				require.False(w.t, begin.Count > 0 && end.Count > 0, "it is told once")
+				require.True(w.t, w.cursor.CountsAtEnd || end.Count == 0, "an agent of before is told at the begin")
 				break
 			}
 			items = append(items, f.GetSnapshotItems().GetItems()...)
 		}
-		begin := frame.SnapshotBegin
-		require.Len(w.t, items, int(begin.Count))
 		if len(begin.Buckets) == 0 {
 			clear(w.held)
 			w.index = digest.NewIndex()
@@ -279,6 +282,57 @@ func TestAnAgentWithNothingGetsASnapshotAndThenDeltas(t *testing.T) {
 	w.until("dep_1", 2)
 	require.Equal(t, int32(2), w.held["dep_1"].GetDeployment().GetDeployment().GetReplicas()+2*int32(w.held["dep_1"].GetDeployment().GetAction()-agentv1.DeploymentState_ACTION_APPLY))
 	require.Equal(t, 1, w.snapshots)
+}
+
+func TestASnapshotOfManyPagesIsWholeAndInOrder(t *testing.T) {
+	h := setup(t, time.Hour)
+	const (
+		applies = iota
+		routes
+		deletes
+	)
+	const n = 2300 // pages, the last of which is not full
+	h.update(func(tx store.Tx) error {
+		var rows []model.Topology
+		for i := range n {
+			id, status := fmt.Sprintf("dep_%05d", i), starting
+			if i%100 == 0 {
+				status = stopping
+			}
+			err := tx.InsertDeployment(model.Deployment{ID: id, WorkspaceID: "ws_1", AppID: "app_1", Version: int32(i + 1), Spec: &windlassv1.DeploymentSpec{}})
+			if err != nil {
+				return err
+			}
+			tx.Change(region, model.KindDeployment, id, 1)
+			rows = append(rows, model.Topology{WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: id, RegionID: region, Replicas: 1, Generation: 1, Weight: 1, Status: status})
+		}
+		tx.Change(region, model.KindRoutes, "app_1", 1)
+		return errors.Join(tx.PutTopology(rows), tx.PutRoutes([]model.Route{{WorkspaceID: "ws_1", AppID: "app_1", RegionID: region, Generation: 1}}))
+	})
+	for _, atEnd := range []bool{true, false} {
+		w := newWatcher(t, "session-1")
+		w.cursor.CountsAtEnd = atEnd
+		disconnect := w.connect(h)
+		w.step()
+		require.Len(t, w.held, n+1)
+		var order []int
+		for _, f := range w.all {
+			for _, it := range f.GetSnapshotItems().GetItems() {
+				switch {
+				case it.GetRoutes() != nil:
+					require.Len(t, it.GetRoutes().GetTargets(), n)
+					order = append(order, routes)
+				case it.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_DELETE:
+					order = append(order, deletes)
+				default:
+					order = append(order, applies)
+				}
+			}
+		}
+		require.Len(t, order, n+1)
+		require.True(t, slices.IsSorted(order), "applies, routes, deletes")
+		disconnect()
+	}
 }
 
 func TestAnAgentThatComesBackResumesWhereItWas(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
@@ -43,10 +42,12 @@ type stream struct {
 	svc     *Service
 	region  string
 	session string
-	out     *connect.ServerStream[agentv1.WatchResponse]
-	sub     *subscription
-	ended   chan struct{}
-	cause   error
+	// countsAtEnd: the agent takes the number of a snapshot's items from its end.
+	countsAtEnd bool
+	out         *connect.ServerStream[agentv1.WatchResponse]
+	sub         *subscription
+	ended       chan struct{}
+	cause       error
 
 	// index is what the region should hold, once known; complete tells that it
 	// is, as of indexAt.
@@ -68,9 +69,9 @@ type stream struct {
 	told   *neighbours.Picture
 }
 
-func newStream(s *Service, region, session string, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
+func newStream(s *Service, region string, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) *stream {
 	return &stream{
-		svc: s, region: region, session: session, out: out,
+		svc: s, region: region, session: req.SessionId, countsAtEnd: req.CountsAtEnd, out: out,
 		ended:    make(chan struct{}),
 		index:    digest.NewIndex(),
 		requests: make(chan *agentv1.Request, 16),
@@ -162,59 +163,29 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, publis
 	return nil
 }
 
-// read is one consistent read of everything the region should hold.
-func (st *stream) read(ctx context.Context) (changefeed.Position, []wired, error) {
-	if err := st.svc.limiter.Wait(ctx); err != nil {
-		return changefeed.Position{}, nil, fmt.Errorf("wait for a turn to read a snapshot: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	var head model.Head
-	// What was read is encoded while the rest is read.
-	parts := make([][]wired, len(kinds))
-	var encoding errgroup.Group
-	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
-		if head, err = tx.GetHead(st.region); err != nil {
-			return fmt.Errorf("read head: %w", err)
-		}
-		for i, kind := range kinds {
-			rows, err := tx.DesiredItems(kind, map[string][]string{st.region: nil})
-			if err != nil {
-				return fmt.Errorf("read items of kind %d: %w", kind, err)
-			}
-			encoding.Go(func() (err error) {
-				parts[i], err = encodeAll(rows, head.Epoch, st.svc.cfg.Domain)
-				return err
-			})
-		}
-		return nil
-	})
-	if err = errors.Join(err, encoding.Wait()); err != nil {
-		return changefeed.Position{}, nil, fmt.Errorf("read snapshot of region %s: %w", st.region, err)
-	}
-	at := changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
-	return at, slices.Concat(parts...), nil
-}
-
 // snapshot sends the state at one revision. With a repair request it sends the
 // differing buckets only and leaves the cursor where the agent is, since changes
 // of other buckets up to the snapshot's revision are still owed.
 func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
-	at, items, err := st.read(ctx)
+	all, err := st.read(ctx)
 	if err != nil {
 		return err
 	}
-	if current := st.epoch(); current != at.Epoch {
-		return errDrift
+	defer all.stop()
+	begin := &agentv1.SnapshotBegin{Epoch: all.at.Epoch, Revision: all.at.Revision, Chain: all.at.Chain}
+	// What has to be known of all items before the first goes is waited for.
+	var known []wired
+	if repair != nil || !st.countsAtEnd {
+		if known, err = all.rest(ctx); err != nil {
+			return err
+		}
 	}
-	st.remember(at, items)
-
-	begin := &agentv1.SnapshotBegin{Epoch: at.Epoch, Revision: at.Revision, Chain: at.Chain}
 	if repair != nil {
+		st.remember(all)
 		sums := st.index.Sums()
 		begin.Buckets = sums.Differing(repair.BucketSums)
 		begin.Revision, begin.Chain = repair.ReceivedRevision, repair.Chain
-		items = slices.DeleteFunc(items, func(it wired) bool {
+		known = slices.DeleteFunc(known, func(it wired) bool {
 			_, differs := slices.BinarySearch(begin.Buckets, int32(digest.Bucket(it.key)))
 			return !differs
 		})
@@ -222,37 +193,67 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 			return nil
 		}
 		st.svc.cfg.Log.WarnContext(ctx, "an agent's inbox differs from the database: sending the buckets again",
-			"region", st.region, "buckets", len(begin.Buckets), "items", len(items))
+			"region", st.region, "buckets", len(begin.Buckets), "items", len(known))
 	}
-	begin.Count = int64(len(items))
+	begin.Count = int64(len(known))
 	st.svc.metrics.snapshots.WithLabelValues(cause).Inc()
-
-	err = st.send(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}})
-	for _, part := range split(ranked(items)) {
-		if err != nil {
-			return err
-		}
-		st.svc.metrics.items.Add(float64(len(part)))
-		frame := &agentv1.SnapshotItems{}
-		carry(frame, fieldItems, part)
-		err = st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: frame}})
+	if err := st.send(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}}); err != nil {
+		return err
 	}
+	count, err := st.sendItems(ctx, known, all)
 	if err != nil {
 		return err
 	}
 	if repair == nil {
-		st.sub.with(func(c *changefeed.Cursor) { c.Sent(at) })
+		st.remember(all)
+		st.sub.with(func(c *changefeed.Cursor) { c.Sent(all.at) })
 	}
-	return st.send(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: &agentv1.SnapshotEnd{}}})
+	end := &agentv1.SnapshotEnd{}
+	if begin.Count == 0 {
+		end.Count = count
+	}
+	return st.send(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: end}})
 }
 
-// remember makes a full read the index.
-func (st *stream) remember(at changefeed.Position, items []wired) {
-	st.index = digest.NewIndex()
-	for i := range items {
-		index(st.index, &items[i])
+// sendItems sends a snapshot's items, those that are known and the rest as they are read:
+// applies, then routes, then deletes, which wait for the others.
+func (st *stream) sendItems(ctx context.Context, known []wired, all *reading) (count int64, err error) {
+	var deletes []wired
+	for page := known; ; {
+		count += int64(len(page))
+		for _, it := range page {
+			if it.rank == rankDelete {
+				deletes = append(deletes, it)
+			}
+		}
+		page = slices.DeleteFunc(page, func(it wired) bool { return it.rank == rankDelete })
+		if err := st.sendPage(ctx, page); err != nil {
+			return 0, err
+		}
+		if page, err = all.next(ctx); err != nil {
+			return 0, err
+		}
+		if page == nil {
+			return count, st.sendPage(ctx, deletes)
+		}
 	}
-	st.complete, st.indexAt = true, at.Revision
+}
+
+func (st *stream) sendPage(ctx context.Context, page []wired) error {
+	for _, part := range split(page) {
+		st.svc.metrics.items.Add(float64(len(part)))
+		frame := &agentv1.SnapshotItems{}
+		carry(frame, fieldItems, part)
+		if err := st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: frame}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remember makes a read that has ended the index.
+func (st *stream) remember(all *reading) {
+	st.index, st.complete, st.indexAt = all.index, true, all.at.Revision
 }
 
 func (st *stream) epoch() (epoch int64) {
@@ -319,14 +320,15 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 // that resumed reads the whole once, at its first bookmark.
 func (st *stream) bookmark(ctx context.Context) error {
 	if !st.complete {
-		at, items, err := st.read(ctx)
+		all, err := st.read(ctx)
 		if err != nil {
 			return err
 		}
-		if st.epoch() != at.Epoch {
-			return errDrift
+		defer all.stop()
+		if err := all.end(ctx); err != nil {
+			return err
 		}
-		st.remember(at, items)
+		st.remember(all)
 		// What changed up to here and was not sent yet is in the index already.
 		if err := st.flush(ctx); err != nil {
 			return err

@@ -30,7 +30,7 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 	if !ok {
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
 	}
-	st := newStream(s, region, req.SessionId, out)
+	st := newStream(s, region, req, out)
 	if s.leaving(ctx) {
 		return st.goAway(ctx, errLeaving.Error(), s.spread())
 	}

@@ -383,7 +383,8 @@ type DesiredItem struct {
 	// the workload that the row had.
 	Delete bool
 
-	// For KindDeployment.
+	// For KindDeployment. Of the row and of the deployment what an agent is told is set: of
+	// the latter its ids, version, spec with its hash, and resolved image.
 	Topology   Topology
 	Deployment Deployment
 	App        AppNames

@@ -367,7 +367,17 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 	if err != nil {
 		return err
 	}
-	items, err := tx.DesiredItems(model.KindDeployment, map[string][]string{a.region: nil})
+	var items, routes []model.DesiredItem
+	err = tx.EachDesired(a.region, 1000, func(page []model.DesiredItem) error {
+		for _, it := range page {
+			if it.Kind == model.KindDeployment {
+				items = append(items, it)
+			} else {
+				routes = append(routes, it)
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -390,10 +400,6 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 		if err := tx.PutObserved([]model.Observed{o}); err != nil {
 			return err
 		}
-	}
-	routes, err := tx.DesiredItems(model.KindRoutes, map[string][]string{a.region: nil})
-	if err != nil {
-		return err
 	}
 	for _, item := range routes {
 		apps[item.Key] = true

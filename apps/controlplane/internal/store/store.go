@@ -395,12 +395,16 @@ type FeedTx interface {
 	// returns the head. The revision goes on; the chain restarts from a hash of
 	// the new epoch and salt, so that no two histories agree by accident.
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
-	// DesiredItems reads the newest state of keys by region, ordered by (region, key);
-	// nil keys mean all of the kind. Keys with nothing behind them are left out. Rows in stopping
-	// or stopped are tombstones: Delete is set, for it is the region's word on the
-	// delete that takes a row from the one to the other. An approved quarantined
-	// key is one, too, with its generation plus one.
+	// DesiredItems reads the newest state of keys by region, ordered by (region, key).
+	// Keys with nothing behind them are left out. Rows in stopping or stopped are
+	// tombstones: Delete is set, for it is the region's word on the delete that takes a
+	// row from the one to the other. An approved quarantined key is one, too, with its
+	// generation plus one.
 	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
+	// EachDesired hands all that a region should hold to page, some size items at a time:
+	// deployments by key, then approved keys of the quarantine, then routes by key. It is
+	// of one moment in a Snapshot. The first error of page ends it, and is returned.
+	EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error
 	// CompactChanges deletes the region's changes at or below the revision.
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
 }

@@ -11,22 +11,20 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// snapshotQueries read what a snapshot of a region (its id) is made of: the same rows,
-// by the same plans, as the control plane's.
-var snapshotQueries = []string{
-	"SELECT * FROM deployment_topology WHERE region = ? ORDER BY deployment_id",
-	`SELECT deployments.*, apps.name, apps.project_id, apps.environment_id, environments.name, projects.name
-FROM deployment_topology
-JOIN deployments ON deployments.id = deployment_topology.deployment_id
-JOIN apps ON apps.id = deployment_topology.app_id
-LEFT JOIN (environments JOIN projects ON projects.id = environments.project_id) ON environments.id = apps.environment_id
-WHERE deployment_topology.region = ? AND deployment_topology.status NOT IN (3, 4)`,
-	"SELECT * FROM app_routes WHERE region = ? ORDER BY app_id",
-	`SELECT t.app_id, t.region, t.deployment_id, t.weight,
-    (SELECT COUNT(*) FROM app_pins p WHERE p.app_id = t.app_id AND p.deployment_id = t.deployment_id)
+// desiredRows are what agents are told of deployments, by the same joins as the control
+// plane's.
+const desiredRows = `SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
+    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    d.version, d.spec, d.spec_hash, d.resolved_image, a.name, a.project_id, a.environment_id, e.name, p.name
 FROM deployment_topology t
-WHERE t.region = ? AND t.weight > 0 AND t.status <> 4
-ORDER BY t.app_id, t.deployment_id`,
+LEFT JOIN deployments d ON d.id = t.deployment_id
+LEFT JOIN apps a ON a.id = t.app_id
+LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id `
+
+// snapshotQueries read what a snapshot of a region (its id) is made of.
+var snapshotQueries = []string{
+	desiredRows + "WHERE t.region = ? ORDER BY t.deployment_id",
+	"SELECT * FROM app_routes WHERE region = ? ORDER BY app_id",
 }
 
 // SnapshotRead reads every row that a snapshot of the region (its id) is made of, makes

@@ -11,8 +11,14 @@ import (
 )
 
 func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
+	if kind != model.KindDeployment && kind != model.KindRoutes {
+		return nil, fmt.Errorf("store: desired items: no kind %d", kind)
+	}
 	var items []model.DesiredItem
 	for _, region := range slices.Sorted(maps.Keys(keys)) {
+		if len(keys[region]) == 0 {
+			continue
+		}
 		switch kind {
 		case model.KindDeployment:
 			more, err := t.desiredDeployments(region, keys[region])
@@ -22,13 +28,31 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 			items = append(items, more...)
 		case model.KindRoutes:
 			items = append(items, t.desiredRoutes(region, keys[region])...)
-		default:
-			return nil, fmt.Errorf("store: desired items: no kind %d", kind)
 		}
 	}
 	return items, nil
 }
 
+func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
+	deployments, err := t.desiredDeployments(regionID, nil)
+	if err != nil {
+		return err
+	}
+	// What was never placed goes behind what was.
+	placed := func(it model.DesiredItem) bool { return it.Deployment.AppID != "" }
+	quarantined := slices.DeleteFunc(slices.Clone(deployments), placed)
+	deployments = slices.DeleteFunc(deployments, func(it model.DesiredItem) bool { return !placed(it) })
+	for _, items := range [][]model.DesiredItem{deployments, quarantined, t.desiredRoutes(regionID, nil)} {
+		for some := range slices.Chunk(items, size) {
+			if err := page(some); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// desiredDeployments are those of the keys, or with nil all.
 func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
 	var items []model.DesiredItem
 	assigned := map[string]bool{}

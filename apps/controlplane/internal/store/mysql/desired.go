@@ -10,9 +10,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DesiredItems costs the same few queries for one key and for all of many regions.
+// DesiredItems costs the same few queries for one key and for many of many regions.
 func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
 	var items []model.DesiredItem
 	var err error
@@ -28,24 +29,165 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	return items, err
 }
 
-// inOrder sorts by region and key. What is read of one region mostly is in order, and
-// comparing items by value would copy a kilobyte each time.
-func inOrder(items []model.DesiredItem) {
-	at := func(i, j int) int {
-		a, b := &items[i], &items[j]
-		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key))
+// EachDesired costs two queries for a page of deployments, of which one is for what their
+// specs refer to, and one for a page of routes, whose targets were read with the deployments.
+func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
+	targets, err := t.eachDeployment(regionID, size, page)
+	if err != nil {
+		return err
 	}
-	for i := 1; i < len(items); i++ {
-		if at(i-1, i) > 0 {
-			sort.Slice(items, func(i, j int) bool { return at(i, j) < 0 })
-			return
+	return t.eachRoute(regionID, size, targets, page)
+}
+
+// eachDeployment returns the targets of routes by app.
+func (t *tx) eachDeployment(regionID string, size int, page func([]model.DesiredItem) error) (map[string][]model.RouteTarget, error) {
+	pins, err := t.primary.PinnedInRegion(t.ctx, regionID)
+	if err != nil {
+		return nil, t.err(err, "read pins of region", regionID)
+	}
+	pinned := make(map[gen.PinnedInRegionRow]bool, len(pins))
+	for _, p := range pins {
+		pinned[p] = true
+	}
+	approved, err := t.primary.ApprovedQuarantine(t.ctx, []string{regionID})
+	if err != nil {
+		return nil, t.err(err, "read quarantine of region", regionID)
+	}
+	targets := map[string][]model.RouteTarget{}
+	for after, more := "", true; more; {
+		rows, err := t.primary.DesiredOfRegion(t.ctx, gen.DesiredOfRegionParams{Region: regionID, After: after, Limit: limit(size)})
+		if err != nil {
+			return nil, t.err(err, "read deployments of region", regionID)
 		}
+		items := make([]model.DesiredItem, 0, len(rows))
+		for i := range rows {
+			r := &rows[i]
+			after = r.DeploymentID
+			if r.Weight > 0 && windlassv1.TopologyStatus(r.Status) != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				targets[r.AppID] = append(targets[r.AppID], model.RouteTarget{
+					DeploymentID: r.DeploymentID, Weight: r.Weight, Workload: r.Workload,
+					Pinned: pinned[gen.PinnedInRegionRow{AppID: r.AppID, DeploymentID: r.DeploymentID}],
+				})
+			}
+			// What is placed has its state from there.
+			approved = slices.DeleteFunc(approved, func(q gen.RegionQuarantine) bool { return q.WorkloadKey == r.DeploymentID })
+			item, ok, err := specs{}.item(r)
+			if err != nil {
+				return nil, wrap(err, "read deployments of region", regionID)
+			}
+			if ok {
+				items = append(items, item)
+			}
+		}
+		if err := t.fillSecrets(items); err != nil {
+			return nil, err
+		}
+		if more = len(rows) == size; !more {
+			for _, q := range approved {
+				items = append(items, releasedItem(q))
+			}
+		}
+		if err := handOut(items, page); err != nil {
+			return nil, err
+		}
+	}
+	return targets, nil
+}
+
+// handOut a page, unless there is nothing on it.
+func handOut(items []model.DesiredItem, page func([]model.DesiredItem) error) error {
+	if len(items) == 0 {
+		return nil
+	}
+	return page(items)
+}
+
+// specs are those of deployments that were read, by id: one that many regions run comes
+// with each of them, and is decoded once.
+type specs map[string]*model.Deployment
+
+// item is what one row says. One that runs and points to nothing says nothing: it must not
+// hold up its region.
+func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) {
+	row := model.Topology{
+		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
+		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
+		Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, HandedOver: r.HandedOver,
+		MaxUnavailable: r.MaxUnavailable,
+	}
+	switch {
+	case !row.Told():
+		return row.Tombstone(), true, nil
+	case !r.Version.Valid || !r.App.Valid:
+		return model.DesiredItem{}, false, nil
+	}
+	d := s[r.DeploymentID]
+	if d == nil {
+		read, err := deployment(gen.Deployment{
+			ID: r.DeploymentID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version.Int32,
+			Spec: []byte(r.Spec.String), SpecHash: []byte(r.SpecHash.String), ResolvedImage: r.ResolvedImage.String,
+		})
+		if err != nil {
+			return model.DesiredItem{}, false, err
+		}
+		d = &read
+		s[r.DeploymentID] = d
+	}
+	return model.DesiredItem{
+		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d,
+		App: model.AppNames{
+			Name: r.App.String, ProjectID: r.ProjectID.String, EnvironmentID: r.EnvironmentID.String,
+			ProjectName: r.Project, EnvironmentName: r.Environment,
+		},
+	}, true, nil
+}
+
+func (t *tx) eachRoute(regionID string, size int, targets map[string][]model.RouteTarget, page func([]model.DesiredItem) error) error {
+	for after, more := "", true; more; {
+		rows, err := t.primary.RoutesOfRegion(t.ctx, gen.RoutesOfRegionParams{Region: regionID, After: after, Limit: limit(size)})
+		if err != nil {
+			return t.err(err, "read routes of region", regionID)
+		}
+		items := make([]model.DesiredItem, len(rows))
+		for i, r := range rows {
+			after = r.AppID
+			if items[i], err = routeItem(r, targets[r.AppID]); err != nil {
+				return wrap(err, "read routes of region", regionID)
+			}
+		}
+		more = len(rows) == size
+		if err := handOut(items, page); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func routeItem(r gen.AppRoute, targets []model.RouteTarget) (model.DesiredItem, error) {
+	m, err := route(r)
+	return model.DesiredItem{
+		RegionID: m.RegionID, Kind: model.KindRoutes, Key: m.AppID, Generation: m.Generation, Route: m, Targets: targets,
+	}, err
+}
+
+// releasedItem is the tombstone of an approved key.
+func releasedItem(r gen.RegionQuarantine) model.DesiredItem {
+	return model.DesiredItem{
+		RegionID: r.Region, Kind: model.KindDeployment, Key: r.WorkloadKey, Generation: r.Generation + 1, Delete: true,
+		Deployment: model.Deployment{ID: r.WorkloadKey},
 	}
 }
 
-// wanted are keys of regions, and regions of which all keys are.
+// inOrder sorts by region and key.
+func inOrder(items []model.DesiredItem) {
+	sort.Slice(items, func(i, j int) bool { // by index: an item is a kilobyte
+		a, b := &items[i], &items[j]
+		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key)) < 0
+	})
+}
+
+// wanted are keys of regions.
 type wanted struct {
-	whole   []string
 	regions []string
 	keys    map[string][]string
 	pairs   map[pair]bool
@@ -57,14 +199,12 @@ type pair struct{ region, key string }
 func wantedOf(keys map[string][]string) wanted {
 	w := wanted{keys: keys, pairs: map[pair]bool{}}
 	for _, region := range slices.Sorted(maps.Keys(keys)) {
-		switch list := keys[region]; {
-		case list == nil:
-			w.whole = append(w.whole, region)
-		case len(list) > 0:
-			w.regions = append(w.regions, region)
-			for _, key := range list {
-				w.pairs[pair{region, key}] = true
-			}
+		if len(keys[region]) == 0 {
+			continue
+		}
+		w.regions = append(w.regions, region)
+		for _, key := range keys[region] {
+			w.pairs[pair{region, key}] = true
 		}
 	}
 	return w
@@ -76,7 +216,7 @@ func wantedOf(keys map[string][]string) wanted {
 const together = 16
 
 // rowsOf reads what is wanted of a table whose primary key is (key, region).
-func rowsOf[R any](w wanted, at func(R) pair, whole func(region string) ([]R, error), of func(keys, regions []string) ([]R, error)) ([]R, error) {
+func rowsOf[R any](w wanted, at func(R) pair, of func(keys, regions []string) ([]R, error)) ([]R, error) {
 	var rows []R
 	for regions := range slices.Chunk(w.regions, together) {
 		var keys []string
@@ -91,130 +231,45 @@ func rowsOf[R any](w wanted, at func(R) pair, whole func(region string) ([]R, er
 			rows = append(rows, some...)
 		}
 	}
-	rows = slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] })
-	for _, region := range w.whole {
-		all, err := whole(region)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, all...)
-	}
-	return rows, nil
+	return slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] }), nil
 }
 
 func (t *tx) topologyOf(w wanted) ([]model.Topology, error) {
 	return list(t, "read topology", "", topology)(rowsOf(w,
 		func(r gen.DeploymentTopology) pair { return pair{r.Region, r.DeploymentID} },
-		func(region string) ([]gen.DeploymentTopology, error) {
-			return t.primary.TopologyOfRegion(t.ctx, region)
-		},
 		func(ids, regions []string) ([]gen.DeploymentTopology, error) {
 			return t.primary.GetTopology(t.ctx, gen.GetTopologyParams{DeploymentIds: ids, Regions: regions})
 		}))
 }
 
-// desiredDeployments: topology, then what its rows point to, then quarantine for
-// keys that have no topology.
+// desiredDeployments are what is placed, and of what is not what the quarantine has.
 func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
-	placed, err := t.topologyOf(w)
+	rows, err := rowsOf(w,
+		func(r gen.DesiredOfKeysRow) pair { return pair{r.Region, r.DeploymentID} },
+		func(ids, regions []string) ([]gen.DesiredOfKeysRow, error) {
+			return t.primary.DesiredOfKeys(t.ctx, gen.DesiredOfKeysParams{DeploymentIds: ids, Regions: regions})
+		})
 	if err != nil {
-		return nil, err
+		return nil, t.err(err, "read deployments", "")
 	}
-	items := make([]model.DesiredItem, 0, len(placed))
-	known := make(map[pair]bool, len(placed))
-	for _, p := range placed {
-		known[pair{p.RegionID, p.DeploymentID}] = true
-		item := model.DesiredItem{RegionID: p.RegionID, Kind: model.KindDeployment, Key: p.DeploymentID, Generation: p.Generation, Topology: p}
-		if !p.Told() {
-			item = p.Tombstone()
+	items := make([]model.DesiredItem, 0, len(rows))
+	known := make(map[pair]bool, len(rows))
+	specs := specs{}
+	for i := range rows {
+		known[pair{rows[i].Region, rows[i].DeploymentID}] = true
+		item, ok, err := specs.item((*gen.DesiredOfRegionRow)(&rows[i]))
+		if err != nil {
+			return nil, wrap(err, "read deployments", "")
 		}
-		items = append(items, item)
+		if ok {
+			items = append(items, item)
+		}
 	}
-	if items, err = t.fillDeployments(items, w); err != nil {
+	if err := t.fillSecrets(items); err != nil {
 		return nil, err
 	}
 	released, err := t.released(w, known)
 	return append(items, released...), err
-}
-
-// fillDeployments adds deployment, app, names and secret versions to items that run. A
-// row that points to nothing is left out: it must not hold up its region.
-func (t *tx) fillDeployments(items []model.DesiredItem, w wanted) ([]model.DesiredItem, error) {
-	deploymentOf, appOf := map[string]*model.Deployment{}, map[string]model.AppNames{}
-	for _, region := range w.whole {
-		if err := t.runningIn(region, deploymentOf, appOf); err != nil {
-			return nil, err
-		}
-	}
-	var deployments, apps []string
-	for i := range items {
-		if it := &items[i]; !it.Delete && !slices.Contains(w.whole, it.RegionID) {
-			deployments, apps = append(deployments, it.Key), append(apps, it.Topology.AppID)
-		}
-	}
-	if err := t.namedBy(deployments, apps, deploymentOf, appOf); err != nil {
-		return nil, err
-	}
-	whole := items[:0]
-	for i := range items {
-		it := &items[i]
-		if !it.Delete {
-			d := deploymentOf[it.Key]
-			app, has := appOf[it.Topology.AppID]
-			if d == nil || !has {
-				continue
-			}
-			it.Deployment, it.App = *d, app
-		}
-		whole = append(whole, *it)
-	}
-	return whole, t.fillSecrets(whole)
-}
-
-// runningIn reads the deployments that the region is to run, and their apps.
-func (t *tx) runningIn(region string, deployments map[string]*model.Deployment, apps map[string]model.AppNames) error {
-	rows, err := t.primary.RunningInRegion(t.ctx, region)
-	if err != nil {
-		return t.err(err, "read deployments of region", region)
-	}
-	for _, r := range rows {
-		d, err := deployment(r.Deployment)
-		if err != nil {
-			return wrap(err, "read deployments of region", region)
-		}
-		deployments[d.ID] = &d
-		apps[d.AppID] = model.AppNames{
-			Name: r.App, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
-			ProjectName: r.Project, EnvironmentName: r.Environment,
-		}
-	}
-	return nil
-}
-
-// namedBy reads deployments and apps by their ids.
-func (t *tx) namedBy(deploymentIDs, appIDs []string, deployments map[string]*model.Deployment, apps map[string]model.AppNames) error {
-	found, err := list(t, "read deployments", "", deployment)(inChunks(distinct(deploymentIDs), func(ids []string) ([]gen.Deployment, error) {
-		return t.primary.GetDeployments(t.ctx, ids)
-	}))
-	if err != nil {
-		return err
-	}
-	for i := range found {
-		deployments[found[i].ID] = &found[i]
-	}
-	rows, err := inChunks(distinct(appIDs), func(ids []string) ([]gen.NamesOfAppsRow, error) {
-		return t.primary.NamesOfApps(t.ctx, ids)
-	})
-	if err != nil {
-		return t.err(err, "read apps", "")
-	}
-	for _, r := range rows {
-		apps[r.ID] = model.AppNames{
-			Name: r.Name, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
-			ProjectName: r.Project, EnvironmentName: r.Environment,
-		}
-	}
-	return nil
 }
 
 type secretKey struct{ environment, name string }
@@ -265,24 +320,19 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 // released returns tombstones for approved keys of the regions' quarantine. A key with
 // a topology row has a desired state already.
 func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
-	if len(w.whole) == 0 && len(known) == len(w.pairs) {
+	if len(known) == len(w.pairs) {
 		return nil, nil
 	}
-	regions := slices.Concat(w.whole, w.regions)
-	rows, err := t.primary.ApprovedQuarantine(t.ctx, regions)
+	rows, err := t.primary.ApprovedQuarantine(t.ctx, w.regions)
 	if err != nil {
-		return nil, t.err(err, "read quarantine of region", regions[0])
+		return nil, t.err(err, "read quarantine of region", w.regions[0])
 	}
 	var items []model.DesiredItem
 	for _, r := range rows {
 		at := pair{r.Region, r.WorkloadKey}
-		if known[at] || !w.pairs[at] && !slices.Contains(w.whole, r.Region) {
-			continue
+		if !known[at] && w.pairs[at] {
+			items = append(items, releasedItem(r))
 		}
-		items = append(items, model.DesiredItem{
-			RegionID: r.Region, Kind: model.KindDeployment, Key: r.WorkloadKey, Generation: r.Generation + 1, Delete: true,
-			Deployment: model.Deployment{ID: r.WorkloadKey},
-		})
 	}
 	return items, nil
 }
@@ -290,7 +340,6 @@ func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error
 func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 	rows, err := rowsOf(w,
 		func(r gen.AppRoute) pair { return pair{r.Region, r.AppID} },
-		func(region string) ([]gen.AppRoute, error) { return t.primary.RoutesOfRegion(t.ctx, region) },
 		func(ids, regions []string) ([]gen.AppRoute, error) {
 			return t.primary.GetRoutes(t.ctx, gen.GetRoutesParams{AppIds: ids, Regions: regions})
 		})
@@ -299,14 +348,6 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 	}
 	targets, err := rowsOf(w,
 		func(r gen.TargetsOfAppsRow) pair { return pair{r.Region, r.AppID} },
-		func(region string) ([]gen.TargetsOfAppsRow, error) {
-			rows, err := t.primary.TargetsOfRegion(t.ctx, region)
-			all := make([]gen.TargetsOfAppsRow, len(rows))
-			for i, r := range rows {
-				all[i] = gen.TargetsOfAppsRow(r)
-			}
-			return all, err
-		},
 		func(ids, regions []string) ([]gen.TargetsOfAppsRow, error) {
 			return t.primary.TargetsOfApps(t.ctx, gen.TargetsOfAppsParams{AppIds: ids, Regions: regions})
 		})
@@ -319,10 +360,6 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 		targetsOf[at] = append(targetsOf[at], model.RouteTarget{DeploymentID: r.DeploymentID, Weight: r.Weight, Workload: r.Workload, Pinned: r.Pins > 0})
 	}
 	return list(t, "read routes", "", func(r gen.AppRoute) (model.DesiredItem, error) {
-		m, err := route(r)
-		return model.DesiredItem{
-			RegionID: m.RegionID, Kind: model.KindRoutes, Key: m.AppID, Generation: m.Generation, Route: m,
-			Targets: targetsOf[pair{m.RegionID, m.AppID}],
-		}, err
+		return routeItem(r, targetsOf[pair{r.Region, r.AppID}])
 	})(rows, nil)
 }

@@ -33,10 +33,8 @@ func byObservedPlace(a, b model.Observed) int {
 
 // GetObserved reads the primary: what is merged into it must be the newest.
 func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
-	w := wantedOf(deployments)
-	w.whole = nil
-	rows, err := list(t, "get observed", "", observed)(rowsOf(w,
-		func(r gen.DeploymentObserved) pair { return pair{r.Region, r.DeploymentID} }, nil,
+	rows, err := list(t, "get observed", "", observed)(rowsOf(wantedOf(deployments),
+		func(r gen.DeploymentObserved) pair { return pair{r.Region, r.DeploymentID} },
 		func(ids, regions []string) ([]gen.DeploymentObserved, error) {
 			return t.primary.GetObserved(t.ctx, gen.GetObservedParams{DeploymentIds: ids, Regions: regions})
 		}))

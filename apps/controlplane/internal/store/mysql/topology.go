@@ -213,9 +213,7 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 
 // GetTopology implements store.ObservedTx.
 func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
-	w := wantedOf(deployments)
-	w.whole = nil
-	rows, err := t.topologyOf(w)
+	rows, err := t.topologyOf(wantedOf(deployments))
 	slices.SortFunc(rows, byPlace)
 	return rows, err
 }

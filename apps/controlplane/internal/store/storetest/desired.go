@@ -2,8 +2,6 @@ package storetest
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
@@ -12,7 +10,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
-	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -20,6 +17,9 @@ func testDesired(t *testing.T, setup setup) {
 	items := func(w *world, region string, kind model.ChangeKind, keys ...string) []model.DesiredItem {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
+			if len(keys) == 0 {
+				return allDesired(w.t, tx, region, kind)
+			}
 			return tx.DesiredItems(kind, map[string][]string{region: keys})
 		})
 	}
@@ -70,7 +70,7 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, map[string]int32{"token": 1, "loose": 2}, got[0].SecretVersions)
 	})
 
-	t.Run("keys that are none ask for nothing and no keys for all", func(t *testing.T) {
+	t.Run("keys that are none ask for nothing", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		d := w.deployment(app, 1)
@@ -80,11 +80,14 @@ func testDesired(t *testing.T, setup setup) {
 		})
 		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
 			require.Empty(t, read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
-				return tx.DesiredItems(kind, map[string][]string{region: {}})
+				return tx.DesiredItems(kind, map[string][]string{region: {}, "reg_x": nil})
 			}))
 			require.Len(t, items(w, region, kind), 1)
 		}
-		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.DesiredItems(99, map[string][]string{region: nil}); return err }))
+		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error {
+			_, err := tx.DesiredItems(99, map[string][]string{region: {d.ID}})
+			return err
+		}))
 	})
 
 	t.Run("many regions are asked at once and each gets what it asked for", func(t *testing.T) {
@@ -125,7 +128,7 @@ func testDesired(t *testing.T, setup setup) {
 		want := []told{{ids[0], d.ID, 1}, {ids[1], e.ID, 5}, {ids[2], d.ID, 3}, {ids[2], e.ID, 6}, {ids[3], "dep_left", 1}}
 		slices.SortFunc(want, func(a, b told) int { return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.key, b.key)) })
 		require.Equal(t, want, tell(model.KindDeployment, map[string][]string{
-			ids[0]: {d.ID}, ids[1]: {e.ID}, ids[2]: nil, ids[3]: {"dep_left", d.ID},
+			ids[0]: {d.ID}, ids[1]: {e.ID}, ids[2]: {e.ID, d.ID}, ids[3]: {"dep_left", d.ID},
 		}))
 		got := tell(model.KindDeployment, many)
 		require.Len(t, got, 40)
@@ -163,7 +166,7 @@ func testDesired(t *testing.T, setup setup) {
 				continue
 			}
 			require.Equal(t, heir.ID, item.Key)
-			require.Equal(t, r4, item.Topology)
+			same(t, model.DesiredItem{Topology: r4}, model.DesiredItem{Topology: item.Topology})
 		}
 		require.Len(t, got, 4)
 		require.ElementsMatch(t, []model.DesiredItem{taken, tombstone(gone, 5), handed}, told)
@@ -259,237 +262,23 @@ func testDesired(t *testing.T, setup setup) {
 	})
 }
 
-// agent holds what an agent was sent: a snapshot, then the newest state of every
-// key that changed.
-type agent struct {
-	w      *world
-	region string
-	head   model.Head
-	inbox  map[string]any
-}
-
-func newAgent(t *rapid.T, w *world, region string) *agent {
-	a := &agent{w: w, region: region, inbox: map[string]any{}}
-	require.NoError(t, w.s.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
-		if a.head, err = tx.GetHead(region); err != nil {
-			return err
-		}
-		for _, kind := range []model.ChangeKind{model.KindDeployment, model.KindRoutes} {
-			items, err := tx.DesiredItems(kind, map[string][]string{region: nil})
-			if err != nil {
-				return err
+// allDesired are the items of a kind, by pages of every size alike.
+func allDesired(t testing.TB, tx store.Tx, region string, kind model.ChangeKind) (items []model.DesiredItem, err error) {
+	t.Helper()
+	for _, size := range []int{1, 2, 1000} {
+		var all []model.DesiredItem
+		err := tx.EachDesired(region, size, func(page []model.DesiredItem) error {
+			require.NotEmpty(t, page)
+			if len(all) > 0 {
+				require.LessOrEqual(t, all[len(all)-1].Kind, page[0].Kind, "routes come behind deployments")
 			}
-			for _, it := range items {
-				a.inbox[itemKey(kind, it.Key)] = plainItem(it)
-			}
-		}
-		return nil
-	}))
-	return a
-}
-
-func itemKey(kind model.ChangeKind, key string) string { return fmt.Sprintf("%d/%s", kind, key) }
-
-// follow reads the next changes and the state of their keys, not of one moment,
-// as a stream does. It reports whether there were any.
-func (a *agent) follow(t *rapid.T, limit int) bool {
-	changes := read(a.w, func(tx store.Tx) ([]model.Change, error) {
-		return tx.Changes(map[string]int64{a.region: a.head.Revision}, limit)
-	})
-	keys := map[model.ChangeKind][]string{}
-	for _, c := range changes {
-		require.Equal(t, a.head.Revision+1, c.Revision)
-		a.head.Revision, a.head.Chain = c.Revision, c.Chain
-		keys[c.Kind] = append(keys[c.Kind], c.Key)
-	}
-	for kind, of := range keys {
-		items := read(a.w, func(tx store.Tx) ([]model.DesiredItem, error) {
-			return tx.DesiredItems(kind, map[string][]string{a.region: of})
-		})
-		for _, key := range of {
-			delete(a.inbox, itemKey(kind, key))
-		}
-		for _, it := range items {
-			a.inbox[itemKey(kind, it.Key)] = plainItem(it)
-		}
-	}
-	return len(changes) > 0
-}
-
-// past is what random operations did to a few apps in two regions of their own.
-type past struct {
-	w       *world
-	env     string
-	regions []string
-	apps    []model.App
-	rows    map[[2]string]model.Topology
-	version int32
-	secret  int32
-	moment  int64
-}
-
-func newHistory(t *rapid.T, w *world) *past {
-	h := &past{
-		w: w, env: ident.New("env"), rows: map[[2]string]model.Topology{}, moment: now,
-	}
-	require.NoError(t, w.s.Update(w.t.Context(), func(tx store.Tx) error {
-		for i := range 2 {
-			id := ident.New("reg")
-			h.regions = append(h.regions[:i:i], id)
-			if err := tx.InsertRegion(model.Region{ID: id, Name: id, ResourceVersion: 1}); err != nil {
-				return err
-			}
-			app := w.newApp(fmt.Sprintf("app-%d", i))
-			app.EnvironmentID = h.env
-			h.apps = append(h.apps[:i:i], app)
-			if err := tx.InsertApp(app); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	return h
-}
-
-// step is one transaction of a random kind: what it writes and the changes that
-// say so.
-func (h *past) step(t *rapid.T) {
-	h.moment++
-	region := rapid.SampledFrom(h.regions).Draw(t, "region")
-	app := rapid.SampledFrom(h.apps).Draw(t, "app")
-	var op func(store.Tx) error
-	switch rapid.SampledFrom([]string{"deploy", "scale", "stop", "weigh", "route", "secret", "quarantine", "both regions", "forget"}).Draw(t, "op") {
-	case "deploy":
-		op = h.deploy(app, region)
-	case "both regions":
-		a, b := h.deploy(app, h.regions[0]), h.deploy(app, h.regions[1])
-		op = func(tx store.Tx) error {
-			if err := a(tx); err != nil {
-				return err
-			}
-			return b(tx)
-		}
-	case "scale":
-		op = h.move(t, func(r *model.Topology) { r.Replicas++ })
-	case "stop":
-		op = h.move(t, func(r *model.Topology) { r.Status, r.Weight = stopped, 0 })
-	case "weigh":
-		op = h.move(t, func(r *model.Topology) { r.Weight = (r.Weight + 30) % 100 })
-	case "route":
-		op = func(tx store.Tx) error { return h.route(tx, app, region) }
-	case "secret":
-		op = h.rotate()
-	case "quarantine":
-		key := ident.New("dep")
-		op = func(tx store.Tx) error {
-			rows, err := tx.ListQuarantine(region, store.Page{Limit: 100})
-			if err != nil {
-				return err
-			}
-			if err := tx.SetQuarantine(region, append(rows, model.Quarantined{Key: key, Generation: 2, Since: h.moment})); err != nil {
-				return err
-			}
-			if _, err := tx.ApproveQuarantine(region, []string{key}, h.moment); err != nil {
-				return err
-			}
-			tx.Change(region, model.KindDeployment, key, 3)
+			all = append(all, page...)
 			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
-	case "forget":
-		// A tombstone that is no longer kept: its agents hold it until they are told.
-		op = h.forget()
+		items = slices.DeleteFunc(slices.Clone(all), func(it model.DesiredItem) bool { return it.Kind != kind })
 	}
-	if op != nil {
-		require.NoError(t, h.w.s.Update(h.w.t.Context(), op))
-	}
-}
-
-func (h *past) forget() func(store.Tx) error {
-	var gone []model.Topology
-	for key, r := range h.rows {
-		if r.Status == stopped {
-			gone = append(gone, r)
-			delete(h.rows, key)
-		}
-	}
-	return func(tx store.Tx) error {
-		for _, r := range gone {
-			tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
-		}
-		_, err := tx.DeleteTopology(h.moment+1, 100)
-		return err
-	}
-}
-
-func (h *past) deploy(app model.App, region string) func(store.Tx) error {
-	h.version++
-	d := h.w.newDeployment(app, h.version, "token")
-	r := place(d, region, 1)
-	r.UpdatedAt = h.moment
-	h.rows[[2]string{d.ID, region}] = r
-	return func(tx store.Tx) error {
-		if err := tx.InsertDeployment(d); err != nil {
-			return err
-		}
-		tx.Change(region, model.KindDeployment, d.ID, 1)
-		return tx.PutTopology([]model.Topology{r})
-	}
-}
-
-// move changes a row, and the route of its app with it, since weights are the
-// rows'.
-func (h *past) move(t *rapid.T, change func(*model.Topology)) func(store.Tx) error {
-	if len(h.rows) == 0 {
-		return nil
-	}
-	keys := slices.SortedFunc(maps.Keys(h.rows), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
-	key := rapid.SampledFrom(keys).Draw(t, "row")
-	r := h.rows[key]
-	change(&r)
-	r.Generation++
-	r.UpdatedAt = h.moment
-	h.rows[key] = r
-	app := model.App{ID: r.AppID, WorkspaceID: r.WorkspaceID}
-	return func(tx store.Tx) error {
-		tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
-		if err := tx.PutTopology([]model.Topology{r}); err != nil {
-			return err
-		}
-		return h.route(tx, app, r.RegionID)
-	}
-}
-
-func (h *past) route(tx store.Tx, app model.App, region string) error {
-	generation := h.moment
-	tx.Change(region, model.KindRoutes, app.ID, generation)
-	return tx.PutRoutes([]model.Route{{
-		WorkspaceID: app.WorkspaceID, AppID: app.ID, RegionID: region,
-		Hosts: []string{fmt.Sprintf("h%d.example", generation)}, Generation: generation, UpdatedAt: h.moment,
-	}})
-}
-
-// rotate writes a secret's next version and moves all rows that refer to it.
-func (h *past) rotate() func(store.Tx) error {
-	h.secret++
-	version := h.secret
-	var rows []model.Topology
-	for key, r := range h.rows {
-		if r.Status != stopped {
-			r.Generation++
-			r.UpdatedAt = h.moment
-			h.rows[key] = r
-			rows = append(rows, r)
-		}
-	}
-	return func(tx store.Tx) error {
-		s := h.w.secret("token", version)
-		s.EnvironmentID = h.env
-		if err := tx.InsertSecretVersion(s); err != nil {
-			return err
-		}
-		for _, r := range rows {
-			tx.Change(r.RegionID, model.KindDeployment, r.DeploymentID, r.Generation)
-		}
-		return tx.PutTopology(rows)
-	}
+	return items, nil
 }

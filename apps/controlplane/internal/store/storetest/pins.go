@@ -77,6 +77,9 @@ func testPins(t *testing.T, setup setup) {
 		}
 		for _, keys := range [][]string{nil, {app.ID}} {
 			found := read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
+				if keys == nil {
+					return allDesired(w.t, tx, region, model.KindRoutes)
+				}
 				return tx.DesiredItems(model.KindRoutes, map[string][]string{region: keys})
 			})
 			require.Len(t, found, 1)

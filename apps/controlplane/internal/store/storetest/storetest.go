@@ -368,7 +368,12 @@ func plainDeployment(d model.Deployment) plain {
 
 func plainItem(it model.DesiredItem) plain {
 	spec := encodeSpec(it.Deployment.Spec)
-	it.Deployment.Spec = nil
+	// What no agent is told may be there or not.
+	d, r := it.Deployment, &it.Topology
+	it.Deployment = model.Deployment{
+		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, ResolvedImage: d.ResolvedImage,
+	}
+	r.Reason, r.CreatedAt, r.UpdatedAt = "", 0, 0
 	if len(it.SecretVersions) == 0 {
 		it.SecretVersions = nil
 	}

@@ -144,7 +144,7 @@ func testTransactions(t *testing.T, setup setup) {
 			again, err := tx.GetHead(region)
 			require.NoError(t, err)
 			require.Equal(t, head, again)
-			items, err := tx.DesiredItems(model.KindDeployment, map[string][]string{region: nil})
+			items, err := allDesired(t, tx, region, model.KindDeployment)
 			require.NoError(t, err)
 			require.Len(t, items, 1)
 			require.EqualValues(t, 1, items[0].Generation)

@@ -678,8 +678,11 @@ type WatchRequest struct {
 	// server has not got that one (a restored backup, to which the agent's cursor
 	// happens to fit), the session is not resumed and starts with an inventory.
 	ReportedSequence int64 `protobuf:"varint,7,opt,name=reported_sequence,json=reportedSequence,proto3" json:"reported_sequence,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The agent takes the number of a snapshot's items from its end. To one that does
+	// not say so it is told at the begin, for which everything is read first.
+	CountsAtEnd   bool `protobuf:"varint,8,opt,name=counts_at_end,json=countsAtEnd,proto3" json:"counts_at_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
@@ -759,6 +762,13 @@ func (x *WatchRequest) GetReportedSequence() int64 {
 		return x.ReportedSequence
 	}
 	return 0
+}
+
+func (x *WatchRequest) GetCountsAtEnd() bool {
+	if x != nil {
+		return x.CountsAtEnd
+	}
+	return false
 }
 
 // WatchResponse is one frame. A frame of a kind that the agent does not know is
@@ -1131,7 +1141,7 @@ type SnapshotBegin struct {
 	Epoch    int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Chain    []byte                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
-	// Items that follow, over all frames.
+	// Items that follow, over all frames; 0: there are none, or the end tells.
 	Count int64 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	// Buckets that this snapshot speaks of; empty: all. A key of these buckets
 	// that is absent and has no tombstone is quarantined.
@@ -1249,8 +1259,12 @@ func (x *SnapshotItems) GetItems() []*Item {
 	return nil
 }
 
+// SnapshotEnd tells that nothing is missing. An agent that received another number of
+// items than it says, or than the begin said, drops the snapshot and watches again.
 type SnapshotEnd struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Items of the snapshot; 0 when the begin told.
+	Count         int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1283,6 +1297,13 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
 	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SnapshotEnd) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 // Delta: every key whose newest change is <= upto has been sent. after equals
@@ -3900,7 +3921,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x17RenewCredentialResponse\x12=\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x1d.windlass.agent.v1.CredentialR\n" +
-	"credential\"\xc2\x02\n" +
+	"credential\"\xe6\x02\n" +
 	"\fWatchRequest\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tsessionId\x122\n" +
@@ -3910,7 +3931,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x05chain\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x05chain\x12*\n" +
 	"\vbucket_sums\x18\x06 \x03(\x06B\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\n" +
 	"bucketSums\x124\n" +
-	"\x11reported_sequence\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x10reportedSequence\"\xdf\x04\n" +
+	"\x11reported_sequence\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x10reportedSequence\x12\"\n" +
+	"\rcounts_at_end\x18\b \x01(\bR\vcountsAtEnd\"\xdf\x04\n" +
 	"\rWatchResponse\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.windlass.agent.v1.HelloH\x00R\x05hello\x12I\n" +
 	"\x0esnapshot_begin\x18\x02 \x01(\v2 .windlass.agent.v1.SnapshotBeginH\x00R\rsnapshotBegin\x12I\n" +
@@ -3943,8 +3965,9 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x05count\x18\x04 \x01(\x03R\x05count\x12\x18\n" +
 	"\abuckets\x18\x05 \x03(\x05R\abuckets\">\n" +
 	"\rSnapshotItems\x12-\n" +
-	"\x05items\x18\x01 \x03(\v2\x17.windlass.agent.v1.ItemR\x05items\"\r\n" +
-	"\vSnapshotEnd\"\x8c\x01\n" +
+	"\x05items\x18\x01 \x03(\v2\x17.windlass.agent.v1.ItemR\x05items\"#\n" +
+	"\vSnapshotEnd\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"\x8c\x01\n" +
 	"\x05Delta\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x12\n" +

@@ -1,0 +1,172 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/digest"
+)
+
+// pageItems are read at a time: many enough that a query more is nothing beside them, few
+// enough that who sends them need not wait.
+const pageItems = 1000
+
+// reading is one consistent read of everything that the region should hold, on its way:
+// pages are read, encoded and taken side by side. It goes at the database's pace and keeps
+// what is not taken yet, so that no transaction waits for a slow link.
+type reading struct {
+	at     changefeed.Position
+	cancel context.CancelFunc
+	done   chan struct{}
+	more   chan struct{} // a page came, or the end; a buffer of one
+
+	mu    sync.Mutex
+	pages [][]wired
+	ended bool
+	err   error
+
+	// index is of all items, once next has told the end.
+	index *digest.Index
+}
+
+// read begins one; whoever does stops it. It is of the epoch of the stream.
+func (st *stream) read(ctx context.Context) (*reading, error) {
+	if err := st.svc.limiter.Wait(ctx); err != nil {
+		return nil, fmt.Errorf("wait for a turn to read a snapshot: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	r := &reading{cancel: cancel, done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
+	begun := make(chan struct{})
+	go func() {
+		defer close(r.done)
+		err := st.readPages(ctx, r, func() { close(begun) })
+		r.put(nil, true, err)
+	}()
+	select {
+	case <-begun:
+	case <-r.done:
+		if r.err != nil {
+			cancel()
+			return nil, r.err
+		}
+	}
+	if st.epoch() != r.at.Epoch {
+		r.stop()
+		return nil, errDrift
+	}
+	return r, nil
+}
+
+// readPages in one transaction; begun is called once it is known of when.
+func (st *stream) readPages(ctx context.Context, r *reading, begun func()) error {
+	var work errgroup.Group
+	rows := make(chan []model.DesiredItem, 1)
+	work.Go(func() error {
+		defer func() {
+			for range rows { // whoever reads must not wait for one that failed
+			}
+		}()
+		for page := range rows {
+			items, err := encodeAll(page, r.at.Epoch, st.svc.cfg.Domain)
+			if err != nil {
+				return err
+			}
+			for i := range items {
+				index(r.index, &items[i])
+			}
+			r.put(items, false, nil)
+		}
+		return nil
+	})
+	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		head, err := tx.GetHead(st.region)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		r.at = changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
+		begun()
+		return tx.EachDesired(st.region, pageItems, func(page []model.DesiredItem) error {
+			rows <- page
+			return nil
+		})
+	})
+	close(rows)
+	if encoding := work.Wait(); err == nil {
+		err = encoding
+	}
+	if err != nil {
+		return fmt.Errorf("read snapshot of region %s: %w", st.region, err)
+	}
+	return nil
+}
+
+func (r *reading) put(page []wired, ended bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(page) > 0 {
+		r.pages = append(r.pages, page)
+	}
+	r.ended, r.err = ended, err
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+// next page, which is not empty; nil at the end.
+func (r *reading) next(ctx context.Context) ([]wired, error) {
+	for {
+		r.mu.Lock()
+		pages, ended, err := r.pages, r.ended, r.err
+		if len(pages) > 0 {
+			r.pages = pages[1:]
+		}
+		r.mu.Unlock()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(pages) > 0:
+			return pages[0], nil
+		case ended:
+			return nil, nil
+		}
+		select {
+		case <-r.more:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// rest is all that was not taken.
+func (r *reading) rest(ctx context.Context) ([]wired, error) {
+	var all [][]wired
+	for {
+		page, err := r.next(ctx)
+		if page == nil || err != nil {
+			return slices.Concat(all...), err
+		}
+		all = append(all, page)
+	}
+}
+
+// end waits for it, for the index alone.
+func (r *reading) end(ctx context.Context) error {
+	for {
+		if page, err := r.next(ctx); page == nil || err != nil {
+			return err
+		}
+	}
+}
+
+// stop ends it, and is safe to repeat.
+func (r *reading) stop() {
+	r.cancel()
+	<-r.done
+}
