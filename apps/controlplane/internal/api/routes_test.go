@@ -50,7 +50,18 @@ func (r *records) lookup(_ context.Context, name string) ([]string, error) {
 // routesOf are the app's routes by host.
 func (w *world) routesOf(app string) map[string]*windlassv1.Route {
 	w.t.Helper()
-	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), &windlassv1.ListRoutesRequest{App: app})
+	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app})
+}
+
+// endedRoutesOf has also those of versions that are over.
+func (w *world) endedRoutesOf(app string) map[string]*windlassv1.Route {
+	w.t.Helper()
+	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
+}
+
+func (w *world) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
+	w.t.Helper()
+	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), req)
 	require.NoError(w.t, err)
 	out := map[string]*windlassv1.Route{}
 	for _, r := range res.GetRoutes() {
@@ -110,9 +121,42 @@ func TestAnAppHasAStableHostAndEachVersionAPreview(t *testing.T) {
 		going := w.routesOf("chat")[stable]
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, going.GetState())
 		require.Equal(t, "2 regions are to take it out", going.GetMessage())
+		for _, host := range []string{"v1-" + stable, "v2-" + stable} {
+			require.Contains(t, w.routesOf("chat"), host)
+		}
 		w.settle("chat")
 		_, err = w.routes(w.viewer).ListRoutes(t.Context(), &windlassv1.ListRoutesRequest{App: "chat"})
 		refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app")
+
+		gone := w.routesOf(app.GetApp().GetId())
+		require.Len(t, gone, 1)
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, gone[stable].GetState(), "until retention forgets the app")
+		require.Empty(t, gone[stable].GetRegions())
+		require.Len(t, w.endedRoutesOf(app.GetApp().GetId()), 3)
+	})
+}
+
+func TestThePreviewOfAVersionThatIsOverIsTerminatedForWhoAsks(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		w.versions("chat", "b")
+		var over []*windlassv1.Route
+		for host, r := range w.endedRoutesOf("chat") {
+			if now := w.routesOf("chat")[host]; now == nil {
+				over = append(over, r)
+			} else {
+				require.Equal(t, now.GetState(), r.GetState(), host)
+			}
+		}
+		require.Len(t, over, 1)
+		require.EqualValues(t, 1, over[0].GetVersion())
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, over[0].GetState())
+		require.Len(t, over[0].GetRegions(), 2)
+		for _, r := range over[0].GetRegions() {
+			require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, r.GetState())
+			require.Empty(t, r.GetTargets())
+		}
 	})
 }
 

@@ -25,10 +25,11 @@ func (a *app) routeCommand() *cobra.Command {
 version that runs has a preview host, which goes to that version alone, whatever its share.
 Domains of your own serve as the stable host does: see ` + "`windlass domain`" + `.`,
 	}
+	var ended bool
 	list := &cobra.Command{
 		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts, and where they lead", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args)
+			all, err := a.routes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -38,7 +39,7 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 	show := &cobra.Command{
 		Use: "show APP", Short: "Show the hosts of an app region by region, and how its requests are routed", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args)
+			all, err := a.routes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -50,16 +51,19 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 			return errors.Join(err, failed)
 		}),
 	}
+	for _, one := range []*cobra.Command{list, show} {
+		one.Flags().BoolVar(&ended, "all", false, "also the hosts of versions that are over; an app that was deleted is found by its id")
+	}
 	return group(c, list, show)
 }
 
-func (a *app) routes(ctx context.Context, args []string) ([]*windlassv1.Route, error) {
+func (a *app) routes(ctx context.Context, args []string, ended bool) ([]*windlassv1.Route, error) {
 	path := ""
 	if len(args) > 0 {
 		path = a.appPath(args[0])
 	}
 	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Route, *windlassv1.PageResponse, error) {
-		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path})
+		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path, Ended: ended})
 		return resp.GetRoutes(), resp.GetPage(), err
 	})
 }

@@ -35,7 +35,8 @@ const (
 	RouteState_ROUTE_STATE_RUNNING RouteState = 3
 	// It is being taken out, and some region has not said yet that it is.
 	RouteState_ROUTE_STATE_TERMINATING RouteState = 4
-	// No region serves it any more.
+	// No region serves it any more: its app was deleted, or its version is over. It is told
+	// for as long as that is remembered.
 	RouteState_ROUTE_STATE_TERMINATED RouteState = 5
 )
 
@@ -533,7 +534,9 @@ type ListRoutesRequest struct {
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	// Id or "project/environment/name"; empty: of all apps of the workspace. A page is of so
 	// many apps.
-	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// Also the previews of versions that are over, in regions that remember them.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -580,6 +583,13 @@ func (x *ListRoutesRequest) GetApp() string {
 		return x.App
 	}
 	return ""
+}
+
+func (x *ListRoutesRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 type ListRoutesResponse struct {
@@ -1512,10 +1522,11 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\b \x01(\x03R\tcreatedAt\x12\x1f\n" +
 	"\vverified_at\x18\t \x01(\x03R\n" +
-	"verifiedAt\"]\n" +
+	"verifiedAt\"s\n" +
 	"\x11ListRoutesRequest\x12,\n" +
 	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\x12\x1a\n" +
-	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\"o\n" +
+	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"o\n" +
 	"\x12ListRoutesResponse\x12*\n" +
 	"\x06routes\x18\x01 \x03(\v2\x12.windlass.v1.RouteR\x06routes\x12-\n" +
 	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\x87\x01\n" +

@@ -60,7 +60,8 @@ const (
 // RouteServiceClient is a client for the windlass.v1.RouteService service.
 type RouteServiceClient interface {
 	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out.
+	// that are being taken out. An app that was deleted is found by its id, as its versions and
+	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
 	// Gives the app a domain, which serves nothing before it was verified. The answer has the
 	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
@@ -237,7 +238,8 @@ func (c *routeServiceClient) RevokeAppKey(ctx context.Context, req *v1.RevokeApp
 // RouteServiceHandler is an implementation of the windlass.v1.RouteService service.
 type RouteServiceHandler interface {
 	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out.
+	// that are being taken out. An app that was deleted is found by its id, as its versions and
+	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
 	// Gives the app a domain, which serves nothing before it was verified. The answer has the
 	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
