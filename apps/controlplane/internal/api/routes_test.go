@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -266,5 +268,73 @@ func TestADomainIsOfOneApp(t *testing.T) {
 		refused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "domain")
 		_, err = w.routes(w.viewer).AddDomain(t.Context(), &windlassv1.AddDomainRequest{App: "chat", Domain: "a.example.com"})
 		require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+	})
+}
+
+// lapse has the domain lapse, as if its record had been gone for long.
+func (w *world) lapse(name string) {
+	w.t.Helper()
+	w.update(func(tx store.Tx) error {
+		return tx.NoteDomainChecks(model.DomainChecks{Missing: []string{name}, Lapsed: []string{name}}, 1)
+	})
+}
+
+func TestADomainThatHasLapsedServesOnUntilAnotherAppIsVerifiedForIt(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		const name = "chat.example.com"
+		w.deploy("chat", args("a"))
+		app := w.settle("chat")
+		d, err := w.addDomain("chat", name)
+		require.NoError(t, err)
+		w.records.set(d.GetTxtName(), d.GetTxtValue())
+		_, err = w.verifyDomain("chat", name)
+		require.NoError(t, err)
+		w.settle("chat")
+		_, err = w.apps(w.rival).CreateApp(t.Context(), &windlassv1.CreateAppRequest{Name: "theirs"})
+		require.NoError(t, err)
+		claim := &windlassv1.AddDomainRequest{App: "theirs", Domain: name}
+		_, err = w.routes(w.rival).AddDomain(t.Context(), claim)
+		refused(t, err, connect.CodeFailedPrecondition, domainTaken, "domain")
+
+		w.records.set(d.GetTxtName(), "nothing of ours")
+		w.lapse(name)
+		list, err := w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1}, []int64{list.GetDomains()[0].GetMissingSince(), list.GetDomains()[0].GetLapsedAt()})
+		require.True(t, list.GetDomains()[0].GetVerified())
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, w.routesOf("chat")[name].GetState())
+		_, err = w.verifyDomain("chat", name)
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+
+		// Whoever has it can have it looked for at once.
+		w.records.set(d.GetTxtName(), d.GetTxtValue())
+		d, err = w.verifyDomain("chat", name)
+		require.NoError(t, err)
+		require.Zero(t, d.GetLapsedAt()+d.GetMissingSince())
+
+		w.lapse(name)
+		theirs, err := w.routes(w.rival).AddDomain(t.Context(), claim)
+		require.NoError(t, err)
+		verify := &windlassv1.VerifyDomainRequest{App: "theirs", Domain: name}
+		_, err = w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+		w.records.set(d.GetTxtName(), d.GetTxtValue(), theirs.GetDomain().GetTxtValue())
+		_, err = w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		refused(t, err, connect.CodeFailedPrecondition, domainTaken, "domain")
+		w.records.set(d.GetTxtName(), theirs.GetDomain().GetTxtValue())
+		taken, err := w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		require.NoError(t, err)
+		require.True(t, taken.GetDomain().GetVerified())
+
+		list, err = w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.False(t, list.GetDomains()[0].GetVerified(), "it waits for it again")
+		w.settle("chat")
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, w.routesOf("chat")[name].GetState())
+		entries, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: app.GetId()})
+		require.NoError(t, err)
+		i := slices.IndexFunc(entries.GetEntries(), func(e *windlassv1.HistoryEntry) bool { return e.GetWhat() == "DomainTaken" })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, "somebody of another workspace", entries.GetEntries()[i].GetWho())
 	})
 }

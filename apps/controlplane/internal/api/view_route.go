@@ -233,5 +233,6 @@ func domainProto(f facts, app model.App, d model.Domain) *windlassv1.Domain {
 		Name: d.Name, AppId: d.AppID, App: f.path(app), Verified: d.VerifiedAt != 0,
 		TxtName: model.DomainRecord(d.Name), TxtValue: d.Token,
 		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt, VerifiedAt: d.VerifiedAt,
+		MissingSince: d.MissingSince, LapsedAt: d.LapsedAt,
 	}
 }

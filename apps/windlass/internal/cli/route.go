@@ -180,7 +180,8 @@ func (a *app) domainCommand() *cobra.Command {
 		Use: "domain", Aliases: []string{"domains"}, Short: "Serve an app under domains of your own",
 		Long: `A domain serves an app once its owner has shown that it is to: add it, have the DNS answer with
 the TXT record that add prints, and verify it. Then point the domain itself (CNAME, or A and
-AAAA) to the gateways of the regions.`,
+AAAA) to the gateways of the regions. Leave the record where it is: without it for 7 days the
+domain lapses. It serves on then, and another app that is verified for it takes it.`,
 		Example: `  windlass domain add chat.example.com --app chat
   windlass domain verify chat.example.com --wait 10m`,
 	}
@@ -331,13 +332,22 @@ func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error)
 	return "", fmt.Errorf("several apps wait for domain %s: say with --app which is meant, of %s", name, strings.Join(apps, ", "))
 }
 
+// domainState is since when a domain is what it is.
+func domainState(d *windlassv1.Domain) string {
+	switch {
+	case !d.Verified:
+		return "not verified"
+	case d.LapsedAt != 0:
+		return "lapsed " + clock(d.LapsedAt)
+	case d.MissingSince != 0:
+		return "record missing " + clock(d.MissingSince)
+	}
+	return "verified " + clock(d.VerifiedAt)
+}
+
 func domainTable(w *tabwriter.Writer, all []*windlassv1.Domain) {
-	row(w, "DOMAIN", "APP", "VERIFIED", "TXT RECORD", "VALUE", "ADDED BY")
+	row(w, "DOMAIN", "APP", "STATE", "TXT RECORD", "VALUE", "ADDED BY")
 	for _, d := range all {
-		verified := "not yet"
-		if d.Verified {
-			verified = clock(d.VerifiedAt)
-		}
-		row(w, d.Name, d.App, verified, d.TxtName, d.TxtValue, dash(d.CreatedBy))
+		row(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, dash(d.CreatedBy))
 	}
 }

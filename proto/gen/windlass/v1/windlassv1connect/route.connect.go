@@ -69,7 +69,8 @@ type RouteServiceClient interface {
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
 	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
 	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN. Said again it changes nothing.
+	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
+	// taken from that app. Said again it changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
 	// Takes the domain out of every region, and forgets it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
@@ -247,7 +248,8 @@ type RouteServiceHandler interface {
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
 	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
 	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN. Said again it changes nothing.
+	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
+	// taken from that app. Said again it changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
 	// Takes the domain out of every region, and forgets it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
