@@ -176,7 +176,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
 		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
-		MaintainEvery: p.forgetEvery,
+		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT,
 	})
 	if err != nil {
 		return nil, err

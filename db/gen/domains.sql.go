@@ -47,8 +47,85 @@ func (q *Queries) DeleteDomainsOfApps(ctx context.Context, appIds []string) erro
 	return err
 }
 
+const domainsFound = `-- name: DomainsFound :exec
+UPDATE domains SET checked_at = ?, missing_since = 0, lapsed_at = 0 WHERE held IN (/*SLICE:names*/?)
+`
+
+type DomainsFoundParams struct {
+	CheckedAt int64
+	Names     []sql.NullString
+}
+
+func (q *Queries) DomainsFound(ctx context.Context, arg DomainsFoundParams) error {
+	query := domainsFound
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.CheckedAt)
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
+const domainsLapsed = `-- name: DomainsLapsed :exec
+UPDATE domains SET lapsed_at = ? WHERE held IN (/*SLICE:names*/?)
+`
+
+type DomainsLapsedParams struct {
+	LapsedAt int64
+	Names    []sql.NullString
+}
+
+func (q *Queries) DomainsLapsed(ctx context.Context, arg DomainsLapsedParams) error {
+	query := domainsLapsed
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.LapsedAt)
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
+const domainsMissing = `-- name: DomainsMissing :exec
+UPDATE domains SET checked_at = ?, missing_since = CASE WHEN missing_since = 0 THEN ? ELSE missing_since END
+WHERE held IN (/*SLICE:names*/?)
+`
+
+type DomainsMissingParams struct {
+	At    int64
+	Names []sql.NullString
+}
+
+func (q *Queries) DomainsMissing(ctx context.Context, arg DomainsMissingParams) error {
+	query := domainsMissing
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.At)
+	queryParams = append(queryParams, arg.At)
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
 const domainsOfApps = `-- name: DomainsOfApps :many
-SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at FROM domains WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id, name
+SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at, checked_at, missing_since, lapsed_at FROM domains WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id, name
 `
 
 func (q *Queries) DomainsOfApps(ctx context.Context, appIds []string) ([]Domain, error) {
@@ -79,6 +156,9 @@ func (q *Queries) DomainsOfApps(ctx context.Context, appIds []string) ([]Domain,
 			&i.CreatedBy,
 			&i.CreatedAt,
 			&i.VerifiedAt,
+			&i.CheckedAt,
+			&i.MissingSince,
+			&i.LapsedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -93,8 +173,79 @@ func (q *Queries) DomainsOfApps(ctx context.Context, appIds []string) ([]Domain,
 	return items, nil
 }
 
+const domainsToCheck = `-- name: DomainsToCheck :many
+SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at, checked_at, missing_since, lapsed_at FROM domains WHERE held IS NOT NULL AND checked_at < ? ORDER BY checked_at, held LIMIT ?
+`
+
+type DomainsToCheckParams struct {
+	Before int64
+	Limit  int32
+}
+
+// Of those that are held, the ones whose record was looked for longest ago. It reads the
+// table, which has a row for each name that people gave, once in a round.
+func (q *Queries) DomainsToCheck(ctx context.Context, arg DomainsToCheckParams) ([]Domain, error) {
+	rows, err := q.db.QueryContext(ctx, domainsToCheck, arg.Before, arg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Domain
+	for rows.Next() {
+		var i Domain
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Name,
+			&i.WorkspaceID,
+			&i.Held,
+			&i.Token,
+			&i.CreatedBy,
+			&i.CreatedAt,
+			&i.VerifiedAt,
+			&i.CheckedAt,
+			&i.MissingSince,
+			&i.LapsedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const domainsUnanswered = `-- name: DomainsUnanswered :exec
+UPDATE domains SET checked_at = ? WHERE held IN (/*SLICE:names*/?)
+`
+
+type DomainsUnansweredParams struct {
+	CheckedAt int64
+	Names     []sql.NullString
+}
+
+func (q *Queries) DomainsUnanswered(ctx context.Context, arg DomainsUnansweredParams) error {
+	query := domainsUnanswered
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.CheckedAt)
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
 const holderOfDomain = `-- name: HolderOfDomain :one
-SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at FROM domains WHERE held = ?
+SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at, checked_at, missing_since, lapsed_at FROM domains WHERE held = ?
 `
 
 func (q *Queries) HolderOfDomain(ctx context.Context, held sql.NullString) (Domain, error) {
@@ -109,6 +260,9 @@ func (q *Queries) HolderOfDomain(ctx context.Context, held sql.NullString) (Doma
 		&i.CreatedBy,
 		&i.CreatedAt,
 		&i.VerifiedAt,
+		&i.CheckedAt,
+		&i.MissingSince,
+		&i.LapsedAt,
 	)
 	return i, err
 }
@@ -141,7 +295,7 @@ func (q *Queries) InsertDomain(ctx context.Context, arg InsertDomainParams) erro
 }
 
 const listDomains = `-- name: ListDomains :many
-SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at FROM domains
+SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at, checked_at, missing_since, lapsed_at FROM domains
 WHERE workspace_id = ? AND (? = '' OR app_id = ?)
   AND (name > ? OR (name = ? AND app_id > ?))
 ORDER BY name, app_id LIMIT ?
@@ -181,6 +335,9 @@ func (q *Queries) ListDomains(ctx context.Context, arg ListDomainsParams) ([]Dom
 			&i.CreatedBy,
 			&i.CreatedAt,
 			&i.VerifiedAt,
+			&i.CheckedAt,
+			&i.MissingSince,
+			&i.LapsedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -195,19 +352,93 @@ func (q *Queries) ListDomains(ctx context.Context, arg ListDomainsParams) ([]Dom
 	return items, nil
 }
 
+const lockHeldDomains = `-- name: LockHeldDomains :many
+SELECT app_id, name, workspace_id, held, token, created_by, created_at, verified_at, checked_at, missing_since, lapsed_at FROM domains WHERE held IN (/*SLICE:names*/?) ORDER BY held FOR UPDATE
+`
+
+func (q *Queries) LockHeldDomains(ctx context.Context, names []sql.NullString) ([]Domain, error) {
+	query := lockHeldDomains
+	var queryParams []interface{}
+	if len(names) > 0 {
+		for _, v := range names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Domain
+	for rows.Next() {
+		var i Domain
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Name,
+			&i.WorkspaceID,
+			&i.Held,
+			&i.Token,
+			&i.CreatedBy,
+			&i.CreatedAt,
+			&i.VerifiedAt,
+			&i.CheckedAt,
+			&i.MissingSince,
+			&i.LapsedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const releaseDomain = `-- name: ReleaseDomain :execrows
+UPDATE domains SET held = NULL, verified_at = 0, checked_at = 0, missing_since = 0, lapsed_at = 0
+WHERE app_id = ? AND name = ?
+`
+
+type ReleaseDomainParams struct {
+	AppID string
+	Name  string
+}
+
+// The app waits for it again.
+func (q *Queries) ReleaseDomain(ctx context.Context, arg ReleaseDomainParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, releaseDomain, arg.AppID, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const verifyDomain = `-- name: VerifyDomain :execrows
-UPDATE domains SET held = name, verified_at = ? WHERE app_id = ? AND name = ?
+UPDATE domains SET held = name, verified_at = ?, checked_at = ?, missing_since = 0, lapsed_at = 0
+WHERE app_id = ? AND name = ?
 `
 
 type VerifyDomainParams struct {
-	VerifiedAt int64
-	AppID      string
-	Name       string
+	At    int64
+	AppID string
+	Name  string
 }
 
 // Fails as a duplicate while another app holds the name.
 func (q *Queries) VerifyDomain(ctx context.Context, arg VerifyDomainParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, verifyDomain, arg.VerifiedAt, arg.AppID, arg.Name)
+	result, err := q.db.ExecContext(ctx, verifyDomain,
+		arg.At,
+		arg.At,
+		arg.AppID,
+		arg.Name,
+	)
 	if err != nil {
 		return 0, err
 	}

@@ -178,14 +178,17 @@ type DeploymentTopology struct {
 }
 
 type Domain struct {
-	AppID       string
-	Name        string
-	WorkspaceID string
-	Held        sql.NullString
-	Token       string
-	CreatedBy   string
-	CreatedAt   int64
-	VerifiedAt  int64
+	AppID        string
+	Name         string
+	WorkspaceID  string
+	Held         sql.NullString
+	Token        string
+	CreatedBy    string
+	CreatedAt    int64
+	VerifiedAt   int64
+	CheckedAt    int64
+	MissingSince int64
+	LapsedAt     int64
 }
 
 type Environment struct {

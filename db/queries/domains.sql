@@ -5,7 +5,34 @@ VALUES (?, ?, ?, NULL, ?, ?, ?, 0);
 
 -- name: VerifyDomain :execrows
 -- Fails as a duplicate while another app holds the name.
-UPDATE domains SET held = name, verified_at = ? WHERE app_id = ? AND name = ?;
+UPDATE domains SET held = name, verified_at = sqlc.arg(at), checked_at = sqlc.arg(at), missing_since = 0, lapsed_at = 0
+WHERE app_id = ? AND name = ?;
+
+-- name: ReleaseDomain :execrows
+-- The app waits for it again.
+UPDATE domains SET held = NULL, verified_at = 0, checked_at = 0, missing_since = 0, lapsed_at = 0
+WHERE app_id = ? AND name = ?;
+
+-- name: DomainsToCheck :many
+-- Of those that are held, the ones whose record was looked for longest ago. It reads the
+-- table, which has a row for each name that people gave, once in a round.
+SELECT * FROM domains WHERE held IS NOT NULL AND checked_at < sqlc.arg(before) ORDER BY checked_at, held LIMIT ?;
+
+-- name: LockHeldDomains :many
+SELECT * FROM domains WHERE held IN (sqlc.slice(names)) ORDER BY held FOR UPDATE;
+
+-- name: DomainsFound :exec
+UPDATE domains SET checked_at = ?, missing_since = 0, lapsed_at = 0 WHERE held IN (sqlc.slice(names));
+
+-- name: DomainsMissing :exec
+UPDATE domains SET checked_at = sqlc.arg(at), missing_since = CASE WHEN missing_since = 0 THEN sqlc.arg(at) ELSE missing_since END
+WHERE held IN (sqlc.slice(names));
+
+-- name: DomainsUnanswered :exec
+UPDATE domains SET checked_at = ? WHERE held IN (sqlc.slice(names));
+
+-- name: DomainsLapsed :exec
+UPDATE domains SET lapsed_at = ? WHERE held IN (sqlc.slice(names));
 
 -- name: HolderOfDomain :one
 SELECT * FROM domains WHERE held = ?;

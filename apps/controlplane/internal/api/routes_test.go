@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -50,7 +52,18 @@ func (r *records) lookup(_ context.Context, name string) ([]string, error) {
 // routesOf are the app's routes by host.
 func (w *world) routesOf(app string) map[string]*windlassv1.Route {
 	w.t.Helper()
-	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), &windlassv1.ListRoutesRequest{App: app})
+	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app})
+}
+
+// endedRoutesOf has also those of versions that are over.
+func (w *world) endedRoutesOf(app string) map[string]*windlassv1.Route {
+	w.t.Helper()
+	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
+}
+
+func (w *world) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
+	w.t.Helper()
+	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), req)
 	require.NoError(w.t, err)
 	out := map[string]*windlassv1.Route{}
 	for _, r := range res.GetRoutes() {
@@ -110,9 +123,42 @@ func TestAnAppHasAStableHostAndEachVersionAPreview(t *testing.T) {
 		going := w.routesOf("chat")[stable]
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, going.GetState())
 		require.Equal(t, "2 regions are to take it out", going.GetMessage())
+		for _, host := range []string{"v1-" + stable, "v2-" + stable} {
+			require.Contains(t, w.routesOf("chat"), host)
+		}
 		w.settle("chat")
 		_, err = w.routes(w.viewer).ListRoutes(t.Context(), &windlassv1.ListRoutesRequest{App: "chat"})
 		refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app")
+
+		gone := w.routesOf(app.GetApp().GetId())
+		require.Len(t, gone, 1)
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, gone[stable].GetState(), "until retention forgets the app")
+		require.Empty(t, gone[stable].GetRegions())
+		require.Len(t, w.endedRoutesOf(app.GetApp().GetId()), 3)
+	})
+}
+
+func TestThePreviewOfAVersionThatIsOverIsTerminatedForWhoAsks(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		w.versions("chat", "b")
+		var over []*windlassv1.Route
+		for host, r := range w.endedRoutesOf("chat") {
+			if now := w.routesOf("chat")[host]; now == nil {
+				over = append(over, r)
+			} else {
+				require.Equal(t, now.GetState(), r.GetState(), host)
+			}
+		}
+		require.Len(t, over, 1)
+		require.EqualValues(t, 1, over[0].GetVersion())
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, over[0].GetState())
+		require.Len(t, over[0].GetRegions(), 2)
+		for _, r := range over[0].GetRegions() {
+			require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, r.GetState())
+			require.Empty(t, r.GetTargets())
+		}
 	})
 }
 
@@ -222,5 +268,73 @@ func TestADomainIsOfOneApp(t *testing.T) {
 		refused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "domain")
 		_, err = w.routes(w.viewer).AddDomain(t.Context(), &windlassv1.AddDomainRequest{App: "chat", Domain: "a.example.com"})
 		require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+	})
+}
+
+// lapse has the domain lapse, as if its record had been gone for long.
+func (w *world) lapse(name string) {
+	w.t.Helper()
+	w.update(func(tx store.Tx) error {
+		return tx.NoteDomainChecks(model.DomainChecks{Missing: []string{name}, Lapsed: []string{name}}, 1)
+	})
+}
+
+func TestADomainThatHasLapsedServesOnUntilAnotherAppIsVerifiedForIt(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		const name = "chat.example.com"
+		w.deploy("chat", args("a"))
+		app := w.settle("chat")
+		d, err := w.addDomain("chat", name)
+		require.NoError(t, err)
+		w.records.set(d.GetTxtName(), d.GetTxtValue())
+		_, err = w.verifyDomain("chat", name)
+		require.NoError(t, err)
+		w.settle("chat")
+		_, err = w.apps(w.rival).CreateApp(t.Context(), &windlassv1.CreateAppRequest{Name: "theirs"})
+		require.NoError(t, err)
+		claim := &windlassv1.AddDomainRequest{App: "theirs", Domain: name}
+		_, err = w.routes(w.rival).AddDomain(t.Context(), claim)
+		refused(t, err, connect.CodeFailedPrecondition, domainTaken, "domain")
+
+		w.records.set(d.GetTxtName(), "nothing of ours")
+		w.lapse(name)
+		list, err := w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1}, []int64{list.GetDomains()[0].GetMissingSince(), list.GetDomains()[0].GetLapsedAt()})
+		require.True(t, list.GetDomains()[0].GetVerified())
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, w.routesOf("chat")[name].GetState())
+		_, err = w.verifyDomain("chat", name)
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+
+		// Whoever has it can have it looked for at once.
+		w.records.set(d.GetTxtName(), d.GetTxtValue())
+		d, err = w.verifyDomain("chat", name)
+		require.NoError(t, err)
+		require.Zero(t, d.GetLapsedAt()+d.GetMissingSince())
+
+		w.lapse(name)
+		theirs, err := w.routes(w.rival).AddDomain(t.Context(), claim)
+		require.NoError(t, err)
+		verify := &windlassv1.VerifyDomainRequest{App: "theirs", Domain: name}
+		_, err = w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+		w.records.set(d.GetTxtName(), d.GetTxtValue(), theirs.GetDomain().GetTxtValue())
+		_, err = w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		refused(t, err, connect.CodeFailedPrecondition, domainTaken, "domain")
+		w.records.set(d.GetTxtName(), theirs.GetDomain().GetTxtValue())
+		taken, err := w.routes(w.rival).VerifyDomain(t.Context(), verify)
+		require.NoError(t, err)
+		require.True(t, taken.GetDomain().GetVerified())
+
+		list, err = w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
+		require.NoError(t, err)
+		require.False(t, list.GetDomains()[0].GetVerified(), "it waits for it again")
+		w.settle("chat")
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, w.routesOf("chat")[name].GetState())
+		entries, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: app.GetId()})
+		require.NoError(t, err)
+		i := slices.IndexFunc(entries.GetEntries(), func(e *windlassv1.HistoryEntry) bool { return e.GetWhat() == "DomainTaken" })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, "somebody of another workspace", entries.GetEntries()[i].GetWho())
 	})
 }

@@ -29,7 +29,7 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 		if len(have) >= model.MaxDomains {
 			return nil, overLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
 		}
-		if err := c.notServed(app, name); err != nil {
+		if err := c.notServed(app, name, nil); err != nil {
 			return nil, err
 		}
 		d := model.Domain{
@@ -78,15 +78,16 @@ func (c *change) appWithDomains(ref string) (model.App, []model.Domain, error) {
 	return app, have, nil
 }
 
-// notServed fails for a domain that another app has.
-func (c *change) notServed(app model.App, name string) error {
+// notServed fails for a domain that another app has, and that has not lapsed there. texts are
+// the records that there are, if it is known: one that has its own again has not lapsed.
+func (c *change) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
 	case c.api.cfg.IsNotFound(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look who has domain %s: %w", name, err)
-	case holder.AppID == app.ID:
+	case holder.AppID == app.ID, holder.LapsedAt != 0 && !holder.ShownBy(texts):
 		return nil
 	case holder.WorkspaceID != app.WorkspaceID:
 		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask whoever runs that app, or this control plane, to remove it there.")

@@ -24,13 +24,13 @@ func (a *API) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest)
 		if err != nil {
 			return err
 		}
-		f, err := a.routeFacts(tx, apps)
+		f, err := a.routeFacts(tx, apps, req.GetEnded())
 		if err != nil {
 			return err
 		}
 		res.Routes, res.Page = nil, next
 		for _, app := range apps {
-			res.Routes = append(res.Routes, f.routes(app)...)
+			res.Routes = append(res.Routes, f.routes(app, req.GetEnded())...)
 		}
 		return nil
 	})
@@ -43,7 +43,7 @@ func (a *API) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest)
 // pageOfApps is the app, or a page of the workspace's.
 func (a *API) pageOfApps(tx Tx, workspaceID, ref string, page model.Page) ([]model.App, *windlassv1.PageResponse, error) {
 	if ref != "" {
-		app, err := a.app(tx, workspaceID, ref, false)
+		app, err := a.app(tx, workspaceID, ref, true)
 		return []model.App{app}, &windlassv1.PageResponse{}, err
 	}
 	apps, err := tx.ListApps(workspaceID, "", page)

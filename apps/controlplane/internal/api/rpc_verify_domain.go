@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -45,20 +46,21 @@ func (a *API) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequ
 	if err != nil {
 		return nil, err
 	}
-	if d.VerifiedAt == 0 {
+	var texts []string
+	if d.VerifiedAt == 0 || d.MissingSince != 0 {
 		// The network is asked before the transaction, which must not wait for it.
-		if err := a.lookForRecord(ctx, d); err != nil {
+		if texts, err = a.lookForRecord(ctx, d); err != nil {
 			return nil, err
 		}
 	}
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.VerifyDomainResponse, error) {
-		return c.verified(req.GetApp(), d)
+		return c.verified(req.GetApp(), d, texts)
 	})
 	return res, err
 }
 
-// verified gives the app the domain, whose record was found.
-func (c *change) verified(ref string, found model.Domain) (*windlassv1.VerifyDomainResponse, error) {
+// verified gives the app the domain, whose record was found among texts.
+func (c *change) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
 		return nil, err
@@ -68,13 +70,22 @@ func (c *change) verified(ref string, found model.Domain) (*windlassv1.VerifyDom
 		return nil, err
 	}
 	before, err := c.api.domainView(c, d)
-	if err != nil || d.VerifiedAt != 0 {
-		return &windlassv1.VerifyDomainResponse{Domain: before}, err
+	if err != nil {
+		return nil, err
+	}
+	if d.VerifiedAt != 0 {
+		if d.MissingSince == 0 || !d.ShownBy(texts) {
+			return &windlassv1.VerifyDomainResponse{Domain: before}, nil
+		}
+		return c.foundAgain(app, d, before)
 	}
 	if d.Token != found.Token {
 		return nil, notVerified(d, "it was removed and added again meanwhile, which made another record of it")
 	}
-	if err := c.notServed(app, d.Name); err != nil {
+	if err := c.notServed(app, d.Name, texts); err != nil {
+		return nil, err
+	}
+	if err := c.takeLapsed(app, d.Name); err != nil {
 		return nil, err
 	}
 	d.VerifiedAt = c.at
@@ -94,6 +105,51 @@ func (c *change) verified(ref string, found model.Domain) (*windlassv1.VerifyDom
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
+// foundAgain notes that the record of a domain that the app has is there, when it was not.
+func (c *change) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
+	next, what, why := d.Checked(model.DomainFound, c.at)
+	if err := c.NoteDomainChecks(model.DomainChecks{Found: []string{d.Name}}, c.at); err != nil {
+		return nil, fmt.Errorf("note the record of domain %s: %w", d.Name, err)
+	}
+	c.log(app, model.History{What: what, Why: why})
+	after, err := c.api.domainView(c, next)
+	if err != nil {
+		return nil, err
+	}
+	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
+}
+
+// takeLapsed takes the domain from the app that has it, if another does: it has lapsed there.
+func (c *change) takeLapsed(app model.App, name string) error {
+	holder, err := c.HolderOfDomain(name)
+	switch {
+	case c.api.cfg.IsNotFound(err), err == nil && holder.AppID == app.ID:
+		return nil
+	case err != nil:
+		return fmt.Errorf("look who has domain %s: %w", name, err)
+	}
+	had, err := c.LockApp(holder.WorkspaceID, holder.AppID)
+	if err != nil {
+		return fmt.Errorf("lock app %s, which has domain %s: %w", holder.AppID, name, err)
+	}
+	if err := c.ReleaseDomain(had.ID, name); err != nil {
+		return fmt.Errorf("take domain %s from app %s: %w", name, had.ID, err)
+	}
+	had.Domains--
+	who := "somebody of another workspace" // whose names are none of this one's business
+	if had.WorkspaceID == app.WorkspaceID {
+		who = c.by.Name
+	}
+	if err := c.store(&had); err != nil {
+		return err
+	}
+	c.history = append(c.history, model.History{
+		ID: ident.New("hst"), WorkspaceID: had.WorkspaceID, AppID: had.ID, At: c.at, Who: who,
+		What: "DomainTaken", Why: name + " had lapsed, and another app was verified for it; it is taken out of every region",
+	})
+	return c.wake(had.ID)
+}
+
 // routesChange stores the app, of whose hosts or keys there are more or fewer, and has the
 // workflow tell regions.
 func (c *change) routesChange(app model.App, what, why string) error {
@@ -111,21 +167,21 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 	return model.Domain{}, missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` tells which there are, `windlass domain add` adds one.", app.Name))
 }
 
-// lookForRecord asks the DNS for what verifies the domain.
-func (a *API) lookForRecord(ctx context.Context, d model.Domain) error {
+// lookForRecord asks the DNS for what verifies the domain, and returns all that it says.
+func (a *API) lookForRecord(ctx context.Context, d model.Domain) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	texts, err := a.cfg.LookupTXT(ctx, model.DomainRecord(d.Name)+".")
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
-		return notVerified(d, "there is no such record yet")
+		return nil, notVerified(d, "there is no such record yet")
 	}
 	if err != nil {
-		return notVerified(d, "the DNS could not be asked: "+err.Error())
+		return nil, notVerified(d, "the DNS could not be asked: "+err.Error())
 	}
-	if !slices.ContainsFunc(texts, func(s string) bool { return strings.TrimSpace(s) == d.Token }) {
-		return notVerified(d, fmt.Sprintf("the record says %.200q", strings.Join(texts, " ")))
+	if !d.ShownBy(texts) {
+		return nil, notVerified(d, fmt.Sprintf("the record says %.200q", strings.Join(texts, " ")))
 	}
-	return nil
+	return texts, nil
 }
 
 func notVerified(d model.Domain, why string) error {

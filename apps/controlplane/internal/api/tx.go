@@ -103,6 +103,8 @@ type appTx interface {
 
 	InsertDomain(model.Domain) error
 	VerifyDomain(appID, name string, at int64) error
+	ReleaseDomain(appID, name string) error
+	NoteDomainChecks(checks model.DomainChecks, at int64) error
 	HolderOfDomain(name string) (model.Domain, error)
 	DeleteDomain(appID, name string) error
 	DeleteDomainsOf(appID string) error

@@ -8,7 +8,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -20,14 +19,28 @@ type routeFacts struct {
 	keys    map[string][]model.AppKey      // by app
 }
 
-func (a *API) routeFacts(tx Tx, apps []model.App) (f routeFacts, err error) {
+// routeFacts reads them. ended: also of versions that are over.
+func (a *API) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
 	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
 		return f, err
 	}
 	ids := make([]string, 0, len(apps))
+	leaving := map[string]bool{}
 	for _, app := range apps {
 		ids = append(ids, app.ID)
+		for _, t := range f.rows[app.ID] {
+			if _, known := f.deployments[t.DeploymentID]; !known && (ended || t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED) {
+				leaving[t.DeploymentID] = true
+			}
+		}
+	}
+	versions, err := tx.GetDeployments(keys(leaving))
+	if err != nil {
+		return f, fmt.Errorf("read deployments: %w", err)
+	}
+	for _, d := range versions {
+		f.deployments[d.ID] = d
 	}
 	domains, err := tx.DomainsOfApps(ids)
 	if err != nil {
@@ -89,8 +102,9 @@ func (f facts) path(app model.App) string {
 	return f.projects[app.ProjectID].Name + "/" + f.environments[app.EnvironmentID].Name + "/" + app.Name
 }
 
-// routes of one app: the stable host, domains by name, previews from the newest on.
-func (f routeFacts) routes(app model.App) []*windlassv1.Route {
+// routes of one app: the stable host, domains by name, previews from the newest on. ended:
+// those, too, that no region serves any more.
+func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 	stable := model.Host(app, f.domain)
 	out := []*windlassv1.Route{f.weighted(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
 	named := map[string]bool{stable: true}
@@ -111,7 +125,7 @@ func (f routeFacts) routes(app model.App) []*windlassv1.Route {
 			}
 		}
 	}
-	return append(out, f.previews(app)...)
+	return append(out, f.previews(app, ended)...)
 }
 
 // weighted is a host that goes to whichever versions serve.
@@ -179,13 +193,14 @@ func percents(targets []model.RouteTarget) []int32 {
 	return out
 }
 
-// previews are the hosts of versions that run, from the newest on.
-func (f routeFacts) previews(app model.App) []*windlassv1.Route {
+// previews are the hosts of versions that run or are being taken out, and of those that are
+// over if they are asked for, from the newest on.
+func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 	var out []*windlassv1.Route
 	seen := map[string]bool{}
 	for _, t := range f.rows[app.ID] {
 		d, known := f.deployments[t.DeploymentID]
-		if seen[t.DeploymentID] || !known || !topology.Active(t) {
+		if seen[t.DeploymentID] || !known {
 			continue
 		}
 		seen[t.DeploymentID] = true
@@ -194,12 +209,14 @@ func (f routeFacts) previews(app model.App) []*windlassv1.Route {
 			AppId: app.ID, App: f.path(app), DeploymentId: d.ID, Version: d.Version,
 		}
 		for _, p := range f.facts.places(app.ID, d.ID, func(t model.Topology) bool { return !t.HandedOver }) {
-			if state := rollup.PreviewState(p); state != windlassv1.RouteState_ROUTE_STATE_TERMINATED {
-				r.Regions = append(r.Regions, &windlassv1.RegionRoute{
-					Region: p.Name(), State: state,
-					Targets: []*windlassv1.RouteShare{{DeploymentId: d.ID, Version: d.Version, Percent: 100}},
-				})
+			one := &windlassv1.RegionRoute{Region: p.Name(), State: rollup.PreviewState(p)}
+			switch {
+			case one.State != windlassv1.RouteState_ROUTE_STATE_TERMINATED:
+				one.Targets = []*windlassv1.RouteShare{{DeploymentId: d.ID, Version: d.Version, Percent: 100}}
+			case !ended:
+				continue
 			}
+			r.Regions = append(r.Regions, one)
 		}
 		if len(r.Regions) == 0 {
 			continue
@@ -216,5 +233,6 @@ func domainProto(f facts, app model.App, d model.Domain) *windlassv1.Domain {
 		Name: d.Name, AppId: d.AppID, App: f.path(app), Verified: d.VerifiedAt != 0,
 		TxtName: model.DomainRecord(d.Name), TxtValue: d.Token,
 		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt, VerifiedAt: d.VerifiedAt,
+		MissingSince: d.MissingSince, LapsedAt: d.LapsedAt,
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"time"
 
@@ -78,6 +79,11 @@ type Tx interface {
 	DeleteAudit(before int64, limit int) (int, error)
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
+
+	DomainsToCheck(before int64, limit int) ([]model.Domain, error)
+	LockHeldDomains(names []string) ([]model.Domain, error)
+	NoteDomainChecks(checks model.DomainChecks, at int64) error
+	InsertHistory([]model.History) error
 }
 
 // Store runs transactions.
@@ -113,6 +119,8 @@ type Config struct {
 	// 1,000, ten entries for each.
 	KeepVersions int32
 	KeepHistory  int
+	// LookupTXT asks the DNS for the TXT records of a name; nil: as this host does.
+	LookupTXT func(ctx context.Context, name string) ([]string, error)
 	// KeepSecretVersions: 5. What runs with one that is kept no longer gets the newest when
 	// it starts again.
 	KeepSecretVersions int32
@@ -163,6 +171,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.KeepSecretVersions == 0 {
 		cfg.KeepSecretVersions = 5
+	}
+	if cfg.LookupTXT == nil {
+		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
 	if cfg.MaintainEvery == 0 {
 		cfg.MaintainEvery = maintainEvery

@@ -67,7 +67,7 @@ const (
 	keysFor = 30 * 24 * time.Hour
 )
 
-// Maintain forgets what nobody needs any more, until ctx ends. Every process may
+// Maintain forgets what nobody needs any more, and looks at domains again, until ctx ends. Every process may
 // run it. The first time comes soon, for one that never lives long.
 func (s *Service) Maintain(ctx context.Context) error {
 	for wait := rand.N(s.cfg.MaintainEvery/5 + 1); ; wait = s.cfg.MaintainEvery + rand.N(s.cfg.MaintainEvery/2+1) {
@@ -108,6 +108,11 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 			errs = append(errs, fmt.Errorf("forget %s: %w", job.name, err))
 		}
 		cancel()
+	}
+	bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
+	defer cancel()
+	if err := s.checkDomains(bounded, now, rand.Float64()); err != nil {
+		errs = append(errs, fmt.Errorf("look at domains: %w", err))
 	}
 	if len(errs) == 0 {
 		s.rounds.Inc()

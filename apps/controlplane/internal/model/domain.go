@@ -3,7 +3,9 @@ package model
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 )
 
 // Domain is a host of the user's own that an app has, or waits for.
@@ -14,6 +16,67 @@ type Domain struct {
 	CreatedBy  string
 	CreatedAt  int64
 	VerifiedAt int64 // 0: it was not, and serves nothing
+	// CheckedAt is when the record of one that was verified was looked for last. The DNS says
+	// since MissingSince that there is none; 0: it is there. LapsedAt is when that was so for
+	// DomainPatience; 0: it was not.
+	CheckedAt, MissingSince, LapsedAt int64
+}
+
+// DomainPatience is how long the record of a domain may be gone. The domain serves on after
+// that, but anybody may take it whose own record is found: that needs whoever runs its DNS,
+// so that a name that changed hands does not stay with those who had it. A week covers a
+// move to another DNS provider, and the days until somebody reads mail.
+const DomainPatience = 7 * 24 * time.Hour
+
+// ShownBy tells whether one of the TXT records verifies the domain.
+func (d Domain) ShownBy(texts []string) bool {
+	return slices.ContainsFunc(texts, func(s string) bool { return strings.TrimSpace(s) == d.Token })
+}
+
+// DomainFinding is what the DNS says of a domain's record.
+type DomainFinding int
+
+const (
+	// DomainUnanswered: nobody could say. It counts for nothing.
+	DomainUnanswered DomainFinding = iota
+	DomainFound
+	// DomainMissing: there is none, or it says something else.
+	DomainMissing
+)
+
+// Checked is the domain once the DNS has said at that time what is with its record, and what
+// people are to be told if that is news; empty: it is none.
+func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why string) {
+	next = d
+	next.CheckedAt = at
+	switch finding {
+	case DomainUnanswered:
+	case DomainFound:
+		if next.MissingSince, next.LapsedAt = 0, 0; d.MissingSince != 0 {
+			what, why = "DomainRecordFound", d.Name+" has its TXT record again"
+		}
+	case DomainMissing:
+		switch {
+		case d.MissingSince == 0:
+			next.MissingSince = at
+			what = "DomainRecordMissing"
+			why = fmt.Sprintf("the DNS has no TXT record %s with the value of %s any more; it serves on, and lapses in %d days",
+				DomainRecord(d.Name), d.Name, int(DomainPatience.Hours()/24))
+		case d.LapsedAt == 0 && at-d.MissingSince >= DomainPatience.Milliseconds():
+			next.LapsedAt = at
+			what = "DomainLapsed"
+			why = fmt.Sprintf("the DNS had no TXT record of %s for %d days; it serves on until another app is verified for it",
+				d.Name, int(DomainPatience.Hours()/24))
+		}
+	}
+	return next, what, why
+}
+
+// DomainChecks are names of domains by what became of them.
+type DomainChecks struct {
+	Found, Missing, Unanswered []string
+	// Lapsed are those of Missing that did so now.
+	Lapsed []string
 }
 
 // MaxDomains that an app may have.

@@ -86,6 +86,33 @@ var TopologyMoves = []Move[windlassv1.TopologyStatus]{
 }
 
 const (
+	rtePending      = windlassv1.RouteState_ROUTE_STATE_PENDING
+	rteProvisioning = windlassv1.RouteState_ROUTE_STATE_PROVISIONING
+	rteRunning      = windlassv1.RouteState_ROUTE_STATE_RUNNING
+	rteTerminating  = windlassv1.RouteState_ROUTE_STATE_TERMINATING
+	rteTerminated   = windlassv1.RouteState_ROUTE_STATE_TERMINATED
+)
+
+// RouteMoves begins at pending for the hosts of an app, and at provisioning for that of a
+// version. The state of a host over all regions is computed, not stepped, from what each is
+// to serve and has said that it does: the table says which values may follow each other when
+// one such fact changes. A reader may see several steps as one. Terminated is told until
+// retention forgets the app, or the version's row in the region.
+var RouteMoves = []Move[windlassv1.RouteState]{
+	{rtePending, rteProvisioning, "a region is told of it"},
+	{rtePending, rteTerminated, "its app is deleted, and no region served it"},
+	{rteProvisioning, rteRunning, "every region of it serves it as it is now"},
+	{rteProvisioning, rteTerminating, "its app or version ends, or its domain was removed"},
+	{rteRunning, rteProvisioning, "it changed, or another region is told of it"},
+	{rteRunning, rteTerminating, "its app or version ends, or its domain was removed"},
+	{rteTerminating, rteProvisioning, "it is wanted again"},
+	{rteTerminating, rteRunning, "it is wanted again, and no region was told otherwise yet"},
+	{rteTerminating, rtePending, "no region serves it any more, and its app goes on"},
+	{rteTerminating, rteTerminated, "no region serves it any more, and its app or version is over"},
+	{rteTerminated, rteProvisioning, "the version is assigned to the region again"},
+}
+
+const (
 	insPending    = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
 	insCreating   = windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING
 	insRunning    = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING

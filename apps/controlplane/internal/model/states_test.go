@@ -56,6 +56,7 @@ func requireTable[S status](t *testing.T, table []Move[S], first S, ends ...S) {
 func TestTablesCoverEveryStatusAndEndWhereStated(t *testing.T) {
 	requireTable(t, DeploymentMoves, depPending, depFailed, depSuperseded, depStopped)
 	requireTable(t, TopologyMoves, topStarting)
+	requireTable(t, RouteMoves, rtePending)
 	requireTable(t, InstanceMoves, insPending, insTerminated)
 	requireTable(t, RolloutMoves, rolRunning, rolSucceeded, rolFailed, rolCancelled, rolSuperseded)
 	requireTable(t, AppMoves, appIdle, appDeleting)

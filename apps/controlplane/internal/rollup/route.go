@@ -67,7 +67,8 @@ func PreviewState(p Place) windlassv1.RouteState {
 	return routeTerminated
 }
 
-// RouteState is that of a host over all regions. ends: the app is being deleted.
+// RouteState is that of a host over all regions; see model.RouteMoves. ends: the app is being
+// deleted, or was.
 func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteState, string) {
 	n := map[windlassv1.RouteState]int{}
 	for _, r := range regions {
@@ -81,7 +82,7 @@ func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteS
 		return routeRunning, ""
 	case n[routeTerminating] > 0:
 		return routeTerminating, fmt.Sprintf("%d regions are to take it out", n[routeTerminating])
-	case ends:
+	case ends || n[routeTerminated] > 0:
 		return routeTerminated, ""
 	}
 	return routePending, "nothing serves under it yet"

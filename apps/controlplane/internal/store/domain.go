@@ -8,6 +8,15 @@ type DomainTx interface {
 	InsertDomain(model.Domain) error
 	// VerifyDomain gives it to the app. ErrExists: another app has it.
 	VerifyDomain(appID, name string, at int64) error
+	// ReleaseDomain takes it from the app, which waits for it again.
+	ReleaseDomain(appID, name string) error
+	// DomainsToCheck returns those that an app has and whose record was not looked for since
+	// before, the longest ago first, then by name.
+	DomainsToCheck(before int64, limit int) ([]model.Domain, error)
+	// LockHeldDomains returns, by name, those that an app has, and keeps them to the end.
+	LockHeldDomains(names []string) ([]model.Domain, error)
+	// NoteDomainChecks notes what was found at that time of domains that an app has.
+	NoteDomainChecks(checks model.DomainChecks, at int64) error
 	// HolderOfDomain is the domain as the app has it that does.
 	HolderOfDomain(name string) (model.Domain, error)
 	DeleteDomain(appID, name string) error

@@ -25,10 +25,11 @@ func (a *app) routeCommand() *cobra.Command {
 version that runs has a preview host, which goes to that version alone, whatever its share.
 Domains of your own serve as the stable host does: see ` + "`windlass domain`" + `.`,
 	}
+	var ended bool
 	list := &cobra.Command{
 		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts, and where they lead", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args)
+			all, err := a.routes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -38,7 +39,7 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 	show := &cobra.Command{
 		Use: "show APP", Short: "Show the hosts of an app region by region, and how its requests are routed", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args)
+			all, err := a.routes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -50,16 +51,19 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 			return errors.Join(err, failed)
 		}),
 	}
+	for _, one := range []*cobra.Command{list, show} {
+		one.Flags().BoolVar(&ended, "all", false, "also the hosts of versions that are over; an app that was deleted is found by its id")
+	}
 	return group(c, list, show)
 }
 
-func (a *app) routes(ctx context.Context, args []string) ([]*windlassv1.Route, error) {
+func (a *app) routes(ctx context.Context, args []string, ended bool) ([]*windlassv1.Route, error) {
 	path := ""
 	if len(args) > 0 {
 		path = a.appPath(args[0])
 	}
 	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Route, *windlassv1.PageResponse, error) {
-		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path})
+		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path, Ended: ended})
 		return resp.GetRoutes(), resp.GetPage(), err
 	})
 }
@@ -176,7 +180,8 @@ func (a *app) domainCommand() *cobra.Command {
 		Use: "domain", Aliases: []string{"domains"}, Short: "Serve an app under domains of your own",
 		Long: `A domain serves an app once its owner has shown that it is to: add it, have the DNS answer with
 the TXT record that add prints, and verify it. Then point the domain itself (CNAME, or A and
-AAAA) to the gateways of the regions.`,
+AAAA) to the gateways of the regions. Leave the record where it is: without it for 7 days the
+domain lapses. It serves on then, and another app that is verified for it takes it.`,
 		Example: `  windlass domain add chat.example.com --app chat
   windlass domain verify chat.example.com --wait 10m`,
 	}
@@ -327,13 +332,22 @@ func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error)
 	return "", fmt.Errorf("several apps wait for domain %s: say with --app which is meant, of %s", name, strings.Join(apps, ", "))
 }
 
+// domainState is since when a domain is what it is.
+func domainState(d *windlassv1.Domain) string {
+	switch {
+	case !d.Verified:
+		return "not verified"
+	case d.LapsedAt != 0:
+		return "lapsed " + clock(d.LapsedAt)
+	case d.MissingSince != 0:
+		return "record missing " + clock(d.MissingSince)
+	}
+	return "verified " + clock(d.VerifiedAt)
+}
+
 func domainTable(w *tabwriter.Writer, all []*windlassv1.Domain) {
-	row(w, "DOMAIN", "APP", "VERIFIED", "TXT RECORD", "VALUE", "ADDED BY")
+	row(w, "DOMAIN", "APP", "STATE", "TXT RECORD", "VALUE", "ADDED BY")
 	for _, d := range all {
-		verified := "not yet"
-		if d.Verified {
-			verified = clock(d.VerifiedAt)
-		}
-		row(w, d.Name, d.App, verified, d.TxtName, d.TxtValue, dash(d.CreatedBy))
+		row(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, dash(d.CreatedBy))
 	}
 }

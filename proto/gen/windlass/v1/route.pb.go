@@ -35,7 +35,8 @@ const (
 	RouteState_ROUTE_STATE_RUNNING RouteState = 3
 	// It is being taken out, and some region has not said yet that it is.
 	RouteState_ROUTE_STATE_TERMINATING RouteState = 4
-	// No region serves it any more.
+	// No region serves it any more: its app was deleted, or its version is over. It is told
+	// for as long as that is remembered.
 	RouteState_ROUTE_STATE_TERMINATED RouteState = 5
 )
 
@@ -424,13 +425,20 @@ type Domain struct {
 	// It serves, or will as soon as the app does.
 	Verified bool `protobuf:"varint,4,opt,name=verified,proto3" json:"verified,omitempty"`
 	// What has to be in the DNS for it to be verified: a TXT record of that name and value. It
-	// may be removed afterwards.
+	// has to stay, and is looked for again, some twice a day: see missing_since.
 	TxtName   string `protobuf:"bytes,5,opt,name=txt_name,json=txtName,proto3" json:"txt_name,omitempty"`
 	TxtValue  string `protobuf:"bytes,6,opt,name=txt_value,json=txtValue,proto3" json:"txt_value,omitempty"`
 	CreatedBy string `protobuf:"bytes,7,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt int64  `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// 0: it was not.
-	VerifiedAt    int64 `protobuf:"varint,9,opt,name=verified_at,json=verifiedAt,proto3" json:"verified_at,omitempty"`
+	VerifiedAt int64 `protobuf:"varint,9,opt,name=verified_at,json=verifiedAt,proto3" json:"verified_at,omitempty"`
+	// Since when the DNS says that the record is not there, or says something else; 0: it is
+	// there. While the DNS says nothing, nothing changes.
+	MissingSince int64 `protobuf:"varint,10,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
+	// When it was gone for 7 days; 0: it was not. The domain serves on, and another app, of
+	// another workspace too, that is verified for it takes it: this one waits for it again.
+	// Once the record is seen again, or VerifyDomain finds it, nothing is missing.
+	LapsedAt      int64 `protobuf:"varint,11,opt,name=lapsed_at,json=lapsedAt,proto3" json:"lapsed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -528,12 +536,28 @@ func (x *Domain) GetVerifiedAt() int64 {
 	return 0
 }
 
+func (x *Domain) GetMissingSince() int64 {
+	if x != nil {
+		return x.MissingSince
+	}
+	return 0
+}
+
+func (x *Domain) GetLapsedAt() int64 {
+	if x != nil {
+		return x.LapsedAt
+	}
+	return 0
+}
+
 type ListRoutesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	// Id or "project/environment/name"; empty: of all apps of the workspace. A page is of so
 	// many apps.
-	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// Also the previews of versions that are over, in regions that remember them.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -580,6 +604,13 @@ func (x *ListRoutesRequest) GetApp() string {
 		return x.App
 	}
 	return ""
+}
+
+func (x *ListRoutesRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 type ListRoutesResponse struct {
@@ -1499,7 +1530,7 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"RouteShare\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x18\n" +
-	"\apercent\x18\x03 \x01(\x05R\apercent\"\xf8\x01\n" +
+	"\apercent\x18\x03 \x01(\x05R\apercent\"\xba\x02\n" +
 	"\x06Domain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12\x10\n" +
@@ -1512,10 +1543,14 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\b \x01(\x03R\tcreatedAt\x12\x1f\n" +
 	"\vverified_at\x18\t \x01(\x03R\n" +
-	"verifiedAt\"]\n" +
+	"verifiedAt\x12#\n" +
+	"\rmissing_since\x18\n" +
+	" \x01(\x03R\fmissingSince\x12\x1b\n" +
+	"\tlapsed_at\x18\v \x01(\x03R\blapsedAt\"s\n" +
 	"\x11ListRoutesRequest\x12,\n" +
 	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\x12\x1a\n" +
-	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\"o\n" +
+	"\x03app\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x03app\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"o\n" +
 	"\x12ListRoutesResponse\x12*\n" +
 	"\x06routes\x18\x01 \x03(\v2\x12.windlass.v1.RouteR\x06routes\x12-\n" +
 	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\x87\x01\n" +

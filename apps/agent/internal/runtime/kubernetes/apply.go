@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -129,6 +130,9 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		}
 	}
 	if err := r.putAll(ctx, s); err != nil {
+		return err
+	}
+	if err := r.mark(ctx, s.live, s.drain, time.Now()); err != nil {
 		return err
 	}
 	r.settled(w, a, s)
@@ -320,6 +324,13 @@ func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
 	r.mu.Lock()
 	known := r.wanted[w]
 	known.hash = s.hash
+	began := s.drain.replicas != nil && !known.drains
+	if known.drains = s.drain.replicas != nil; known.drains {
+		r.repairs.queue.AddAfter(w, s.drain.left)
+	}
+	if began && len(s.drain.mark) == 0 {
+		r.repairs.add(w) // what gateways said before anybody listened is not lost
+	}
 	said := known.contested
 	owner := contested(s.live, s.objects.Workload.Spec.Replicas)
 	now := ""

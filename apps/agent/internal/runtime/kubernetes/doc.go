@@ -38,6 +38,9 @@
 // what it owned. Pods that were evicted or refused stay behind until the agent takes
 // them away (see EndedPods).
 //
+// Fewer replicas come in two steps: pods that are to go are marked as draining, and the
+// number is lowered when gateways are done with them (see drain.go).
+//
 // # How few calls are made
 //
 // Whether a write is needed is decided from the caches and from what the server

@@ -45,6 +45,9 @@ type Runtime struct {
 	quota     *quota
 	tidier    tidier
 	notices   notices
+	// released and patience are Drain's; nil: nobody sends.
+	released func(instanceID string) bool
+	patience time.Duration
 
 	mu sync.Mutex
 	// wanted is what each workload is to be, since Apply said so.
@@ -63,6 +66,8 @@ type want struct {
 	assignment runtime.Assignment
 	// hash that the workload had when all of it was as wanted; empty before.
 	hash string
+	// drains: replicas are kept until nobody sends to those that are to go.
+	drains bool
 	// contested is what was last told about fields that others own.
 	contested string
 }
@@ -126,8 +131,12 @@ func (r *Runtime) handle() error {
 	if _, err := r.caches.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { r.podChanged(obj.(*corev1.Pod)) },
 		UpdateFunc: func(old, now any) {
-			r.heardOf(old.(*corev1.Pod))
-			r.podChanged(now.(*corev1.Pod))
+			before, p := old.(*corev1.Pod), now.(*corev1.Pod)
+			r.heardOf(before)
+			r.podChanged(p)
+			if drainMoved(before, p) {
+				r.repairs.add(workloadOf(p))
+			}
 		},
 		DeleteFunc: func(obj any) {
 			if p := last[*corev1.Pod](obj); p != nil {

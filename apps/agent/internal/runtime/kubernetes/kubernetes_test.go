@@ -81,6 +81,8 @@ type harness struct {
 	api      client.Interface
 	registry *prometheus.Registry
 	stop     func()
+	// before is done with a runtime before it runs; nil: nothing.
+	before func(*kubernetes.Runtime)
 }
 
 func newHarness(t *testing.T, change ...func(*kubernetes.Config)) *harness {
@@ -119,6 +121,9 @@ func (h *harness) open(t *testing.T) *kubernetes.Runtime {
 	h.cfg.Registerer = h.registry
 	rt, err := kubernetes.New(h.cfg)
 	require.NoError(t, err)
+	if h.before != nil {
+		h.before(rt)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx) }()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
@@ -34,9 +35,18 @@ type set struct {
 	// namespace is nil when it is as it is to be.
 	namespace *step
 	steps     []step
+	// drain is what comes before fewer replicas.
+	drain drain
 }
 
-func (s *set) idle() bool { return s.namespace == nil && len(s.steps) == 0 }
+func (s *set) idle() bool {
+	return s.namespace == nil && len(s.steps) == 0 && len(s.drain.mark)+len(s.drain.unmark) == 0
+}
+
+// drifted tells whether somebody changed what is to be put right.
+func (s *set) drifted() bool {
+	return s.namespace != nil || slices.ContainsFunc(s.steps, func(st step) bool { return st.drift })
+}
 
 // step puts one object.
 type step struct {
@@ -68,6 +78,9 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 	var err error
 	if s.config, err = r.finish(objects, s.live, a, suspect); err != nil {
 		return nil, err
+	}
+	if s.drain = r.drainOf(s.live, s.config, a, time.Now()); s.drain.replicas != nil {
+		s.config.Spec.Replicas = s.drain.replicas
 	}
 	if s.hash, err = seal(s.config); err != nil {
 		return nil, err

@@ -160,7 +160,13 @@ func (r *Runtime) lookAt(ctx context.Context, w ref) error {
 		return err
 	}
 	if s.idle() {
+		if s.drain.replicas != nil {
+			r.repairs.queue.AddAfter(w, s.drain.left)
+		}
 		return r.prune(ctx, s)
+	}
+	if (known.drains || len(s.drain.unmark) > 0) && !suspect && !s.drifted() {
+		return r.ensure(ctx, w, known.assignment, objects, false) // nothing was wrong
 	}
 	if wait := r.repairs.wait(w, time.Now()); wait > 0 {
 		r.repairs.queue.AddAfter(w, wait)

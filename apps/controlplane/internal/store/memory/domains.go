@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -21,8 +22,63 @@ func (t *tx) VerifyDomain(appID, name string, at int64) error {
 	if !ok {
 		return notFound("domain", name)
 	}
-	d.VerifiedAt = at
+	d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt = at, at, 0, 0
 	return t.domains.put(d)
+}
+
+func (t *tx) ReleaseDomain(appID, name string) error {
+	d, ok, err := t.domains.lock(pair{appID, name})
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return notFound("domain", name)
+	}
+	d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt = 0, 0, 0, 0
+	return t.domains.put(d)
+}
+
+func (t *tx) DomainsToCheck(before int64, limit int) ([]model.Domain, error) {
+	due := t.domains.list(func(d model.Domain) bool { return d.VerifiedAt != 0 && d.CheckedAt < before })
+	slices.SortFunc(due, func(a, b model.Domain) int {
+		return cmp.Or(cmp.Compare(a.CheckedAt, b.CheckedAt), cmp.Compare(a.Name, b.Name))
+	})
+	return due[:min(len(due), limit)], nil
+}
+
+func (t *tx) LockHeldDomains(names []string) ([]model.Domain, error) {
+	var out []model.Domain
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		d, ok := t.domains.find(0, name)
+		if !ok {
+			continue
+		}
+		d, ok, err := t.domains.lock(pair{d.AppID, name})
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
+	var errs []error
+	note := func(names []string, change func(*model.Domain)) {
+		for _, name := range names {
+			if d, ok := t.domains.find(0, name); ok {
+				change(&d)
+				errs = append(errs, t.domains.put(d))
+			}
+		}
+	}
+	note(c.Found, func(d *model.Domain) { d.CheckedAt, d.MissingSince, d.LapsedAt = at, 0, 0 })
+	note(c.Missing, func(d *model.Domain) { d.CheckedAt, d.MissingSince = at, cmp.Or(d.MissingSince, at) })
+	note(c.Unanswered, func(d *model.Domain) { d.CheckedAt = at })
+	note(c.Lapsed, func(d *model.Domain) { d.LapsedAt = at })
+	return errors.Join(errs...)
 }
 
 func (t *tx) HolderOfDomain(name string) (model.Domain, error) {

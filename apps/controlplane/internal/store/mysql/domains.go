@@ -13,6 +13,7 @@ func domain(r gen.Domain) (model.Domain, error) {
 	return model.Domain{
 		Name: r.Name, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Token: r.Token,
 		CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, VerifiedAt: r.VerifiedAt,
+		CheckedAt: r.CheckedAt, MissingSince: r.MissingSince, LapsedAt: r.LapsedAt,
 	}, nil
 }
 
@@ -24,8 +25,60 @@ func (t *tx) InsertDomain(d model.Domain) error {
 }
 
 func (t *tx) VerifyDomain(appID, name string, at int64) error {
-	n, err := t.q.VerifyDomain(t.ctx, gen.VerifyDomainParams{VerifiedAt: at, AppID: appID, Name: name})
+	n, err := t.q.VerifyDomain(t.ctx, gen.VerifyDomainParams{At: at, AppID: appID, Name: name})
 	return t.found(n, err, "verify domain", name)
+}
+
+func (t *tx) ReleaseDomain(appID, name string) error {
+	n, err := t.q.ReleaseDomain(t.ctx, gen.ReleaseDomainParams{AppID: appID, Name: name})
+	return t.found(n, err, "release domain", name)
+}
+
+func (t *tx) DomainsToCheck(before int64, n int) ([]model.Domain, error) {
+	return list(t, "list domains to check", "", domain)(t.q.DomainsToCheck(t.ctx, gen.DomainsToCheckParams{Before: before, Limit: limit(n)}))
+}
+
+func (t *tx) LockHeldDomains(names []string) ([]model.Domain, error) {
+	return list(t, "lock domains", "", domain)(inChunks(distinct(names), func(names []string) ([]gen.Domain, error) {
+		return t.q.LockHeldDomains(t.ctx, held(names))
+	}))
+}
+
+func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
+	for _, one := range []struct {
+		names []string
+		note  func(names []sql.NullString) error
+	}{
+		{c.Found, func(names []sql.NullString) error {
+			return t.q.DomainsFound(t.ctx, gen.DomainsFoundParams{CheckedAt: at, Names: names})
+		}},
+		{c.Missing, func(names []sql.NullString) error {
+			return t.q.DomainsMissing(t.ctx, gen.DomainsMissingParams{At: at, Names: names})
+		}},
+		{c.Unanswered, func(names []sql.NullString) error {
+			return t.q.DomainsUnanswered(t.ctx, gen.DomainsUnansweredParams{CheckedAt: at, Names: names})
+		}},
+		{c.Lapsed, func(names []sql.NullString) error {
+			return t.q.DomainsLapsed(t.ctx, gen.DomainsLapsedParams{LapsedAt: at, Names: names})
+		}},
+	} {
+		if len(one.names) == 0 {
+			continue
+		}
+		if err := t.err(one.note(held(one.names)), "note what the DNS said of domains", ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held are names as rows that hold them have them.
+func held(names []string) []sql.NullString {
+	out := make([]sql.NullString, len(names))
+	for i, n := range names {
+		out[i] = sql.NullString{String: n, Valid: true}
+	}
+	return out
 }
 
 func (t *tx) HolderOfDomain(name string) (model.Domain, error) {

@@ -60,7 +60,8 @@ const (
 // RouteServiceClient is a client for the windlass.v1.RouteService service.
 type RouteServiceClient interface {
 	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out.
+	// that are being taken out. An app that was deleted is found by its id, as its versions and
+	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
 	// Gives the app a domain, which serves nothing before it was verified. The answer has the
 	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
@@ -68,7 +69,8 @@ type RouteServiceClient interface {
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
 	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
 	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN. Said again it changes nothing.
+	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
+	// taken from that app. Said again it changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
 	// Takes the domain out of every region, and forgets it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
@@ -237,7 +239,8 @@ func (c *routeServiceClient) RevokeAppKey(ctx context.Context, req *v1.RevokeApp
 // RouteServiceHandler is an implementation of the windlass.v1.RouteService service.
 type RouteServiceHandler interface {
 	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out.
+	// that are being taken out. An app that was deleted is found by its id, as its versions and
+	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
 	// Gives the app a domain, which serves nothing before it was verified. The answer has the
 	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
@@ -245,7 +248,8 @@ type RouteServiceHandler interface {
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
 	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
 	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN. Said again it changes nothing.
+	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
+	// taken from that app. Said again it changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
 	// Takes the domain out of every region, and forgets it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)

@@ -13,6 +13,7 @@
 //	deletion        DRAINING, and why: replaced, preempted, evicted, on a lost node
 //	a final phase   TERMINATED: the pod is left behind, another takes its place
 //	the scheduler   PENDING until it has a node
+//	its mark        DRAINING once it runs: it is to go, and gateways finish with it
 //	the node        NodeLost: what the pod last said of itself is old news
 //	init containers in their order
 //	the container   waiting, ended or running; its last end while it is not ready

@@ -100,13 +100,12 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	leftBehind, live := 0, 0
 	for _, p := range slices.Backward(pods) {
 		i := m.instance(&in, p)
-		switch i.Status {
-		case terminated:
+		if i.Status == terminated {
 			if leftBehind++; leftBehind > maxLeftBehind {
 				continue
 			}
-		case draining:
-		default:
+		}
+		if holds(p) {
 			live++
 		}
 		out = append(out, i)

@@ -61,6 +61,9 @@ func (s *subject) judge() verdict {
 		return s.unscheduled()
 	}
 	v := s.containers()
+	if render.Drains(s.pod) && (v.status == serving || v.status == running) {
+		v = verdict{status: draining, reason: runtime.ReasonStopped, message: "is to go: gateways finish with it first"}
+	}
 	if why := s.nodeLost(); why != "" {
 		if v.status == serving {
 			v.status = running

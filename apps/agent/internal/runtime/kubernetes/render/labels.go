@@ -56,6 +56,8 @@ const (
 	// AnnotationSecretHash tells values of variables and secrets apart. On pods it
 	// is of what they were made with; on the workload, of pull secrets, too.
 	AnnotationSecretHash = Domain + "secret-hash"
+	// AnnotationDraining is on pods that are to go: since when gateways finish with them.
+	AnnotationDraining = Domain + "draining-since"
 	// AnnotationPaused is "true" when a person wants the agent to keep its hands off.
 	AnnotationPaused = Domain + "paused"
 	// AnnotationCreatedBy is on namespaces that the agent made. It belongs to the
@@ -128,6 +130,9 @@ func UIDOf(instanceID string) (types.UID, bool) {
 }
 
 const instancePrefix = "ins_"
+
+// Drains tells whether the pod is to go, and gateways finish with it first.
+func Drains(p *corev1.Pod) bool { return p.Annotations[AnnotationDraining] != "" }
 
 // GPUTolerations are the tolerations of every instance with devices of that
 // resource: nodes with GPUs are often closed to all others by a taint that is

@@ -1,0 +1,206 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Scaling down takes pods out of rotation first, and lowers the number of replicas when
+// gateways are done with them, or have had their time:
+//
+//	serving --mark--> draining --released, or patience is over--> fewer replicas
+//	   ^                 |
+//	   '---- unmark -----' wanted after all
+//
+// A mark is two annotations of the pod: since when it drains, by which it is told as
+// draining, and the least deletion cost, by which its replica set takes it before others
+// that are ready. So whatever there is to know is in the cluster, and an agent that starts
+// in the middle of it goes on from there. Nobody marks where nobody sends.
+//
+// Only what the agent decides waits. Pods that Kubernetes replaces, for another template or
+// a node that is drained, have the delay of their preStop; and when a template changes with
+// the number of replicas, it is Kubernetes that chooses who goes.
+
+var _ runtime.Drainer = (*Runtime)(nil)
+
+// Drain implements runtime.Drainer.
+func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+	r.released, r.patience = released, patience
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for w, known := range r.wanted {
+			if known.drains {
+				r.repairs.add(w)
+			}
+		}
+	}
+}
+
+// drain is what scaling a workload down comes to at one moment.
+type drain struct {
+	// replicas that the workload keeps for now; nil: as many as are wanted.
+	replicas *int32
+	// left is how long it keeps them at most.
+	left time.Duration
+	// mark are the pods that are to leave and do not know yet; unmark stay after all.
+	mark, unmark []*corev1.Pod
+}
+
+// drainOf finds out what is to be done before live has as few replicas as the config says.
+func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentApplyConfiguration, a runtime.Assignment, now time.Time) drain {
+	if r.released == nil || live == nil || live.Spec.Replicas == nil {
+		return drain{}
+	}
+	replicas := int(*live.Spec.Replicas)
+	want := replicas // somebody else's to say
+	if config.Spec.Replicas != nil {
+		want = int(*config.Spec.Replicas)
+	}
+	pods := slices.DeleteFunc(r.caches.podsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
+	replaces := live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash ||
+		slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Annotations[render.AnnotationTemplateHash] != a.TemplateHash })
+	return drained(pods, replicas, want, replaces, func(p *corev1.Pod) bool {
+		return r.released(render.InstanceID(p.UID))
+	}, r.patience, now)
+}
+
+// counts tells whether the pod is one of those that replicas count.
+func counts(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
+}
+
+// drained decides for the pods of a workload that count. replaces: some are being replaced.
+// It is pure.
+func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+	var out drain
+	surplus := len(pods) - want
+	switch {
+	case surplus <= 0:
+		// Those that Kubernetes has yet to take stay marked until it has.
+		out.unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
+		return out
+	case replicas <= want || replaces:
+		return out
+	}
+	if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !released(p) }) {
+		return out // nobody sends to any, and it does not matter which
+	}
+	slices.SortFunc(pods, leavesFirst)
+	for n, p := range pods {
+		switch marked := render.Drains(p); {
+		case n >= surplus && marked:
+			out.unmark = append(out.unmark, p)
+		case n >= surplus:
+		case !marked:
+			out.mark = append(out.mark, p)
+			out.left = patience
+		case !released(p):
+			out.left = max(out.left, min(drainsSince(p).Add(patience).Sub(now), patience))
+		}
+	}
+	if out.left > 0 {
+		out.replicas = new(int32(replicas))
+	}
+	return out
+}
+
+// leavesFirst orders pods by who goes when there are too many: those that were told
+// already, so that no wait begins anew; then as a replica set chooses.
+func leavesFirst(a, b *corev1.Pod) int {
+	return cmp.Or(
+		-compareBool(render.Drains(a), render.Drains(b)),
+		-compareBool(a.Spec.NodeName == "", b.Spec.NodeName == ""),
+		compareBool(isReady(a), isReady(b)),
+		cmp.Compare(deletionCost(a), deletionCost(b)),
+		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func deletionCost(p *corev1.Pod) int64 {
+	cost, err := strconv.ParseInt(p.Annotations[corev1.PodDeletionCost], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return cost
+}
+
+// leastCost is below any that a person gives.
+const leastCost = "-2147483648"
+
+// drainsSince is when the pod was marked; long ago if nobody can tell.
+func drainsSince(p *corev1.Pod) time.Time {
+	t, _ := time.Parse(time.RFC3339, p.Annotations[render.AnnotationDraining])
+	return t
+}
+
+// mark tells pods that they are to leave, and others that they stay.
+func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now time.Time) error {
+	var errs []error
+	for _, p := range d.mark {
+		errs = append(errs, r.annotate(ctx, p, map[string]any{
+			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
+		}))
+	}
+	for _, p := range d.unmark {
+		was := map[string]any{render.AnnotationDraining: nil, corev1.PodDeletionCost: nil}
+		if cost, ok := w.Spec.Template.Annotations[corev1.PodDeletionCost]; ok {
+			was[corev1.PodDeletionCost] = cost
+		}
+		errs = append(errs, r.annotate(ctx, p, was))
+	}
+	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+// annotate changes annotations of a pod, if it is still there.
+func (r *Runtime) annotate(ctx context.Context, p *corev1.Pod, annotations map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	err = r.call(ctx, "annotate pod "+p.Namespace+"/"+p.Name, func(ctx context.Context) error {
+		_, err := r.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		return found(err)
+	})
+	rej, ok := errors.AsType[*runtime.Rejection](err)
+	if isNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
+		return nil // it went, or another one of its name is there
+	}
+	return err
+}
+
+// drainMoved tells whether what became of a pod matters to who is scaled down.
+func drainMoved(old, now *corev1.Pod) bool {
+	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now)
+}

@@ -1,0 +1,93 @@
+package kubernetes
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+func TestWhoGoesIsTakenOutOfRotationBeforeThereAreFewerReplicas(t *testing.T) {
+	const patience = 30 * time.Second
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	// Pods of one workload, each younger than the one before: "m" is marked, and for how many
+	// seconds; "-" is not ready; "!" is released; "$" is cheap to delete.
+	parse := func(words []string) (pods []*corev1.Pod, released map[string]bool) {
+		released = map[string]bool{}
+		for n, word := range words {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: word, Annotations: map[string]string{}, CreationTimestamp: metav1.NewTime(now.Add(time.Duration(n) * time.Minute)),
+			}, Spec: corev1.PodSpec{NodeName: "n"}}
+			ready := corev1.ConditionTrue
+			for _, c := range word {
+				switch c {
+				case 'm':
+					p.Annotations[render.AnnotationDraining] = now.Add(-10 * time.Second).Format(time.RFC3339)
+				case 'M':
+					p.Annotations[render.AnnotationDraining] = now.Add(-patience).Format(time.RFC3339)
+				case '-':
+					ready = corev1.ConditionFalse
+				case '!':
+					released[word] = true
+				case '$':
+					p.Annotations[corev1.PodDeletionCost] = "-5"
+				}
+			}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+			pods = append(pods, p)
+		}
+		return pods, released
+	}
+	type words []string
+	for name, c := range map[string]struct {
+		pods           words
+		replicas, want int
+		replaces       bool
+		mark, unmark   words
+		keeps          bool
+		left           time.Duration
+	}{
+		"nothing is to go":                            {pods: words{"1", "2"}, replicas: 2, want: 2},
+		"the youngest go first":                       {pods: words{"1", "2", "3"}, replicas: 3, want: 1, mark: words{"2", "3"}, keeps: true, left: patience},
+		"all go":                                      {pods: words{"1", "2"}, replicas: 2, want: 0, mark: words{"1", "2"}, keeps: true, left: patience},
+		"who is not ready goes before who is":         {pods: words{"1-", "2"}, replicas: 2, want: 1, mark: words{"1-"}, keeps: true, left: patience},
+		"who a person says is cheap goes before":      {pods: words{"1$", "2"}, replicas: 2, want: 1, mark: words{"1$"}, keeps: true, left: patience},
+		"a mark stays, whoever would go before it":    {pods: words{"1m", "2-"}, replicas: 2, want: 1, keeps: true, left: 20 * time.Second},
+		"nobody sends any more":                       {pods: words{"1", "2m!"}, replicas: 2, want: 1},
+		"one of two is not done":                      {pods: words{"1", "2m!", "3m"}, replicas: 3, want: 1, keeps: true, left: 20 * time.Second},
+		"patience is over":                            {pods: words{"1", "2M"}, replicas: 2, want: 1},
+		"fewer still":                                 {pods: words{"1", "2", "3M"}, replicas: 3, want: 1, mark: words{"2"}, keeps: true, left: patience},
+		"nobody ever sent to any":                     {pods: words{"1!", "2!"}, replicas: 2, want: 1},
+		"wanted after all":                            {pods: words{"1", "2m"}, replicas: 2, want: 2, unmark: words{"2m"}},
+		"one of two is wanted after all":              {pods: words{"1", "2m", "3m"}, replicas: 3, want: 2, unmark: words{"2m"}, keeps: true, left: 20 * time.Second},
+		"Kubernetes has yet to take who was marked":   {pods: words{"1", "2M"}, replicas: 1, want: 1},
+		"Kubernetes took another one":                 {pods: words{"2M"}, replicas: 1, want: 1, unmark: words{"2M"}},
+		"there are not as many as there should be":    {pods: words{"1"}, replicas: 3, want: 1},
+		"templates change, and Kubernetes says whose": {pods: words{"1", "2"}, replicas: 2, want: 1, replaces: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pods, released := parse(c.pods)
+			d := drained(pods, c.replicas, c.want, c.replaces, func(p *corev1.Pod) bool { return released[p.Name] }, patience, now)
+			names := func(pods []*corev1.Pod) (out words) {
+				for _, p := range pods {
+					out = append(out, p.Name)
+				}
+				slices.Sort(out)
+				return out
+			}
+			require.Equal(t, c.mark, names(d.mark))
+			require.Equal(t, c.unmark, names(d.unmark))
+			require.Equal(t, c.left, d.left)
+			if !c.keeps {
+				require.Nil(t, d.replicas)
+				return
+			}
+			require.EqualValues(t, c.replicas, *d.replicas)
+		})
+	}
+}

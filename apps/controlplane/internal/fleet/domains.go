@@ -1,0 +1,122 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// Domains that were verified are looked at again: a name may have changed hands since. Each
+// round asks the DNS for the records of those that were looked at longest ago, outside of any
+// transaction, and notes all answers in one. Nothing is ever taken from an app here, and only
+// a plain answer counts: a DNS that is away, or that fails, says nothing about anybody.
+const (
+	// domainsEvery is how long an answer is good for; up to half more, so that domains that
+	// were verified together are not looked at together for ever.
+	domainsEvery = 8 * time.Hour
+	// domainsBatch of a round, domainsAtOnce at a time, take half of a round's minute if the
+	// DNS answers none of them. One process comes round some 7,500 in domainsEvery.
+	domainsBatch  = 200
+	domainsAtOnce = 32
+	// lookupTimeout bounds one question.
+	lookupTimeout = 4 * time.Second
+	// ourselves is who did it, in histories, as the planner calls itself.
+	ourselves = "windlass"
+)
+
+// checkDomains looks at the domains whose turn it is. random is in [0, 1).
+func (s *Service) checkDomains(ctx context.Context, now time.Time, random float64) error {
+	before := now.Add(-domainsEvery - time.Duration(random*float64(domainsEvery/2))).UnixMilli()
+	var due []model.Domain
+	err := s.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		due, err = tx.DomainsToCheck(before, domainsBatch)
+		return err
+	})
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	found := s.askFor(ctx, due)
+	return s.cfg.Store.Update(ctx, func(tx Tx) error { return noteFindings(tx, due, found, now.UnixMilli()) })
+}
+
+// askFor asks the DNS for the record of each domain.
+func (s *Service) askFor(ctx context.Context, due []model.Domain) []model.DomainFinding {
+	out := make([]model.DomainFinding, len(due))
+	slots := make(chan struct{}, domainsAtOnce)
+	var wg sync.WaitGroup
+	for i, d := range due {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			bounded, cancel := context.WithTimeout(ctx, lookupTimeout)
+			defer cancel()
+			out[i] = s.askForOne(bounded, d)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func (s *Service) askForOne(ctx context.Context, d model.Domain) model.DomainFinding {
+	texts, err := s.cfg.LookupTXT(ctx, model.DomainRecord(d.Name)+".")
+	dns, answered := errors.AsType[*net.DNSError](err)
+	switch {
+	case d.ShownBy(texts):
+		return model.DomainFound
+	case err == nil, answered && dns.IsNotFound:
+		return model.DomainMissing
+	}
+	return model.DomainUnanswered
+}
+
+// noteFindings notes what was found of domains that are still as they were when it was asked
+// for, and tells their apps what is new.
+func noteFindings(tx Tx, due []model.Domain, found []model.DomainFinding, at int64) error {
+	names := make([]string, len(due))
+	asked := make(map[model.Domain]model.DomainFinding, len(due))
+	for i, d := range due {
+		names[i], asked[d] = d.Name, found[i]
+	}
+	now, err := tx.LockHeldDomains(names)
+	if err != nil {
+		return fmt.Errorf("lock %d domains: %w", len(names), err)
+	}
+	var checks model.DomainChecks
+	var history []model.History
+	for _, d := range now {
+		finding, same := asked[d]
+		if !same {
+			continue
+		}
+		next, what, why := d.Checked(finding, at)
+		switch finding {
+		case model.DomainFound:
+			checks.Found = append(checks.Found, d.Name)
+		case model.DomainMissing:
+			checks.Missing = append(checks.Missing, d.Name)
+		case model.DomainUnanswered:
+			checks.Unanswered = append(checks.Unanswered, d.Name)
+		}
+		if next.LapsedAt != 0 && d.LapsedAt == 0 {
+			checks.Lapsed = append(checks.Lapsed, d.Name)
+		}
+		if what != "" {
+			history = append(history, model.History{
+				ID: ident.New("hst"), WorkspaceID: d.WorkspaceID, AppID: d.AppID, At: at, Who: ourselves, What: what, Why: why,
+			})
+		}
+	}
+	if err := tx.NoteDomainChecks(checks, at); err != nil {
+		return err
+	}
+	if len(history) == 0 {
+		return nil
+	}
+	return tx.InsertHistory(history)
+}

@@ -1,0 +1,159 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+// dns answers for the records of domains by name, and for all that it was told nothing of
+// that there is none.
+type dns struct {
+	texts map[string][]string
+	errs  map[string]error
+	asked atomic.Int64
+}
+
+func (d *dns) lookup(_ context.Context, name string) ([]string, error) {
+	d.asked.Add(1)
+	if err := d.errs[name]; err != nil {
+		return nil, err
+	}
+	if texts, ok := d.texts[name]; ok {
+		return texts, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+}
+
+// held has app_1 be verified for domains, at a time.
+func (h *house) held(at int64, names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		h.update(func(tx store.Tx) error {
+			return errors.Join(
+				tx.InsertDomain(model.Domain{Name: name, WorkspaceID: "ws_1", AppID: "app_1", Token: "t-" + name, CreatedAt: at}),
+				tx.VerifyDomain("app_1", name, at))
+		})
+	}
+}
+
+func (h *house) domains() map[string]model.Domain {
+	h.t.Helper()
+	out := map[string]model.Domain{}
+	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
+		all, err := tx.DomainsOfApps([]string{"app_1"})
+		for _, d := range all {
+			out[d.Name] = d
+		}
+		return err
+	}))
+	return out
+}
+
+func (h *house) told() (what []string) {
+	h.t.Helper()
+	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
+		entries, err := tx.ListHistory("ws_1", "app_1", model.Page{Limit: 100})
+		for _, e := range entries {
+			what = append([]string{e.What}, what...)
+		}
+		return err
+	}))
+	return what
+}
+
+func TestADomainWhoseRecordIsGoneLapsesAfterPatienceAndServesOn(t *testing.T) {
+	h := setup(t)
+	now := time.UnixMilli(1_700_000_000_000)
+	began := now.UnixMilli()
+	record := func(name string) string { return model.DomainRecord(name) + "." }
+	const kept, gone, changed, away = "a.example.com", "b.example.com", "c.example.com", "d.example.com"
+	answers := &dns{
+		texts: map[string][]string{record(kept): {"other", " t-" + kept}, record(changed): {"t-other"}},
+		errs:  map[string]error{record(away): &net.DNSError{Err: "server misbehaving", IsTemporary: true}},
+	}
+	h.svc.cfg.LookupTXT = answers.lookup
+	h.held(began, kept, gone, changed, away)
+	h.update(func(tx store.Tx) error { // it waits for one, which nobody looks at
+		return tx.InsertDomain(model.Domain{Name: "e.example.com", WorkspaceID: "ws_1", AppID: "app_1", Token: "t-e"})
+	})
+	look := func(random float64) { require.NoError(t, h.svc.checkDomains(t.Context(), now, random)) }
+
+	now = now.Add(domainsEvery)
+	look(0.1)
+	require.Zero(t, answers.asked.Load(), "it was looked for not long ago")
+	now = now.Add(time.Hour)
+	look(0.1)
+	require.EqualValues(t, 4, answers.asked.Load())
+	look(0)
+	require.EqualValues(t, 4, answers.asked.Load())
+	missed := now.UnixMilli()
+	for name, since := range map[string]int64{kept: 0, gone: missed, changed: missed, away: 0} {
+		d := h.domains()[name]
+		require.Equal(t, []int64{began, missed, since, 0}, []int64{d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt}, name)
+	}
+	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing"}, h.told())
+
+	// While the DNS does not answer, time goes by for nobody's good or bad.
+	answers.errs[record(gone)] = context.DeadlineExceeded
+	now = now.Add(model.DomainPatience)
+	look(0)
+	require.Zero(t, h.domains()[gone].LapsedAt)
+	require.Equal(t, now.UnixMilli(), h.domains()[changed].LapsedAt)
+	lapsed := now.UnixMilli()
+	delete(answers.errs, record(gone))
+	answers.texts[record(gone)] = []string{"t-" + gone}
+	now = now.Add(domainsEvery + time.Hour)
+	look(0)
+	require.Zero(t, h.domains()[gone].MissingSince)
+	require.Equal(t, lapsed, h.domains()[changed].LapsedAt, "since then")
+	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing", "DomainLapsed", "DomainRecordFound"}, h.told())
+
+	answers.texts[record(changed)] = []string{"t-" + changed}
+	now = now.Add(domainsEvery + time.Hour)
+	look(0)
+	for name, d := range h.domains() {
+		require.Zero(t, d.LapsedAt, name)
+		require.Equal(t, name != "e.example.com", d.VerifiedAt == began, "%s: no round takes anything away", name)
+	}
+}
+
+func TestARoundOfDomainsIsBoundedAndCostsNoQueryForEach(t *testing.T) {
+	h := setup(t)
+	answers := &dns{}
+	h.svc.cfg.LookupTXT = answers.lookup
+	var names []string
+	for i := range domainsBatch + 5 {
+		names = append(names, fmt.Sprintf("d%03d.example.com", i))
+	}
+	h.held(1, names...)
+	now := time.UnixMilli(1_700_000_000_000)
+	before := h.views.Load()
+	require.NoError(t, h.svc.checkDomains(t.Context(), now, 0))
+	require.EqualValues(t, domainsBatch, answers.asked.Load())
+	require.EqualValues(t, 1, h.views.Load()-before)
+	require.Zero(t, h.domains()[names[domainsBatch]].CheckedAt-1)
+	require.NoError(t, h.svc.checkDomains(t.Context(), now.Add(time.Minute), 0))
+	require.EqualValues(t, domainsBatch+5, answers.asked.Load(), "those come first that were looked at longest ago")
+}
+
+func TestWhatBecameOfADomainWhileTheDNSWasAskedStands(t *testing.T) {
+	h := setup(t)
+	h.held(1, "a.example.com")
+	h.svc.cfg.LookupTXT = func(context.Context, string) ([]string, error) {
+		h.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", "a.example.com", 77) })
+		return nil, &net.DNSError{IsNotFound: true}
+	}
+	require.NoError(t, h.svc.checkDomains(t.Context(), time.UnixMilli(1_700_000_000_000), 0))
+	require.Zero(t, h.domains()["a.example.com"].MissingSince)
+	require.Empty(t, h.told())
+}
