@@ -47,7 +47,7 @@ func (c *counted) see(all ...runtime.ObservedDeployment) {
 
 // joins has a gateway come that serves all that there is.
 func (c *counted) joins(id string) *gateway {
-	g := c.h.open(id, nil, false, c.now)
+	g := c.h.open(id, "", nil, false, c.now)
 	c.h.begin(g, c.now)
 	c.reports(g)
 	return g
@@ -114,7 +114,7 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 
 	// It counts on, whatever a gateway that comes later has not reached yet.
 	c.h.close(b, c.now)
-	late := c.h.open("gw_c", nil, false, c.now)
+	late := c.h.open("gw_c", "", nil, false, c.now)
 	c.h.begin(late, c.now)
 	c.reports(late, unproven("old", ""), unproven("new", "ConnectError"))
 	c.holds(nobody)
@@ -132,7 +132,7 @@ func TestOnlyThoseWhoReportAreAsked(t *testing.T) {
 
 	// One that has come and said nothing yet is not waited for, and one that leaves is not.
 	c.runs("old", "new", "third")
-	b = c.h.open("gw_b", nil, false, c.now)
+	b = c.h.open("gw_b", "", nil, false, c.now)
 	c.h.begin(b, c.now)
 	c.reports(a)
 	c.holds(nobody)

@@ -341,3 +341,35 @@ func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
 	around(true, "app_3", "there")
 	require.Len(t, told(late), 1)
 }
+
+// A gateway that crashed is not waited for once another process has its place, and what it may
+// still have told is not that one's word.
+func TestAProcessTakesThePlaceOfOneThatEnded(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	r.hold(t)
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
+	table, apps := w.table()
+	tell := func(process string, leaving bool) error {
+		_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{
+			GatewayId: first, ProcessId: process, TableId: table, Leaving: leaving,
+			Served:    []*gatewayv1.Served{{AppId: "app_1", Generation: apps[0].Generation, InstancesChange: apps[0].Change}},
+			Instances: []*gatewayv1.InstanceHealth{{InstanceId: "ins_1", InFlight: 1}},
+		})
+		return err
+	}
+	require.NoError(t, tell("run_1", true))
+	require.Empty(t, r.Routed("app_1", 0, 4))
+
+	again := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
+	_, apps = again.table()
+	for w.Receive() {
+	}
+	require.Equal(t, connect.CodeAborted, connect.CodeOf(w.Err()))
+	require.NotEmpty(t, r.Routed("app_1", 0, 4), "it has not told that it serves it")
+	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(tell("run_1", true)))
+	require.NotEmpty(t, r.Routed("app_1", 0, 4))
+	require.NoError(t, tell("run_2", false))
+	require.Empty(t, r.Routed("app_1", 0, 4))
+	require.Equal(t, 1, r.connected())
+	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
+}

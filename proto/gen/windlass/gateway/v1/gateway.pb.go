@@ -217,8 +217,9 @@ func (Instance_State) EnumDescriptor() ([]byte, []int) {
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the gateway, new with each start of its process, so that of two that follow
-	// each other each is waited for.
+	// Chosen by the gateway. One process has it at a time, so that of two that overlap each is
+	// waited for. A process may have that of one that is known to have ended, however it did,
+	// and then takes its place: nobody waits for what that one served, or had in flight.
 	GatewayId string `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
 	// table_id of the last Begin; empty when there was none, also in what was kept on disk.
 	TableId string `protobuf:"bytes,2,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
@@ -226,7 +227,10 @@ type WatchRequest struct {
 	// are not sent again; those that the region does not route come as removals.
 	Have []*AppVersion `protobuf:"bytes,3,rep,name=have,proto3" json:"have,omitempty"`
 	// Build of the gateway, for people.
-	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// New with each start of the gateway's process: what one told says nothing of another's.
+	// Empty, as of gateways of earlier releases: gateway_id is.
+	ProcessId     string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +289,13 @@ func (x *WatchRequest) GetHave() []*AppVersion {
 func (x *WatchRequest) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
 	}
 	return ""
 }
@@ -1642,7 +1653,9 @@ type ReportRequest struct {
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// What deployments were sent, of those for which that changed since the last answered
 	// report; of all, in the first report after a Begin.
-	Traffic       []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// process_id of the stream's Watch.
+	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1717,6 +1730,13 @@ func (x *ReportRequest) GetTraffic() []*Traffic {
 		return x.Traffic
 	}
 	return nil
+}
+
+func (x *ReportRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
 }
 
 // Traffic of a deployment through this gateway, since its process began or, when it is
@@ -1997,14 +2017,16 @@ var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc1\x01\n" +
+	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe9\x01\n" +
 	"\fWatchRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12\"\n" +
 	"\btable_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\atableId\x12?\n" +
 	"\x04have\x18\x03 \x03(\v2\x1f.windlass.gateway.v1.AppVersionB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x04have\x12\"\n" +
-	"\aversion\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\"}\n" +
+	"\aversion\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12&\n" +
+	"\n" +
+	"process_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"}\n" +
 	"\n" +
 	"AppVersion\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
@@ -2127,7 +2149,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x0fallowed_headers\x18\x03 \x03(\tR\x0eallowedHeaders\x12'\n" +
 	"\x0fexposed_headers\x18\x04 \x03(\tR\x0eexposedHeaders\x12 \n" +
 	"\vcredentials\x18\x05 \x01(\bR\vcredentials\x122\n" +
-	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xcd\x02\n" +
+	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xf5\x02\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12$\n" +
@@ -2138,7 +2160,9 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\tinstances\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12B\n" +
 	"\atraffic\x18\x06 \x03(\v2\x1c.windlass.gateway.v1.TrafficB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\"\xbd\x01\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\x12&\n" +
+	"\n" +
+	"process_id\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"\xbd\x01\n" +
 	"\aTraffic\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x1a\n" +
