@@ -3,7 +3,7 @@
 //
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
-//	                                      └─▶ prober: can they be reached? ──▶ instances
+//	                                      └─▶ prober: do they pass their check from here? ──▶ instances
 //	clients ─▶ front: plain HTTP/1.1, or other? ─▶ proxy
 //	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //

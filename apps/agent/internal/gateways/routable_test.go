@@ -107,6 +107,8 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 	c.holds(map[string]string{"new": "waits for gateway gw_a to reach it"})
 	c.reports(a, unproven("new", "ConnectError"))
 	c.holds(map[string]string{"new": "gateway gw_a cannot reach it at new:80: ConnectError"})
+	c.reports(a, unproven("new", "GET /health answered 503"))
+	c.holds(map[string]string{"new": "through gateway gw_a it does not pass its check at new:80: GET /health answered 503"})
 	c.reports(a)
 	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
 	c.reports(b)
@@ -224,8 +226,25 @@ func TestAGatewayIsToldOfWhatIsNotReadyWhetherItWas(t *testing.T) {
 		{ID: "d", Address: "d:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, Reason: runtime.ReasonHealthCheckFailed},
 	}}})
 	told := map[string]*bool{}
-	for _, in := range tab.instances("dep") {
+	for _, in := range tab.instances("dep", "dep") {
 		told[in.InstanceId] = in.WasReady
 	}
 	require.Equal(t, map[string]*bool{"a": nil, "b": new(true), "c": new(false), "d": nil}, told)
+}
+
+// What a deployment took over is not what its health check is of.
+func TestAGatewayIsToldWhichInstancesAreOfAnotherVersion(t *testing.T) {
+	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	tab := newTable(func(string) *agentv1.DeploymentState { return &agentv1.DeploymentState{WorkloadKey: "key"} })
+	tab.see([]runtime.ObservedDeployment{
+		{DeploymentID: "new", TemplateHash: "2", Instances: []runtime.Instance{
+			{ID: "a", Address: "a:80", Status: ready, TemplateHash: "2"}, {ID: "b", Address: "b:80", Status: ready, TemplateHash: "1"},
+		}},
+		{DeploymentID: "old", TemplateHash: "1", Instances: []runtime.Instance{{ID: "c", Address: "c:80", Status: ready, TemplateHash: "1"}}},
+	})
+	other := map[string]bool{}
+	for _, in := range tab.instances("new", "key") {
+		other[in.InstanceId] = in.OtherVersion
+	}
+	require.Equal(t, map[string]bool{"a": false, "b": true, "c": true}, other)
 }

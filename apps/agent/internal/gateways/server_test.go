@@ -79,7 +79,9 @@ func (r *region) hold(t *testing.T) *agentv1.Routes {
 	items := []*agentv1.Item{
 		{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_2", Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
 			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: "dep_1",
-			Deployment: &agentv1.Deployment{Id: "dep_2", AppName: "chat", Version: 2},
+			Deployment: &agentv1.Deployment{
+				Id: "dep_2", AppName: "chat", Version: 2, Spec: &windlassv1.DeploymentSpec{HealthCheck: &windlassv1.HealthCheck{Path: "/ready"}},
+			},
 		}}},
 		{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: 4, Content: &agentv1.Item_Routes{Routes: route}},
 	}
@@ -160,6 +162,8 @@ func TestAGatewayIsToldOfRoutesAndInstancesAndItsWordCounts(t *testing.T) {
 	require.Equal(t, int32(2), chat.Targets[0].Version)
 	require.Equal(t, "127.0.0.1:4000", chat.Targets[0].Instances[0].Address)
 	require.Equal(t, gatewayv1.Instance_STATE_READY, chat.Targets[0].Instances[0].State)
+	require.Equal(t, "/ready", chat.Targets[0].HealthCheck.GetPath())
+	require.False(t, chat.Targets[0].Instances[0].OtherVersion)
 	require.Equal(t, "app_gone", apps[1].AppId, "what the region does not route is taken out by a message")
 	require.Empty(t, apps[1].Hosts)
 
