@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -195,6 +196,45 @@ func TestARequestIsHandedOverOnce(t *testing.T) {
 		res, _ := here.do(t, req)
 		return res.Status[:3] + " " + res.Header.Get("Windlass-Error")
 	}(), "who says so himself gets what is here")
+}
+
+// Who goes away says nothing about where his request was handed to.
+func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
+	var seen sync.Map
+	here := start(t, func(c *gateway.Config) {
+		c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
+			if _, again := seen.LoadOrStore(u.Host, true); again {
+				<-ctx.Done() // what is taken for unreached stays so
+			}
+			return time.Millisecond, ctx.Err()
+		}
+	})
+	near, far := start(t, nil), start(t, nil)
+	entered := make(chan struct{}, 1)
+	near.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
+		if q.Method == http.MethodPost {
+			_, _ = q.Body.Read(make([]byte, 1))
+			entered <- struct{}{}
+			if _, err := io.Copy(io.Discard, q.Body); err == nil {
+				<-q.Context().Done()
+			}
+			return
+		}
+		_, _ = io.WriteString(w, "near")
+	})))
+	far.put(t, crossing(failover, instance(t, named("far"))))
+	here.put(t, crossing(failover))
+	here.around(t, "a-near", near.url, "b-far", far.url)
+	for name, length := range map[string]int{"before an answer": 1, "in a body": 100_000} { // not all of which is sent
+		conn, _ := here.dial(t)
+		_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: echo.local\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", min(length, 50_000)))
+		require.NoError(t, err)
+		<-entered
+		before := here.gauge(t, "windlass_gateway_requests_total")
+		require.NoError(t, conn.Close())
+		require.Eventually(t, func() bool { return here.gauge(t, "windlass_gateway_requests_total") > before }, patience, 5*time.Millisecond)
+		require.Equal(t, "200 a-near near", here.get(t, http.MethodGet, ""), name)
+	}
 }
 
 // A region whose instances have as many requests as they take hands over what would wait, if

@@ -3,7 +3,7 @@
 //
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
-//	                                      └─▶ prober: can they be reached? ──▶ instances
+//	                                      └─▶ prober: do they pass their check from here? ──▶ instances
 //	clients ─▶ front: plain HTTP/1.1, or other? ─▶ proxy
 //	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //
@@ -12,6 +12,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -66,6 +67,8 @@ type Config struct {
 	// HSTS is how long browsers are to use HTTPS only for a host that they asked by HTTPS;
 	// 0: they are told nothing.
 	HSTS time.Duration
+	// ID is what the agent knows the gateway by, which no other process has; empty: a new one.
+	ID string
 	// StateFile keeps the last known table; empty: a restart begins without one.
 	StateFile string
 	// MaxHeaderBytes of a request. 0: 64 KiB.
@@ -195,7 +198,8 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			// A frame is a megabyte, unless one app alone is larger.
 			ReadMaxBytes: 32 << 20,
 		})...),
-		GatewayID: ident.New("gw"), Version: cfg.Version, Table: g.table, Traffic: counts, Around: g.elsewhere.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
+		GatewayID: cmp.Or(cfg.ID, newID()), ProcessID: ident.New("run"), Another: newID,
+		Version: cfg.Version, Table: g.table, Traffic: counts, Around: g.elsewhere.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
 		// The agent has them all; not to start because of a copy would be the outage.

@@ -94,42 +94,6 @@ func TestTokensArriveOneByOne(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// A websocket is an HTTP upgrade and then bytes in both directions.
-func TestUpgradedConnectionsCarryBytesBothWays(t *testing.T) {
-	r := start(t, nil)
-	r.put(t, echo(instance(t, func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get("Upgrade") != "websocket" {
-			w.WriteHeader(http.StatusBadRequest)
-			return
-		}
-		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		_ = rw.Flush()
-		_, _ = io.Copy(conn, rw)
-	})))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-	_, err = io.WriteString(conn, "GET /ws HTTP/1.1\r\nHost: echo.local\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-	require.NoError(t, err)
-	in := bufio.NewReader(conn)
-	res, err := http.ReadResponse(in, nil)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
-	for i := range 10 {
-		_, err = fmt.Fprintf(conn, "frame-%d\n", i)
-		require.NoError(t, err)
-		line, err := in.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, fmt.Sprintf("frame-%d\n", i), line)
-	}
-}
-
 // closed is an address where nobody listens.
 func closed(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

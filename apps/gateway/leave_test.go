@@ -28,3 +28,16 @@ func TestAGatewayEndsWhenItsAgentHasHeardThatItLeaves(t *testing.T) {
 		require.True(t, leaves, id)
 	}
 }
+
+// Two that had one id would take the agent's stream from each other without end.
+func TestAGatewayWhoseIDAnotherHasTakesANewOne(t *testing.T) {
+	r := start(t, nil)
+	r.put(t, echo())
+	r.mu.Lock()
+	for id := range r.watches {
+		r.watches[id]++ // as another's Watch would
+	}
+	r.signal()
+	r.mu.Unlock()
+	r.until(t, func() bool { return len(r.watches) == 2 && len(r.leaving) == 2 })
+}

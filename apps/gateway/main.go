@@ -34,7 +34,7 @@ type flags struct {
 	HTTPSRedirect  int           `name:"https-redirect" help:"Port, such as 443, that clients find --tls-listen at: who asks for an app's host without TLS is sent there with 308. 0: is served." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
 	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen. While one gateway takes over from another, clients come by TCP until the port is free." env:"WINDLASS_GATEWAY_HTTP3"`
 	HSTS           time.Duration `name:"hsts" help:"How long browsers are to use HTTPS only for hosts that they asked by HTTPS; 0: they are told nothing." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
-	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
+	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart, and for what the agent knows this gateway by, so that after a crash it is not waited for beside the one that follows; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
 	MaxHeaderBytes int           `help:"Most bytes of a request's header." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
 	SlowClient     time.Duration `help:"How long a client may neither take nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
 	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
@@ -152,6 +152,14 @@ func run(ctx context.Context, f flags) (err error) {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
 		cfg.StateFile = filepath.Join(f.DataDir, "routes")
+		place, err := takePlace(f.DataDir)
+		if err != nil {
+			// It serves all the same, and is waited for when it crashes.
+			log.ErrorContext(ctx, "this gateway is a new one to its agent", "error", err)
+		} else {
+			defer place.leave()
+			cfg.ID = place.id
+		}
 	}
 	access, closeAccess, err := openAccessLog(f.AccessLog)
 	if err != nil {

@@ -19,8 +19,8 @@
 //     app, a change that is no older than the first without the instance as one to send
 //     new requests to, and tells of no request in flight there;
 //   - an instance that has become ready counts as ready when each gateway that reports serves
-//     a change that is no older than the one with which it came, and has had a connection to
-//     it; and then until none of them can have one. See routable.
+//     a change that is no older than the one with which it came, and it has
+//     passed its check through it; and then until none of them can have one. See routable.
 //
 // A gateway counts from its Watch until it was away for Grace: it goes on serving what it
 // last had, and an agent that has just started does not yet know what that is. So it counts

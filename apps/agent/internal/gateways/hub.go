@@ -28,6 +28,8 @@ type hub struct {
 // gateway is one that counts.
 type gateway struct {
 	id string
+	// process that has the id; empty: not known.
+	process string
 	// stream is the Watch that is open, 0 when none is; since when it is, or is not.
 	stream int64
 	since  time.Time
@@ -74,15 +76,15 @@ func (h *hub) recall(ids []string, now time.Time) {
 	}
 }
 
-// open counts a gateway from now on. have is what it holds already; same, that it is of
-// this table.
-func (h *hub) open(id string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
+// open counts a gateway from now on, in the place of one of that id. have is what it holds
+// already; same, that it is of this table.
+func (h *hub) open(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
 	if old := h.gateways[id]; old != nil && old.poke != nil {
 		signal(old.poke) // its stream finds that it is not the one that is open
 	}
 	h.streams++
 	g := &gateway{
-		id: id, stream: h.streams, since: now, heard: now, same: same,
+		id: id, process: process, stream: h.streams, since: now, heard: now, same: same,
 		have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
 		holds: map[string]bool{}, served: map[string]int64{},
 	}
@@ -160,23 +162,25 @@ func (h *hub) take(g *gateway) []*gatewayv1.AppRoutes {
 	return out
 }
 
-// close notes that a stream has ended.
-func (h *hub) close(g *gateway, now time.Time) {
+// close notes that a stream has ended. left: its gateway has left. One whose place another has
+// taken has nothing to leave.
+func (h *hub) close(g *gateway, now time.Time) (left bool) {
 	if h.gateways[g.id] != g {
-		return
+		return false
 	}
-	if g.leaving {
+	if left = g.leaving; left {
 		delete(h.gateways, g.id)
 	} else {
 		g.stream, g.since, g.begun, g.poke = 0, now, false, nil
 	}
 	h.judge()
+	return left
 }
 
-// heed takes a report; false: there is no stream of that gateway.
+// heed takes a report; false: there is no stream of that gateway's process.
 func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	g := h.gateways[r.GatewayId]
-	if g == nil || g.stream == 0 || !g.begun {
+	if g == nil || g.stream == 0 || !g.begun || g.process != r.ProcessId {
 		return false
 	}
 	g.heard, g.leaving = now, g.leaving || r.Leaving

@@ -1,6 +1,12 @@
 package gateways
 
 import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -47,6 +53,23 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	}
 	if l := p.PayloadLog; l != nil {
 		out.PayloadLog = &gatewayv1.PayloadLog{Sample: l.Sample, MaxBytes: l.MaxBytes, Redact: l.Redact}
+	}
+	return out
+}
+
+// checkOf is the health check of a deployment as gateways can make it, with its defaults; nil: it
+// is not known, or asks another port than the one that requests go to.
+func checkOf(spec *windlassv1.DeploymentSpec) *gatewayv1.HealthCheck {
+	h := spec.GetHealthCheck()
+	if spec == nil || h.GetPort() != "" && (len(spec.Ports) == 0 || h.GetPort() != spec.Ports[0].Name) {
+		return nil
+	}
+	out := &gatewayv1.HealthCheck{
+		Path: cmp.Or(h.GetPath(), "/health"), Method: cmp.Or(h.GetMethod(), http.MethodGet),
+		ExpectedCodes: h.GetExpectedCodes(), Timeout: durationpb.New(5 * time.Second),
+	}
+	if h.GetTimeout().AsDuration() > 0 {
+		out.Timeout = h.Timeout
 	}
 	return out
 }

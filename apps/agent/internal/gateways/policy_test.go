@@ -126,3 +126,16 @@ func TestKeysAreToldAndWithoutThemAPreviewIsClosed(t *testing.T) {
 	require.Len(t, told.ApiKeys, 1)
 	require.True(t, proto.Equal(&gatewayv1.ApiKey{Name: "mobile", Hash: []byte{1}, ExpiresAt: 5}, told.ApiKeys[0]))
 }
+
+func TestGatewaysMakeTheCheckThatTheyCan(t *testing.T) {
+	require.Nil(t, checkOf(nil), "not known")
+	defaults := &gatewayv1.HealthCheck{Path: "/health", Method: "GET", Timeout: durationpb.New(5 * time.Second)}
+	require.True(t, proto.Equal(defaults, checkOf(&windlassv1.DeploymentSpec{})))
+	spec := &windlassv1.DeploymentSpec{
+		Ports:       []*windlassv1.Port{{Name: "http"}, {Name: "admin"}},
+		HealthCheck: &windlassv1.HealthCheck{Path: "/ready", Port: "http", Method: "HEAD", Timeout: durationpb.New(time.Second), ExpectedCodes: []string{"204"}},
+	}
+	require.True(t, proto.Equal(&gatewayv1.HealthCheck{Path: "/ready", Method: "HEAD", Timeout: durationpb.New(time.Second), ExpectedCodes: []string{"204"}}, checkOf(spec)))
+	spec.HealthCheck.Port = "admin"
+	require.Nil(t, checkOf(spec), "requests go to another port")
+}

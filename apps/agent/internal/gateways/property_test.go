@@ -171,7 +171,7 @@ func (m *model) watch(p *peer) {
 	for id, a := range p.served {
 		have = append(have, &gatewayv1.AppVersion{AppId: id, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change})
 	}
-	p.stream, p.begun, p.sent, p.told = m.h.open(p.id, have, p.table == m.table, m.now), false, nil, map[string]int64{}
+	p.stream, p.begun, p.sent, p.told = m.h.open(p.id, "", have, p.table == m.table, m.now), false, nil, map[string]int64{}
 }
 
 func (m *model) leave(p *peer) {

@@ -202,6 +202,8 @@ func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
 			}
 		}
 		switch reason, unproven := g.unproven[id]; {
+		case unproven && reason != "" && reason != connectError:
+			return fmt.Sprintf("through gateway %s it does not pass its check at %s: %s", g.id, c.address, reason)
 		case unproven && reason != "":
 			return fmt.Sprintf("gateway %s cannot reach it at %s: %s", g.id, c.address, reason)
 		case unproven:

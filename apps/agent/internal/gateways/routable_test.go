@@ -47,7 +47,7 @@ func (c *counted) see(all ...runtime.ObservedDeployment) {
 
 // joins has a gateway come that serves all that there is.
 func (c *counted) joins(id string) *gateway {
-	g := c.h.open(id, nil, false, c.now)
+	g := c.h.open(id, "", nil, false, c.now)
 	c.h.begin(g, c.now)
 	c.reports(g)
 	return g
@@ -107,6 +107,8 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 	c.holds(map[string]string{"new": "waits for gateway gw_a to reach it"})
 	c.reports(a, unproven("new", "ConnectError"))
 	c.holds(map[string]string{"new": "gateway gw_a cannot reach it at new:80: ConnectError"})
+	c.reports(a, unproven("new", "GET /health answered 503"))
+	c.holds(map[string]string{"new": "through gateway gw_a it does not pass its check at new:80: GET /health answered 503"})
 	c.reports(a)
 	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
 	c.reports(b)
@@ -114,7 +116,7 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 
 	// It counts on, whatever a gateway that comes later has not reached yet.
 	c.h.close(b, c.now)
-	late := c.h.open("gw_c", nil, false, c.now)
+	late := c.h.open("gw_c", "", nil, false, c.now)
 	c.h.begin(late, c.now)
 	c.reports(late, unproven("old", ""), unproven("new", "ConnectError"))
 	c.holds(nobody)
@@ -132,7 +134,7 @@ func TestOnlyThoseWhoReportAreAsked(t *testing.T) {
 
 	// One that has come and said nothing yet is not waited for, and one that leaves is not.
 	c.runs("old", "new", "third")
-	b = c.h.open("gw_b", nil, false, c.now)
+	b = c.h.open("gw_b", "", nil, false, c.now)
 	c.h.begin(b, c.now)
 	c.reports(a)
 	c.holds(nobody)
@@ -224,8 +226,25 @@ func TestAGatewayIsToldOfWhatIsNotReadyWhetherItWas(t *testing.T) {
 		{ID: "d", Address: "d:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, Reason: runtime.ReasonHealthCheckFailed},
 	}}})
 	told := map[string]*bool{}
-	for _, in := range tab.instances("dep") {
+	for _, in := range tab.instances("dep", "dep") {
 		told[in.InstanceId] = in.WasReady
 	}
 	require.Equal(t, map[string]*bool{"a": nil, "b": new(true), "c": new(false), "d": nil}, told)
+}
+
+// What a deployment took over is not what its health check is of.
+func TestAGatewayIsToldWhichInstancesAreOfAnotherVersion(t *testing.T) {
+	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	tab := newTable(func(string) *agentv1.DeploymentState { return &agentv1.DeploymentState{WorkloadKey: "key"} })
+	tab.see([]runtime.ObservedDeployment{
+		{DeploymentID: "new", TemplateHash: "2", Instances: []runtime.Instance{
+			{ID: "a", Address: "a:80", Status: ready, TemplateHash: "2"}, {ID: "b", Address: "b:80", Status: ready, TemplateHash: "1"},
+		}},
+		{DeploymentID: "old", TemplateHash: "1", Instances: []runtime.Instance{{ID: "c", Address: "c:80", Status: ready, TemplateHash: "1"}}},
+	})
+	other := map[string]bool{}
+	for _, in := range tab.instances("new", "key") {
+		other[in.InstanceId] = in.OtherVersion
+	}
+	require.Equal(t, map[string]bool{"a": false, "b": true, "c": true}, other)
 }

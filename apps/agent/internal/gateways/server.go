@@ -48,8 +48,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	log.InfoContext(ctx, "a gateway has come", "holds", len(req.Have))
 	defer func() {
 		g.mu.Lock()
-		left := one.leaving
-		g.hub.close(one, time.Now())
+		left := g.hub.close(one, time.Now())
 		if left {
 			g.seen.Left(one.id)
 		}
@@ -111,15 +110,20 @@ func heartbeat() *gatewayv1.WatchResponse {
 func (g *Gateways) open(req *gatewayv1.WatchRequest) (*gateway, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hub.gateways[req.GatewayId] == nil && len(g.hub.gateways) >= maxGateways {
+	old := g.hub.gateways[req.GatewayId]
+	if old == nil && len(g.hub.gateways) >= maxGateways {
 		return nil, rpc.Error(connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "gateway_id",
 			fmt.Sprintf("%d gateways are here already; a gateway keeps its gateway_id for as long as its process lives", maxGateways))
 	}
 	defer signal(g.wake)
+	if old != nil && old.process != "" && old.process != req.ProcessId {
+		g.seen.Left(req.GatewayId)
+		g.seen.Joined(req.GatewayId) // it counts from nothing, since the other ended
+	}
 	if req.TableId == "" {
 		g.seen.Joined(req.GatewayId) // no agent has heard of it
 	}
-	return g.hub.open(req.GatewayId, req.Have, req.TableId == g.cfg.TableID, time.Now()), nil
+	return g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now()), nil
 }
 
 // whole is all that the gateway does not have, from Begin to End.

@@ -79,7 +79,9 @@ func (r *region) hold(t *testing.T) *agentv1.Routes {
 	items := []*agentv1.Item{
 		{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_2", Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
 			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: "dep_1",
-			Deployment: &agentv1.Deployment{Id: "dep_2", AppName: "chat", Version: 2},
+			Deployment: &agentv1.Deployment{
+				Id: "dep_2", AppName: "chat", Version: 2, Spec: &windlassv1.DeploymentSpec{HealthCheck: &windlassv1.HealthCheck{Path: "/ready"}},
+			},
 		}}},
 		{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: 4, Content: &agentv1.Item_Routes{Routes: route}},
 	}
@@ -160,6 +162,8 @@ func TestAGatewayIsToldOfRoutesAndInstancesAndItsWordCounts(t *testing.T) {
 	require.Equal(t, int32(2), chat.Targets[0].Version)
 	require.Equal(t, "127.0.0.1:4000", chat.Targets[0].Instances[0].Address)
 	require.Equal(t, gatewayv1.Instance_STATE_READY, chat.Targets[0].Instances[0].State)
+	require.Equal(t, "/ready", chat.Targets[0].HealthCheck.GetPath())
+	require.False(t, chat.Targets[0].Instances[0].OtherVersion)
 	require.Equal(t, "app_gone", apps[1].AppId, "what the region does not route is taken out by a message")
 	require.Empty(t, apps[1].Hosts)
 
@@ -340,4 +344,36 @@ func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
 	require.Len(t, told(late)["app_2"].Regions, 2)
 	around(true, "app_3", "there")
 	require.Len(t, told(late), 1)
+}
+
+// A gateway that crashed is not waited for once another process has its place, and what it may
+// still have told is not that one's word.
+func TestAProcessTakesThePlaceOfOneThatEnded(t *testing.T) {
+	r := startRegion(t, disk.NewMemory(), 0)
+	r.hold(t)
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
+	table, apps := w.table()
+	tell := func(process string, leaving bool) error {
+		_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{
+			GatewayId: first, ProcessId: process, TableId: table, Leaving: leaving,
+			Served:    []*gatewayv1.Served{{AppId: "app_1", Generation: apps[0].Generation, InstancesChange: apps[0].Change}},
+			Instances: []*gatewayv1.InstanceHealth{{InstanceId: "ins_1", InFlight: 1}},
+		})
+		return err
+	}
+	require.NoError(t, tell("run_1", true))
+	require.Empty(t, r.Routed("app_1", 0, 4))
+
+	again := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
+	_, apps = again.table()
+	for w.Receive() {
+	}
+	require.Equal(t, connect.CodeAborted, connect.CodeOf(w.Err()))
+	require.NotEmpty(t, r.Routed("app_1", 0, 4), "it has not told that it serves it")
+	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(tell("run_1", true)))
+	require.NotEmpty(t, r.Routed("app_1", 0, 4))
+	require.NoError(t, tell("run_2", false))
+	require.Empty(t, r.Routed("app_1", 0, 4))
+	require.Equal(t, 1, r.connected())
+	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
 }

@@ -256,9 +256,10 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 }
 
 func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target {
+	d := t.assignment(deploymentID).GetDeployment()
 	return &gatewayv1.Target{
-		DeploymentId: deploymentID, Version: t.assignment(deploymentID).GetDeployment().GetVersion(), Weight: weight,
-		WorkloadKey: key, Instances: t.instances(key),
+		DeploymentId: deploymentID, Version: d.GetVersion(), Weight: weight,
+		WorkloadKey: key, Instances: t.instances(deploymentID, key), HealthCheck: checkOf(d.GetSpec()),
 	}
 }
 
@@ -357,8 +358,8 @@ func (t *table) index(a *app) {
 	}
 }
 
-// instances of a workload that can be reached, by id.
-func (t *table) instances(key string) []*gatewayv1.Instance {
+// instances of a deployment's workload that can be reached, by id.
+func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.workloads[key] {
 		for n := range d.Instances {
@@ -371,6 +372,7 @@ func (t *table) instances(key string) []*gatewayv1.Instance {
 				state = gatewayv1.Instance_STATE_DRAINING
 			}
 			one := &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state}
+			one.OtherVersion = d.DeploymentID != deploymentID || in.TemplateHash != d.TemplateHash
 			if state == gatewayv1.Instance_STATE_NOT_READY {
 				one.WasReady = new(in.Reason == runtime.ReasonHealthCheckFailed)
 			}

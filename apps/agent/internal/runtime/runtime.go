@@ -159,7 +159,7 @@ const (
 	ReasonHealthCheckFailed = "HealthCheckFailed" // it was ready and no longer passes
 	ReasonStartupTimeout    = "StartupTimeout"    // not ready within its startup budget
 	ReasonNotReady          = "NotReady"          // runs, and has not passed its check yet
-	ReasonNotRoutable       = "NotRoutable"       // passes its check, and a gateway cannot connect to it
+	ReasonNotRoutable       = "NotRoutable"       // passes its check, and not through a gateway
 	ReasonEjected           = "Ejected"           // is ready, and no gateway sends to it for what requests found
 	ReasonOOMKilled         = "OOMKilled"
 	ReasonPortInUse         = "PortInUse"

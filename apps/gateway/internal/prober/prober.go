@@ -1,15 +1,18 @@
 // Package prober finds out whether the instances that the region's agent calls ready can be
 // reached from where the gateway is, before anybody counts on them. The agent's check asks
-// whether an instance is well; between it and the gateway there may be another network.
+// whether an instance is well; between it and the gateway there may be another network, and
+// something on it that answers in the instance's place.
 //
-// What is tried is a connection, and nothing is sent on it: what an instance answers is the
-// agent's business. One that cannot be reached is tried again, ever more seldom, for as long
-// as it is called ready. What is found is the instance's state as traffic would have found it.
+// What is tried is a connection and, on it, the deployment's own health check, if the gateway
+// is told one. One that does not pass is tried again, ever more seldom, for as long as it is
+// called ready; one that has passed is not asked again: how it is from then on is the agent's
+// business, and traffic's. What is found is the instance's state as traffic would have found it.
 package prober
 
 import (
 	"context"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -20,7 +23,9 @@ import (
 const (
 	// timeout of a connection, as of those for requests.
 	timeout = 2 * time.Second
-	// atOnce bounds the connections that are being tried.
+	// atOnce bounds the tries that are being made. One that takes longer than a connection may
+	// does not count any more: it waits for an answer, for as long as the check allows, and
+	// others are not to wait for that.
 	atOnce = 64
 )
 
@@ -81,8 +86,11 @@ func (p *Prober) Run(ctx context.Context) error {
 			case slots <- struct{}{}:
 			}
 			tries.Go(func() {
+				done := sync.OnceFunc(func() { <-slots })
+				slow := time.AfterFunc(timeout, done)
 				err := p.try(ctx, a)
-				<-slots
+				slow.Stop()
+				done()
 				if err == nil {
 					return
 				}
@@ -110,7 +118,31 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 		}
 		return err
 	}
+	defer func() { _ = conn.Close() }() // nobody else has it
+	if check := a.Check(); check != nil {
+		if err := check.Do(ctx, once(conn), a.Address); err != nil {
+			if ctx.Err() == nil {
+				a.Failed(err.Error())
+			}
+			return err
+		}
+	}
 	a.Reached()
-	_ = conn.Close() // nothing was sent
 	return nil
+}
+
+// once has the first request go by the connection, which is there, and those that it is redirected
+// to by others.
+func once(conn net.Conn) *http.Transport {
+	first := true // requests follow each other
+	return &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if first {
+				first = false
+				return conn, nil
+			}
+			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
+		},
+	}
 }

@@ -2,9 +2,13 @@ package prober
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
 // bound is an address that refuses connections, and that nobody else can take, until listen.
@@ -74,4 +79,70 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 	put()
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// What takes connections is not always who was meant, or ready.
+func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
+	var well atomic.Bool
+	var asked, hung atomic.Int64
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/hangs":
+			hung.Add(1)
+			<-over
+		case r.URL.Path == "/moved":
+			http.Redirect(w, r, "/health", http.StatusFound)
+		case !well.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			asked.Add(1)
+		}
+	}))
+	defer server.Close()
+	defer close(over)
+	p := New(rand.Float64)
+	route := upstream.New(upstream.Config{
+		Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {},
+		Arrived: p.Add, Proven: func() {},
+	})
+	check := func(path string) *healthcheck.Check {
+		return &healthcheck.Check{Method: http.MethodGet, Path: path, Timeout: time.Hour}
+	}
+	at := server.Listener.Addr().String()
+	var instances []upstream.InstanceSpec
+	for n := range atOnce {
+		instances = append(instances, upstream.InstanceSpec{ID: fmt.Sprintf("hangs-%02d", n), Address: at, State: upstream.Ready, Check: check("/hangs")})
+	}
+	instances = append(instances, upstream.InstanceSpec{ID: "one", Address: at, State: upstream.Ready, Check: check("/health")},
+		upstream.InstanceSpec{ID: "two", Address: at, State: upstream.Ready, Check: check("/moved")})
+	require.NoError(t, route.Update(upstream.Spec{AppID: "app", Hosts: []string{"a.test"}, Policy: upstream.DefaultPolicy(), Targets: []upstream.TargetSpec{{
+		DeploymentID: "dep", Weight: 1, Instances: instances,
+	}}}))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	defer func() {
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	}()
+	found := func() map[string]string {
+		out := map[string]string{}
+		for _, h := range route.Health() {
+			if h.Unproven {
+				out[h.InstanceID] = h.Reason
+			}
+		}
+		return out
+	}
+	const patience, often = 30 * time.Second, 5 * time.Millisecond
+	// Those that do not answer are waited for, and keep nobody else from being asked.
+	require.Eventually(t, func() bool {
+		f := found()
+		return f["one"] == "GET /health answered 503 Service Unavailable" && f["two"] == "GET /moved answered 503 Service Unavailable"
+	}, patience, often)
+	require.EqualValues(t, atOnce, hung.Load())
+	well.Store(true)
+	require.Eventually(t, func() bool { return len(found()) == atOnce }, patience, often)
+	require.EqualValues(t, 2, asked.Load(), "who has passed is asked no more")
 }

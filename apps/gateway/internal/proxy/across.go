@@ -191,7 +191,9 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 			return res, nil
 		}
 		x.firstByte = time.Time{}
-		t.elsewhere.Unreachable(at)
+		if failureOf(err) != nil {
+			t.elsewhere.Unreachable(at)
+		}
 		if req.Context().Err() != nil || sent && !idempotent(req) || !resendable(x, body) {
 			return nil, fmt.Errorf("hand over to region %s: %w", at.Name, err)
 		}

@@ -140,10 +140,21 @@ type figures struct {
 	duration, firstByte, firstToken prometheus.Observer
 	prompt, completion              prometheus.Counter
 	requests                        *prometheus.CounterVec // by status
-	byStatus                        [600]atomic.Pointer[prometheus.Counter]
+	// answered are those of the statuses that came first, in that order: a deployment answers
+	// with few, and the usual one is found at the first look. The list is replaced, not changed.
+	answered atomic.Pointer[[]answered]
 	// missed: the last sweep found no route to the deployment.
 	missed atomic.Bool
 }
+
+type answered struct {
+	status int
+	prometheus.Counter
+}
+
+// mostAnswered bounds what is looked through of an instance that answers by whatever comes to
+// its mind.
+const mostAnswered = 16
 
 func (m *metrics) of(k series) *figures {
 	if found, ok := m.figures.Load(k); ok {
@@ -164,14 +175,21 @@ func (m *metrics) of(k series) *figures {
 }
 
 func (f *figures) status(code int) prometheus.Counter {
-	if code >= len(f.byStatus) {
-		return f.requests.WithLabelValues(strconv.Itoa(code))
+	var known []answered
+	before := f.answered.Load()
+	if before != nil {
+		known = *before
 	}
-	if c := f.byStatus[code].Load(); c != nil {
-		return *c
+	for i := range known {
+		if known[i].status == code {
+			return known[i].Counter
+		}
 	}
 	c := f.requests.WithLabelValues(strconv.Itoa(code))
-	f.byStatus[code].Store(&c)
+	if len(known) < mostAnswered {
+		next := append(slices.Clone(known), answered{code, c})
+		f.answered.CompareAndSwap(before, &next) // where another status came between, this one comes again
+	}
 	return c
 }
 

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -86,4 +88,54 @@ func TestFiguresOfAnAppOutliveItByOneSweepThoughNoDeploymentHadARequest(t *testi
 	require.Zero(t, of("app_1"))
 	require.Equal(t, 4, of("app_2"), "which has the same name")
 	require.Equal(t, 1, of(""), "requests for nobody's host are counted in one series")
+}
+
+// There are thousands of deployments, and each answers with few statuses.
+func TestFiguresOfADeploymentAreSmallAndCountEveryStatus(t *testing.T) {
+	require.Less(t, unsafe.Sizeof(figures{}), uintptr(256))
+	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry, routes, &traffic.Traffic{})
+	require.NoError(t, err)
+	f := m.of(series{appLabels{"app_1", "echo"}, "dep_1", 1})
+	const each = 50
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for range each {
+				for status := 100; status < 1000; status += 10 { // more than are kept
+					f.status(status).Inc()
+				}
+			}
+		})
+	}
+	callers.Wait()
+	require.Len(t, *f.answered.Load(), mostAnswered)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	counted := 0
+	for _, family := range families {
+		if family.GetName() != "windlass_gateway_requests_total" {
+			continue
+		}
+		for _, metric := range family.Metric {
+			require.InDelta(t, 4*each, metric.Counter.GetValue(), 0)
+			counted++
+		}
+	}
+	require.Equal(t, 90, counted)
+}
+
+func BenchmarkStatus(b *testing.B) {
+	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
+	m, err := newMetrics(prometheus.NewRegistry(), routes, &traffic.Traffic{})
+	require.NoError(b, err)
+	f := m.of(series{appLabels{"app_1", "echo"}, "dep_1", 1})
+	for _, status := range []int{200, 404, 499, 503} {
+		f.status(status).Inc()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.status(503)
+	}
 }

@@ -362,10 +362,15 @@ func (b *responseBody) broke(err error) {
 	b.x.broke(err)
 }
 
-// broke is the failure of an answer that had begun, which is none of the gateway's or the
-// instance's where judge gave the error no place among those: the client went away.
+// failureOf is the place that judge gave an error among failures; nil: none, the client went away.
+func failureOf(err error) *failure {
+	own, _ := errors.AsType[*failure](err)
+	return own
+}
+
+// broke is the failure of an answer that had begun.
 func (x *exchange) broke(err error) {
-	if own := (*failure)(nil); errors.As(err, &own) {
+	if own := failureOf(err); own != nil {
 		x.failure, x.cause = own, err
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -48,13 +49,14 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		if t.Weight < 0 {
 			return fail("weight %d of %s is negative", t.Weight, t.DeploymentId)
 		}
+		check := checkOf(t.HealthCheck)
 		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight}
 		for _, i := range t.Instances {
 			host, port, err := net.SplitHostPort(i.Address)
 			if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
 				return fail("address %q of instance %s is not host:port", i.Address, i.InstanceId)
 			}
-			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady}
+			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady, Check: check, OtherVersion: i.OtherVersion}
 			switch i.State {
 			case gatewayv1.Instance_STATE_READY:
 				instance.State = upstream.Ready
@@ -96,6 +98,19 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		return fail("%v", err)
 	}
 	return spec, nil
+}
+
+// leastCheck is the least that an answer to a check may take, as Kubernetes has it, too: the
+// gateway is farther away than who set less had in mind.
+const leastCheck = time.Second
+
+// checkOf is nil for none, and for one that only a later release can make.
+func checkOf(h *gatewayv1.HealthCheck) *healthcheck.Check {
+	codes, err := healthcheck.ParseCodes(h.GetExpectedCodes())
+	if err != nil || !strings.HasPrefix(h.GetPath(), "/") || h.Method == "" {
+		return nil
+	}
+	return &healthcheck.Check{Method: h.Method, Path: h.Path, Codes: codes, Timeout: max(h.Timeout.AsDuration(), leastCheck), Agent: "windlass-gateway"}
 }
 
 // specWith is an app's routes, and while it has no hosts here, those that other regions alone

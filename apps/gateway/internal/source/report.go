@@ -100,7 +100,7 @@ type pending struct {
 func (s *Source) next() *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
-	leaving := s.leaving
+	leaving, id := s.leaving, s.id
 	requests := s.requests
 	s.mu.Unlock()
 	if p.stream == "" {
@@ -116,7 +116,7 @@ func (s *Source) next() *pending {
 		}
 	}
 	p.ReportRequest = &gatewayv1.ReportRequest{
-		GatewayId: s.cfg.GatewayID, TableId: p.stream, Leaving: leaving,
+		GatewayId: id, ProcessId: s.cfg.ProcessID, TableId: p.stream, Leaving: leaving,
 		Served: make([]*gatewayv1.Served, 0, len(tell)),
 	}
 	for _, app := range slices.Sorted(maps.Keys(tell)) {

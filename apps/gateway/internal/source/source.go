@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -51,10 +52,12 @@ var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 // Config of a Source.
 type Config struct {
 	Client gatewayv1connect.RouteServiceClient
-	// GatewayID is new with each start.
-	GatewayID string
-	Version   string
-	Table     *table.Table
+	// GatewayID is nobody else's, as far as is known, and ProcessID new with each start.
+	GatewayID, ProcessID string
+	// Another returns a GatewayID for the case that it is somebody else's after all.
+	Another func() string
+	Version string
+	Table   *table.Table
 	// Traffic that the agent is told of.
 	Traffic *traffic.Traffic
 	// Around is told of the regions that requests may be handed to; nil: nobody is.
@@ -72,6 +75,7 @@ type Source struct {
 	save   chan struct{}
 
 	mu   sync.Mutex
+	id   string // at the agent
 	held held
 	// complete is closed once all of a table was had, now or before a restart.
 	complete chan struct{}
@@ -94,7 +98,7 @@ type Source struct {
 // its own, beside a Source that starts without it.
 func Open(cfg Config) (*Source, error) {
 	s := &Source{
-		cfg: cfg, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
+		cfg: cfg, id: cfg.GatewayID, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
 		complete: make(chan struct{}), parted: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
 	}
 	if cfg.Around == nil {
@@ -165,6 +169,9 @@ func (s *Source) Watch(ctx context.Context) error {
 		if whole {
 			failures = 0
 		}
+		if connect.CodeOf(err) == connect.CodeAborted {
+			s.rename()
+		}
 		s.cfg.Log.WarnContext(ctx, "stream of routes ended; what is known is served", "attempt", failures, "error", err)
 		if backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) != nil {
 			break
@@ -172,6 +179,16 @@ func (s *Source) Watch(ctx context.Context) error {
 		failures++
 	}
 	return ctx.Err()
+}
+
+// rename has the gateway go by another id: a process that nobody knew of has the one that it had,
+// and took its stream with it. Otherwise each would go on to take it from the other.
+func (s *Source) rename() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.cfg.Another()
+	s.cfg.Log.Error("another gateway has this one's id: is its --data-dir a copy, or on a file system whose locks do not hold?", "gateway", s.id, "now", id)
+	s.id = id
 }
 
 var errSilent = errors.New("the agent was silent for three intervals")
@@ -182,7 +199,7 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	defer cut(nil)
 	s.mu.Lock()
 	s.cut, s.interval = cut, firstInterval
-	req := &gatewayv1.WatchRequest{GatewayId: s.cfg.GatewayID, TableId: s.held.tableID, Version: s.cfg.Version}
+	req := &gatewayv1.WatchRequest{GatewayId: s.id, ProcessId: s.cfg.ProcessID, TableId: s.held.tableID, Version: s.cfg.Version}
 	s.mu.Unlock()
 	for _, spec := range s.cfg.Table.Specs() {
 		if spec.Elsewhere {

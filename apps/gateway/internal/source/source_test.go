@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -70,6 +71,30 @@ func TestRoutesThatCannotBeServedNameWhatIsWrong(t *testing.T) {
 		_, err := specOf(routes(change))
 		require.ErrorContains(t, err, want)
 	}
+}
+
+func TestTheCheckOfATargetIsThatOfItsOwnInstances(t *testing.T) {
+	check := &gatewayv1.HealthCheck{Path: "/ready", Method: "HEAD", ExpectedCodes: []string{"204"}, Timeout: durationpb.New(10 * time.Millisecond)}
+	of := func() (one, two upstream.InstanceSpec) {
+		spec, err := specOf(routes(func(a *gatewayv1.AppRoutes) {
+			a.Targets[0].HealthCheck, a.Targets[0].Instances[1].OtherVersion = check, true
+		}))
+		require.NoError(t, err)
+		return spec.Targets[0].Instances[0], spec.Targets[0].Instances[1]
+	}
+	one, two := of()
+	require.Equal(t, &healthcheck.Check{
+		Method: "HEAD", Path: "/ready", Codes: healthcheck.Codes{{First: 204, Last: 204}}, Timeout: time.Second, Agent: "windlass-gateway",
+	}, one.Check)
+	require.False(t, one.OtherVersion)
+	require.True(t, two.OtherVersion)
+
+	check.ExpectedCodes = []string{"2xx"}
+	one, _ = of()
+	require.Nil(t, one.Check, "what only a later release can read")
+	check = nil
+	one, _ = of()
+	require.Nil(t, one.Check)
 }
 
 func open(t *testing.T, path string) (*Source, *table.Table, error) {

@@ -1,6 +1,11 @@
 package upstream
 
-import "github.com/windlass-run/windlass/apps/gateway/internal/health"
+import (
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
+)
 
 // Arrival is an instance that has become ready, or that requests could not connect to, and is
 // to be reached before anybody counts on it. Of its answers those are ignored that come when it
@@ -63,7 +68,10 @@ func (a Arrival) Wanted() bool {
 
 func (a Arrival) wanted() bool { return a.instance.unproven.Load() && a.instance.arrivals == a.number }
 
-// Reached tells that a connection was had.
+// Check is what the instance is to pass; nil: a connection is enough.
+func (a Arrival) Check() *healthcheck.Check { return a.instance.check.Load() }
+
+// Reached tells that a connection was had, and that it passed its check.
 func (a Arrival) Reached() {
 	i := a.instance
 	i.mu.Lock()
@@ -71,7 +79,7 @@ func (a Arrival) Reached() {
 		i.mu.Unlock()
 		return
 	}
-	out := !i.passive.Until().IsZero() && i.reason == health.Refusal.String()
+	out := !i.passive.Until().IsZero() && (i.reason == health.Refusal.String() || i.unreached != "")
 	i.unproven.Store(false)
 	i.unreached = ""
 	i.mu.Unlock()
@@ -81,19 +89,29 @@ func (a Arrival) Reached() {
 	i.route.cfg.Proven()
 }
 
-// Unreached tells that none was had, which counts as a request's failure to would.
-func (a Arrival) Unreached() {
+// Unreached tells that no connection was had, which counts as a request's failure to would.
+func (a Arrival) Unreached() { a.missed(health.Refusal, health.Refusal.String()) }
+
+// longestWhy is what the agent takes of a reason, in bytes.
+const longestWhy = 128
+
+// Failed tells how its check did not pass, which counts as an answer of 5xx to a request would.
+func (a Arrival) Failed(why string) {
+	a.missed(health.Failure, strings.ToValidUTF8(why[:min(len(why), longestWhy)], ""))
+}
+
+func (a Arrival) missed(outcome health.Outcome, why string) {
 	i := a.instance
 	i.mu.Lock()
 	if !a.wanted() {
 		i.mu.Unlock()
 		return
 	}
-	first := i.unreached == ""
-	i.unreached = health.Refusal.String()
+	news := i.unreached != why
+	i.unreached = why
 	i.mu.Unlock()
-	i.told(health.Refusal, i.route.Policy().Health)
-	if first {
+	i.told(outcome, i.route.Policy().Health)
+	if news {
 		i.route.cfg.Proven()
 	}
 }

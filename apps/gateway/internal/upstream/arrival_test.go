@@ -1,12 +1,14 @@
 package upstream
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
 func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
@@ -82,4 +84,42 @@ func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
 	require.False(t, third.Wanted())
 	r.Remove()
 	require.False(t, arrived[0].Wanted())
+}
+
+func TestAnInstanceThatFailsItsCheckIsNotReached(t *testing.T) {
+	var arrived []Arrival
+	told := 0
+	r := New(Config{
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, Random: func() uint64 { return 0 },
+		Ejected: func(Ejection) {}, Drained: func(string) {},
+		Arrived: func(a Arrival) { arrived = append(arrived, a) }, Proven: func() { told++ },
+	})
+	put := func(state State, check *healthcheck.Check, other bool) {
+		t.Helper()
+		require.NoError(t, r.Update(Spec{AppID: "app", Hosts: []string{"a.test"}, Policy: DefaultPolicy(), Targets: []TargetSpec{{
+			DeploymentID: "dep", Weight: 1, Instances: []InstanceSpec{{ID: "ins", Address: "1.1.1.1:1", State: state, Check: check, OtherVersion: other}},
+		}}}))
+	}
+	mine, next := &healthcheck.Check{Path: "/mine"}, &healthcheck.Check{Path: "/next"}
+	put(Ready, mine, false)
+	a := arrived[0]
+	require.Same(t, mine, a.Check())
+	put(Ready, next, true)
+	require.Same(t, mine, a.Check(), "the check of a version that it is not of")
+	put(Ready, next, false)
+	require.Same(t, next, a.Check())
+
+	long := strings.Repeat("x", 127) + "é"
+	for range DefaultPolicy().Health.Failures - 1 {
+		a.Failed(long)
+	}
+	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Reason: long[:127]}}, r.Health())
+	require.Equal(t, 1, told, "no news since")
+	a.Failed("GET /next answered 503")
+	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "GET /next answered 503"}}, r.Health())
+	require.Equal(t, 2, told)
+	a.Reached()
+	require.Empty(t, r.Health(), "what put it out is over")
+	a.Failed("late")
+	require.Empty(t, r.Health())
 }

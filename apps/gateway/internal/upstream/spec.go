@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
 // State of an instance, as the region's agent has it.
@@ -96,6 +97,10 @@ type InstanceSpec struct {
 	State   State
 	// WasReady, of one that is not: its process was before. nil: if this gateway has seen that.
 	WasReady *bool
+	// Check that it passes before it counts as reached; nil: a connection is enough.
+	Check *healthcheck.Check
+	// OtherVersion: Check is not its own, and it keeps the one that it had, if any.
+	OtherVersion bool
 }
 
 // Policy of a route.

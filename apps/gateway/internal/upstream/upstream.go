@@ -28,6 +28,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
 // Ejection is told when traffic puts an instance out, or takes it back in.
@@ -79,8 +80,9 @@ type instance struct {
 	// leaving: it drains or is no longer listed; who waits for that is told at its last
 	// request's end.
 	leaving atomic.Bool
-	// unproven: it is ready, and was not reached yet.
+	// unproven: it is ready, and was not reached yet. check is what it passes then, if anything.
 	unproven atomic.Bool
+	check    atomic.Pointer[healthcheck.Check]
 	mu       sync.Mutex
 	passive  health.State
 	reason   string
@@ -220,6 +222,9 @@ func (r *Route) Update(spec Spec) error {
 			if m.instance == nil || m.Address != is.Address {
 				m = member{instance: &instance{Endpoint: balance.NewEndpoint(is.ID, is.Address), route: r}}
 			}
+			if !is.OtherVersion {
+				m.check.Store(is.Check)
+			}
 			switch is.State {
 			case m.state: // as NotReady is of one that is new
 			case Ready:
@@ -332,7 +337,7 @@ type Health struct {
 	Ejected bool
 	Reason  string
 	// Unproven: it was not reached since it became ready. Reason is why not, if that was
-	// tried and it is not ejected.
+	// tried, unless no request could connect to it.
 	Unproven bool
 	// InFlight is told of those that drain or are no longer listed.
 	InFlight int64
@@ -373,7 +378,8 @@ func (r *Route) Health() []Health {
 		i.mu.Lock()
 		if !leaving {
 			h.Unproven, h.Ejected = i.unproven.Load(), !i.passive.Until().IsZero()
-			if h.Reason = i.unreached; h.Ejected {
+			// Of what does not pass its check, that says more than which ejection came of it.
+			if h.Reason = i.unreached; h.Ejected && (i.unreached == "" || i.reason == health.Refusal.String()) {
 				h.Reason = i.reason
 			}
 		}

@@ -156,6 +156,12 @@ func (RoutingPolicy_CrossRegion) EnumDescriptor() ([]byte, []int) {
 // a new version comes into force in every region when that version becomes live, which is
 // when its rollout is done; before an app has a live version, that of the one on its way is.
 // Each change is a new generation of the route, acknowledged as any other.
+//
+// What no policy sets: a connection to an instance is waited for 2 s. An instance is put out after
+// two requests in a row that had no connection to it, or five that failed, by 5xx and time-outs
+// too: for 1 s, then for twice as long each time, up to 5 min, and then until one request that is
+// tried there is answered. When fewer than half of a version's instances that were ever ready are
+// well, which is ready and not put out, all of those get requests.
 type RoutingPolicy struct {
 	state     protoimpl.MessageState  `protogen:"open.v1"`
 	Balancing RoutingPolicy_Balancing `protobuf:"varint,1,opt,name=balancing,proto3,enum=windlass.v1.RoutingPolicy_Balancing" json:"balancing,omitempty"`

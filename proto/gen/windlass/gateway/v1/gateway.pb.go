@@ -212,13 +212,14 @@ func (x Instance_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Instance_State.Descriptor instead.
 func (Instance_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14, 0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the gateway, new with each start of its process, so that of two that follow
-	// each other each is waited for.
+	// Chosen by the gateway. One process has it at a time, so that of two that overlap each is
+	// waited for. A process may have that of one that is known to have ended, however it did,
+	// and then takes its place: nobody waits for what that one served, or had in flight.
 	GatewayId string `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
 	// table_id of the last Begin; empty when there was none, also in what was kept on disk.
 	TableId string `protobuf:"bytes,2,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
@@ -226,7 +227,10 @@ type WatchRequest struct {
 	// are not sent again; those that the region does not route come as removals.
 	Have []*AppVersion `protobuf:"bytes,3,rep,name=have,proto3" json:"have,omitempty"`
 	// Build of the gateway, for people.
-	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// New with each start of the gateway's process: what one told says nothing of another's.
+	// Empty, as of gateways of earlier releases: gateway_id is.
+	ProcessId     string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +289,13 @@ func (x *WatchRequest) GetHave() []*AppVersion {
 func (x *WatchRequest) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
 	}
 	return ""
 }
@@ -1061,8 +1072,13 @@ type Target struct {
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
 	// What instances are found by: two targets with the same key are one workload that goes
 	// from one deployment to the other, and have the same instances.
-	WorkloadKey   string      `protobuf:"bytes,4,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
-	Instances     []*Instance `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
+	WorkloadKey string      `protobuf:"bytes,4,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
+	Instances   []*Instance `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
+	// What a gateway asks instances that have become READY, until they pass it once: see
+	// InstanceHealth.unproven. How they are from then on is the agent's to find. Absent, as from
+	// agents of earlier releases, or where the check is of another port than address: a
+	// connection is all that is tried.
+	HealthCheck   *HealthCheck `protobuf:"bytes,6,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1132,6 +1148,83 @@ func (x *Target) GetInstances() []*Instance {
 	return nil
 }
 
+func (x *Target) GetHealthCheck() *HealthCheck {
+	if x != nil {
+		return x.HealthCheck
+	}
+	return nil
+}
+
+// HealthCheck of a deployment, with its defaults filled in; see the user API's.
+type HealthCheck struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Path   string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Method string                 `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	// Empty: 200 to 399, and redirects to the same host are followed.
+	ExpectedCodes []string             `protobuf:"bytes,3,rep,name=expected_codes,json=expectedCodes,proto3" json:"expected_codes,omitempty"`
+	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthCheck) Reset() {
+	*x = HealthCheck{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthCheck) ProtoMessage() {}
+
+func (x *HealthCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
+func (*HealthCheck) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *HealthCheck) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetExpectedCodes() []string {
+	if x != nil {
+		return x.ExpectedCodes
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
 // Preview is a host of one deployment alone.
 type Preview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1146,7 +1239,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1251,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1264,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Preview) GetHost() string {
@@ -1205,14 +1298,17 @@ type Instance struct {
 	// Of one that is NOT_READY: its process has passed its check before. A process that started
 	// anew in the same place has not. Absent, as from agents of earlier releases: if this gateway
 	// has seen the instance READY.
-	WasReady      *bool `protobuf:"varint,4,opt,name=was_ready,json=wasReady,proto3,oneof" json:"was_ready,omitempty"`
+	WasReady *bool `protobuf:"varint,4,opt,name=was_ready,json=wasReady,proto3,oneof" json:"was_ready,omitempty"`
+	// It is yet to be replaced by one of the target's deployment, and the target's health_check
+	// is not its own: it is asked as it was while it was READY as one of its own, or not at all.
+	OtherVersion  bool `protobuf:"varint,5,opt,name=other_version,json=otherVersion,proto3" json:"other_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1320,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1333,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Instance) GetInstanceId() string {
@@ -1264,6 +1360,13 @@ func (x *Instance) GetState() Instance_State {
 func (x *Instance) GetWasReady() bool {
 	if x != nil && x.WasReady != nil {
 		return *x.WasReady
+	}
+	return false
+}
+
+func (x *Instance) GetOtherVersion() bool {
+	if x != nil {
+		return x.OtherVersion
 	}
 	return false
 }
@@ -1310,7 +1413,7 @@ type RoutePolicy struct {
 
 func (x *RoutePolicy) Reset() {
 	*x = RoutePolicy{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1425,7 @@ func (x *RoutePolicy) String() string {
 func (*RoutePolicy) ProtoMessage() {}
 
 func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1438,7 @@ func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePolicy.ProtoReflect.Descriptor instead.
 func (*RoutePolicy) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RoutePolicy) GetBalancing() Balancing {
@@ -1487,7 +1590,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1602,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1615,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -1555,7 +1658,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1670,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1683,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1642,14 +1745,16 @@ type ReportRequest struct {
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// What deployments were sent, of those for which that changed since the last answered
 	// report; of all, in the first report after a Begin.
-	Traffic       []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// process_id of the stream's Watch.
+	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1766,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1779,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1719,6 +1824,13 @@ func (x *ReportRequest) GetTraffic() []*Traffic {
 	return nil
 }
 
+func (x *ReportRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
 // Traffic of a deployment through this gateway, since its process began or, when it is
 // less than what was told before, since it was routed anew. Requests count when they end.
 type Traffic struct {
@@ -1740,7 +1852,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1864,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1877,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1817,7 +1929,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +1941,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +1954,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Served) GetAppId() string {
@@ -1879,13 +1991,15 @@ type InstanceHealth struct {
 	// The gateway sends it nothing but trial requests, for what it saw.
 	Ejected bool `protobuf:"varint,2,opt,name=ejected,proto3" json:"ejected,omitempty"`
 	// Why: "ConnectError", "ServerErrors", "Timeout". Of what is unproven: why it was not
-	// reached when that was tried last.
+	// reached when that was tried last, which is "ConnectError" or, for people, how it did not
+	// pass its check.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Requests, streams included, that it was sent and has not finished.
 	InFlight int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// It is READY, and the gateway has not reached it since it became so, or since it was
 	// ejected because no request could connect to it: it tries until it has, or the instance is
-	// READY no more. Until then the instance does not count as ready in the region, unless it
+	// READY no more. To have reached it is to have had a connection to it, and an answer that
+	// passes the target's health_check. Until then the instance does not count as ready in the region, unless it
 	// did before, and some gateway can connect to it.
 	Unproven      bool `protobuf:"varint,5,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1894,7 +2008,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2020,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2033,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -1965,7 +2079,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2091,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,21 +2104,23 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc1\x01\n" +
+	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe9\x01\n" +
 	"\fWatchRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12\"\n" +
 	"\btable_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\atableId\x12?\n" +
 	"\x04have\x18\x03 \x03(\v2\x1f.windlass.gateway.v1.AppVersionB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x04have\x12\"\n" +
-	"\aversion\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\"}\n" +
+	"\aversion\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12&\n" +
+	"\n" +
+	"process_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"}\n" +
 	"\n" +
 	"AppVersion\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
@@ -2062,23 +2178,30 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\xbf\x01\n" +
+	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\x84\x02\n" +
 	"\x06Target\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12!\n" +
 	"\fworkload_key\x18\x04 \x01(\tR\vworkloadKey\x12;\n" +
-	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\"j\n" +
+	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\x12C\n" +
+	"\fhealth_check\x18\x06 \x01(\v2 .windlass.gateway.v1.HealthCheckR\vhealthCheck\"\x95\x01\n" +
+	"\vHealthCheck\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06method\x18\x02 \x01(\tR\x06method\x12%\n" +
+	"\x0eexpected_codes\x18\x03 \x03(\tR\rexpectedCodes\x123\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"j\n" +
 	"\aPreview\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12&\n" +
-	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\x8a\x02\n" +
+	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\xaf\x02\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x129\n" +
 	"\x05state\x18\x03 \x01(\x0e2#.windlass.gateway.v1.Instance.StateR\x05state\x12 \n" +
-	"\twas_ready\x18\x04 \x01(\bH\x00R\bwasReady\x88\x01\x01\"X\n" +
+	"\twas_ready\x18\x04 \x01(\bH\x00R\bwasReady\x88\x01\x01\x12#\n" +
+	"\rother_version\x18\x05 \x01(\bR\fotherVersion\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
@@ -2127,7 +2250,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x0fallowed_headers\x18\x03 \x03(\tR\x0eallowedHeaders\x12'\n" +
 	"\x0fexposed_headers\x18\x04 \x03(\tR\x0eexposedHeaders\x12 \n" +
 	"\vcredentials\x18\x05 \x01(\bR\vcredentials\x122\n" +
-	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xcd\x02\n" +
+	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xf5\x02\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12$\n" +
@@ -2138,7 +2261,9 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\tinstances\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12B\n" +
 	"\atraffic\x18\x06 \x03(\v2\x1c.windlass.gateway.v1.TrafficB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\"\xbd\x01\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\x12&\n" +
+	"\n" +
+	"process_id\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"\xbd\x01\n" +
 	"\aTraffic\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x1a\n" +
@@ -2193,7 +2318,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
 	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
@@ -2211,17 +2336,18 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*AppRoutes)(nil),           // 13: windlass.gateway.v1.AppRoutes
 	(*ApiKey)(nil),              // 14: windlass.gateway.v1.ApiKey
 	(*Target)(nil),              // 15: windlass.gateway.v1.Target
-	(*Preview)(nil),             // 16: windlass.gateway.v1.Preview
-	(*Instance)(nil),            // 17: windlass.gateway.v1.Instance
-	(*RoutePolicy)(nil),         // 18: windlass.gateway.v1.RoutePolicy
-	(*PayloadLog)(nil),          // 19: windlass.gateway.v1.PayloadLog
-	(*Cors)(nil),                // 20: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 21: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 22: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 23: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 24: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 25: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 26: google.protobuf.Duration
+	(*HealthCheck)(nil),         // 16: windlass.gateway.v1.HealthCheck
+	(*Preview)(nil),             // 17: windlass.gateway.v1.Preview
+	(*Instance)(nil),            // 18: windlass.gateway.v1.Instance
+	(*RoutePolicy)(nil),         // 19: windlass.gateway.v1.RoutePolicy
+	(*PayloadLog)(nil),          // 20: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 21: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 22: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 23: windlass.gateway.v1.Traffic
+	(*Served)(nil),              // 24: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 25: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 26: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 27: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	4,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
@@ -2231,36 +2357,38 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	9,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	10, // 5: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
 	13, // 6: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	26, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	27, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	11, // 8: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
 	12, // 9: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
 	15, // 10: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
-	16, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
-	18, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
+	17, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
+	19, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
 	14, // 13: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
-	17, // 14: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
-	2,  // 15: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	1,  // 16: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	26, // 17: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	26, // 18: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	26, // 19: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	26, // 20: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	20, // 21: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	19, // 22: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	0,  // 23: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
-	26, // 24: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	23, // 25: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	24, // 26: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	22, // 27: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	3,  // 28: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	21, // 29: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	5,  // 30: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	25, // 31: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	30, // [30:32] is the sub-list for method output_type
-	28, // [28:30] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	18, // 14: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
+	16, // 15: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
+	27, // 16: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	2,  // 17: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 18: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	27, // 19: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	27, // 20: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	27, // 21: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	27, // 22: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	21, // 23: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	20, // 24: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 25: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	27, // 26: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	24, // 27: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	25, // 28: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	23, // 29: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	3,  // 30: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	22, // 31: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	5,  // 32: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	26, // 33: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	32, // [32:34] is the sub-list for method output_type
+	30, // [30:32] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -2275,8 +2403,8 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Heartbeat)(nil),
 		(*WatchResponse_Neighbours)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[14].OneofWrappers = []any{}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[15].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[15].OneofWrappers = []any{}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[16].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),
 	}
@@ -2286,7 +2414,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -58,7 +58,8 @@ type RouteServiceClient interface {
 	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
 	// desired state and has looked at what runs. Until then a gateway serves what it has.
 	//
-	// A second Watch of the same gateway ends the first, with ABORTED. A stream whose
+	// A second Watch of the same gateway ends the first, with ABORTED: then another process has
+	// its gateway_id, and it takes another before it watches again. A stream whose
 	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 	// What the gateway serves, and what it sees of the instances. It is called at once
@@ -66,8 +67,8 @@ type RouteServiceClient interface {
 	// least once an interval. A report that was not answered is sent again, or a newer one
 	// in its place that tells what both did.
 	//
-	// Without a Watch of that gateway and table: FAILED_PRECONDITION, and nothing of it is
-	// stored; the gateway watches again, and then tells all that it serves.
+	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
+	// is stored; the gateway watches again, and then tells all that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
 }
 
@@ -129,7 +130,8 @@ type RouteServiceHandler interface {
 	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
 	// desired state and has looked at what runs. Until then a gateway serves what it has.
 	//
-	// A second Watch of the same gateway ends the first, with ABORTED. A stream whose
+	// A second Watch of the same gateway ends the first, with ABORTED: then another process has
+	// its gateway_id, and it takes another before it watches again. A stream whose
 	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest, *connect.ServerStream[v1.WatchResponse]) error
 	// What the gateway serves, and what it sees of the instances. It is called at once
@@ -137,8 +139,8 @@ type RouteServiceHandler interface {
 	// least once an interval. A report that was not answered is sent again, or a newer one
 	// in its place that tells what both did.
 	//
-	// Without a Watch of that gateway and table: FAILED_PRECONDITION, and nothing of it is
-	// stored; the gateway watches again, and then tells all that it serves.
+	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
+	// is stored; the gateway watches again, and then tells all that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
 }
 

@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/windlass-run/windlass/pkg/flock"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// place is a gateway's at its agent: an id, and the lock that says that a process has it. A data
+// directory has as many as processes ran with it at a time, which is two where one takes over
+// from another. A process takes the first that nobody has: the kernel lets go of the lock of one
+// that ended, however it did, and only of that, so that a crashed one's successor is to the agent
+// the same gateway, and one that overlaps with a live one is not.
+type place struct {
+	id   string
+	lock *flock.Lock
+}
+
+// takePlace of a data directory, which is there.
+func takePlace(dir string) (place, error) {
+	for n := 0; ; n++ {
+		path := filepath.Join(dir, fmt.Sprintf("gateway-%d", n))
+		lock, err := flock.Try(path + ".lock")
+		if errors.Is(err, flock.ErrHeld) {
+			continue
+		}
+		if err != nil {
+			return place{}, fmt.Errorf("id of the gateway: %w", err)
+		}
+		id, err := idIn(path)
+		if err != nil {
+			return place{}, errors.Join(fmt.Errorf("id of the gateway: %w", err), lock.Unlock())
+		}
+		return place{id: id, lock: lock}, nil
+	}
+}
+
+// leave lets another process have the place.
+func (p place) leave() { _ = p.lock.Unlock() } // it ends with the process either way
+
+// idIn is the id that the file has, which it is given where it has none.
+func idIn(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if id := strings.TrimSpace(string(data)); ident.Valid(idPrefix, id) {
+		return id, nil
+	}
+	id := newID()
+	// In one step: half an id would be replaced by the next process, and not be the same.
+	next := path + ".new"
+	if err := os.WriteFile(next, []byte(id+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return id, os.Rename(next, path)
+}
+
+const idPrefix = "gw"
+
+func newID() string { return ident.New(idPrefix) }

@@ -1,0 +1,47 @@
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+func TestAGatewayHasThePlaceOfOneThatEndedAndOfNoneThatLives(t *testing.T) {
+	dir := t.TempDir()
+	take := func() place {
+		t.Helper()
+		p, err := takePlace(dir)
+		require.NoError(t, err)
+		require.True(t, ident.Valid("gw", p.id), p.id)
+		return p
+	}
+	old := take()
+	successor := take()
+	require.NotEqual(t, old.id, successor.id, "both serve")
+	old.leave() // as the kernel does of one that crashed
+	next := take()
+	require.Equal(t, old.id, next.id)
+	successor.leave()
+	again := take()
+	require.Equal(t, successor.id, again.id)
+	again.leave()
+	next.leave()
+
+	// What is no id is replaced by one.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "gateway-0"), []byte("gw_"), 0o600))
+	fresh := take()
+	require.NotEqual(t, old.id, fresh.id)
+	fresh.leave()
+	fresh = take()
+	kept, err := os.ReadFile(filepath.Join(dir, "gateway-0"))
+	require.NoError(t, err)
+	require.Equal(t, fresh.id+"\n", string(kept))
+	fresh.leave()
+
+	_, err = takePlace(filepath.Join(dir, "gateway-0"))
+	require.Error(t, err, "no directory")
+}
