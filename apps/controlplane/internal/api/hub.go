@@ -34,7 +34,8 @@ const (
 //	                                        watcher, watcher <───┘
 //
 // A watcher holds no queue: it takes the newest picture whenever it is ready for
-// one, so a slow reader skips pictures and delays nobody.
+// one, so a slow reader skips pictures and delays nobody. Its first one was read after it
+// came, so that who changes an app and then watches it sees the change at once.
 type hub struct {
 	max     int
 	stopped chan struct{}
@@ -82,10 +83,7 @@ func (h *hub) notify(appIDs []string) {
 	defer h.mu.Unlock()
 	for _, id := range appIDs {
 		if t := h.topics[id]; t != nil {
-			select {
-			case t.dirty <- struct{}{}:
-			default:
-			}
+			t.stir()
 		}
 	}
 }
@@ -98,7 +96,16 @@ type topic struct {
 
 	mu      sync.Mutex
 	latest  *picture
-	changed chan struct{} // closed when latest is replaced
+	begun   time.Time     // when the read of latest, or of the same, began
+	changed chan struct{} // closed when an app was read
+}
+
+// stir has the app read again. It does not block.
+func (t *topic) stir() {
+	select {
+	case t.dirty <- struct{}{}:
+	default:
+	}
 }
 
 // join watches an app until leave is called.
@@ -110,8 +117,9 @@ func (h *hub) join(appID string, log *slog.Logger, read func(context.Context) (*
 			Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask with GetApp from time to time, or try again later.",
 		}, "this server has as many watchers as it may have")
 	}
-	t = h.topics[appID]
-	if t == nil {
+	if t = h.topics[appID]; t != nil {
+		t.stir() // for one that was read since
+	} else {
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{})}
 		h.topics[appID] = t
@@ -145,7 +153,7 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			return
 		case err == nil:
 			failing = false
-			t.publish(p)
+			t.publish(p, begin)
 		case !failing:
 			// Once, not with each try: watchers see no news meanwhile, and that is all.
 			failing = true
@@ -182,21 +190,24 @@ func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
 	}
 }
 
-func (t *topic) publish(p *picture) {
+func (t *topic) publish(p *picture, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p.same(t.latest) {
-		return
+	if !p.same(t.latest) {
+		t.latest = p
 	}
-	t.latest = p
+	t.begun = begun
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-// current returns the newest picture, nil if there is none yet, and what is closed
-// when there is a newer one.
-func (t *topic) current() (*picture, <-chan struct{}) {
+// current returns the newest picture, nil if none was read since the time given, and what
+// is closed when there is a newer one.
+func (t *topic) current(since time.Time) (*picture, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.begun.Before(since) {
+		return nil, t.changed
+	}
 	return t.latest, t.changed
 }

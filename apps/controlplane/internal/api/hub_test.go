@@ -17,11 +17,12 @@ import (
 // follow counts the pictures that a watcher takes until leave is called.
 func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 	var taken atomic.Int32
+	joined := time.Now()
 	go func() {
 		var last *picture
 		for ctx.Err() == nil {
-			p, changed := topic.current()
-			if p != last {
+			p, changed := topic.current(joined)
+			if p != nil && p != last {
 				last = p
 				taken.Add(1)
 			}
@@ -80,6 +81,34 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 		require.Equal(t, before, count.Load(), "nobody watches: nothing is read")
 		require.Zero(t, h.count())
 		cancel()
+	})
+}
+
+func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(100)
+		var message atomic.Value
+		message.Store("old")
+		read := func(context.Context) (*picture, error) {
+			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: message.Load().(string)}}}, nil
+		}
+		_, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+		require.NoError(t, err)
+		defer leave()
+		synctest.Wait()
+
+		message.Store("new") // by another process: nobody says so
+		time.Sleep(time.Millisecond)
+		joined := time.Now()
+		topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+		require.NoError(t, err)
+		defer leave()
+		p, changed := topic.current(joined)
+		require.Nil(t, p)
+		<-changed
+		p, _ = topic.current(joined)
+		require.Equal(t, "new", p.view.GetApp().GetMessage())
+		require.LessOrEqual(t, time.Since(joined), minReadEvery)
 	})
 }
 

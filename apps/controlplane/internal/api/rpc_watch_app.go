@@ -38,6 +38,7 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 	if err != nil {
 		return err
 	}
+	joined := time.Now()
 	//nolint:contextcheck // what is read for all watchers outlives the first of them
 	t, leave, err := a.hub.join(app.ID, a.cfg.Log, func(ctx context.Context) (*picture, error) {
 		return a.picture(ctx, app.WorkspaceID, app.ID)
@@ -51,7 +52,7 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 	defer ticker.Stop()
 	var sent *picture
 	for {
-		p, changed := t.current()
+		p, changed := t.current(joined)
 		if p != nil && p != sent {
 			if err := out.Send(p.since(sent)); err != nil {
 				return fmt.Errorf("send picture of app %s: %w", app.ID, err)
