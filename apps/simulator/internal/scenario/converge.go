@@ -15,11 +15,11 @@ import (
 // as ready. Further rounds deploy another version of the same apps, in all regions at
 // once and beside the one before, as the first.
 //
-// What limits it: the processor, at 1,000 instances (0.25 s, 0.4 s of processor) as at
-// 5,000 (0.4 to 1.5 s, 0.7 to 1.3 s of it). A control plane that has just started is not
+// What limits it: the processor, at 1,000 instances (0.28 s, 0.4 s of processor) as at
+// 5,000 (1.0 s, 1.7 s of it, the second time, beside those of before). A control plane that has just started is not
 // ready before its workflows' runtime is compiled, which the first deployment would wait
-// half a second for. 2,000,000 instances of 2,000 apps take 120 to 160 s and 5.3 GiB in all
-// parts, 115 to 135 us of processor each.
+// half a second for. 2,000,000 instances of 2,000 apps take 120 to 170 s and 5.3 to 5.8 GiB in all
+// parts, 115 to 150 us of processor each.
 type Converge struct {
 	Instances   int  `help:"Instances in all." default:"1000"`
 	Regions     int  `help:"Regions; each deployment runs in all of them." default:"10"`

@@ -23,16 +23,17 @@ import (
 // All have to complete. The bare invocation rate of Restate is measured in the same
 // run: a deployment is two invocations at least.
 //
-// What limits it: the processor. A deployment takes 21 ms of it with 64 at once, the control
-// plane and MariaDB 7 each, Restate 5 and its agent and user 2, so that two cores have 95 a
-// second in them; 75 to 85 come out, since it is not all that runs there. On cores that other
-// work shares the same is 29 ms (9, 10, 7 and 4), and 74 one at a time, when nothing is done
-// for several at once: 68 statements and two steps, where with 64 at once it is 26. Of those
-// 17 are the call's, which has a transaction of its own; the others are its part of those of
-// two steps and of reports, five or six deployments to each.
+// What limits it: the processor. A deployment takes 28 to 32 ms of it with 64 at once, the
+// control plane and MariaDB 7 to 8 each, Restate 6 to 7, and its agent, whose region has 3,000
+// apps by then, and the user 8; 60 a second come out. 300 apps in all take 22 ms, the agent 2
+// of it. One at a time it is 70 ms, since nothing is done for several at once: 65 statements
+// and two steps, where with 64 at once it is 26. Of those 17 are the call's, which has a
+// transaction of its own; the others are its part of those of two steps and of reports, five
+// or six deployments to each.
 // A statement less was 0.3 ms less of the two together, many times the 0.1 ms that one takes
-// alone. That commits wait for the disk is no part of it: relaxed, it is the same. Half of
-// the bare invocations would leave 4 ms for all of it, of which two invocations take 3.
+// alone. That commits wait for the disk is no part of it: relaxed, it is the same. 0.8
+// of half the bare invocations would leave 4 ms for all of it, of which two invocations that
+// do nothing take 2.6 to 3.8.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`

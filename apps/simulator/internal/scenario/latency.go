@@ -17,8 +17,8 @@ import (
 // to its runtime. Both are read on the same clock.
 //
 // What limits it: round trips to the database. With all parts on two cores the median is
-// 7 ms, with two control planes 9.5 ms; the commit and the five reads that follow it take
-// 3 to 6 ms of that when nothing else runs, which is measured beside it (floor_p50_ms).
+// 4.1 ms (p99 13), with two control planes 6.0 ms (21); the commit and the two reads that
+// follow it take 2.5 ms of that, which is measured beside it (floor_p50_ms).
 type Latency struct {
 	Regions int     `help:"Regions, each with an agent." default:"1000"`
 	Apps    int     `help:"Apps, each in one region, that are changed." default:"200"`

@@ -28,10 +28,10 @@ import (
 // What limits it: the processor, which agents, executors and MariaDB share; what can be
 // stored is the figure of ingest where the machine is free, and ten times as much makes
 // agents wait, 4 s between reports at the most. Edges have a lane of their own and wait for
-// the batch that is being stored, not for the states that came before them. Where other work
-// left a seventh of two cores, 10,000 instances in 10 regions had 1,780 states a second
-// stored of 9,500, in reports of 100, and half of the edges took 1.3 s; nothing was lost, and
-// the control plane grew by 4 MiB.
+// the batch that is being stored, not for the states that came before them. Of 463,000 states
+// a second, ten times what could be stored, 48,000 were; edges took 80 ms (p50), 444 (p99) and
+// 534 at the most, against 18 and 38 before, nothing was lost, and the control plane did not
+// grow beyond 157 MiB.
 type Overload struct {
 	Instances   int           `help:"Instances that change, in all." default:"30000"`
 	Regions     int           `help:"Regions." default:"30"`
