@@ -84,6 +84,13 @@ func (c Codes) Pass(status int) bool {
 	return false
 }
 
+// What a check is that says nothing else, as spec.proto states.
+const (
+	DefaultPath    = "/health"
+	DefaultMethod  = http.MethodGet
+	DefaultTimeout = 5 * time.Second
+)
+
 // Check is one request and what passes.
 type Check struct {
 	Method, Path string

@@ -2,11 +2,10 @@ package gateways
 
 import (
 	"cmp"
-	"net/http"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -65,8 +64,8 @@ func checkOf(spec *windlassv1.DeploymentSpec) *gatewayv1.HealthCheck {
 		return nil
 	}
 	out := &gatewayv1.HealthCheck{
-		Path: cmp.Or(h.GetPath(), "/health"), Method: cmp.Or(h.GetMethod(), http.MethodGet),
-		ExpectedCodes: h.GetExpectedCodes(), Timeout: durationpb.New(5 * time.Second),
+		Path: cmp.Or(h.GetPath(), healthcheck.DefaultPath), Method: cmp.Or(h.GetMethod(), healthcheck.DefaultMethod),
+		ExpectedCodes: h.GetExpectedCodes(), Timeout: durationpb.New(healthcheck.DefaultTimeout),
 	}
 	if h.GetTimeout().AsDuration() > 0 {
 		out.Timeout = h.Timeout

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -20,14 +21,13 @@ const (
 	defaultCPUMillicores = 500
 	defaultMemoryMiB     = 512
 	defaultPort          = "http"
-	defaultHealthPath    = "/health"
 	defaultUnhealthy     = 3
 	defaultHealthy       = 2
 )
 
 var (
 	defaultInterval      = durationpb.New(10 * time.Second)
-	defaultTimeout       = durationpb.New(5 * time.Second)
+	defaultTimeout       = durationpb.New(healthcheck.DefaultTimeout)
 	defaultStartupBudget = durationpb.New(30 * time.Minute)
 	defaultGrace         = durationpb.New(30 * time.Second)
 	defaultDeadline      = durationpb.New(10 * time.Minute)
@@ -53,7 +53,7 @@ func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 		s.HealthCheck = &windlassv1.HealthCheck{}
 	}
 	h := s.HealthCheck
-	h.Path = orDefault(h.Path, defaultHealthPath)
+	h.Path = orDefault(h.Path, healthcheck.DefaultPath)
 	h.Port = orDefault(h.Port, s.Ports[0].GetName())
 	h.Method = orDefault(h.Method, "GET")
 	h.UnhealthyThreshold = orDefault(h.UnhealthyThreshold, defaultUnhealthy)

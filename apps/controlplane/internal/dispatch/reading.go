@@ -123,16 +123,18 @@ func (r *reading) put(page []wired, ended bool, err error) {
 func (r *reading) next(ctx context.Context) ([]wired, error) {
 	for {
 		r.mu.Lock()
-		pages, ended, err := r.pages, r.ended, r.err
-		if len(pages) > 0 {
-			r.pages = pages[1:]
+		var page []wired
+		ended, err := r.ended, r.err
+		if len(r.pages) > 0 {
+			page, r.pages[0] = r.pages[0], nil // what was sent is not kept
+			r.pages = r.pages[1:]
 		}
 		r.mu.Unlock()
 		switch {
 		case err != nil:
 			return nil, err
-		case len(pages) > 0:
-			return pages[0], nil
+		case page != nil:
+			return page, nil
 		case ended:
 			return nil, nil
 		}

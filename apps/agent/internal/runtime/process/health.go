@@ -34,8 +34,8 @@ const firstInterval = 100 * time.Millisecond
 
 func healthOf(h *windlassv1.HealthCheck) health {
 	out := health{
-		Path: "/health", Port: h.GetPort(), Method: http.MethodGet,
-		Interval: 10 * time.Second, Timeout: 5 * time.Second,
+		Path: healthcheck.DefaultPath, Port: h.GetPort(), Method: healthcheck.DefaultMethod,
+		Interval: 10 * time.Second, Timeout: healthcheck.DefaultTimeout,
 		Unhealthy: 3, Healthy: 2, Budget: 30 * time.Minute, Codes: h.GetExpectedCodes(),
 	}
 	if h.GetPath() != "" {

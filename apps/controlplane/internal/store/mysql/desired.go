@@ -29,8 +29,8 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	return items, err
 }
 
-// EachDesired costs two queries for a page of deployments, of which one is for what their
-// specs refer to, and one for a page of routes, whose targets were read with the deployments.
+// EachDesired costs a query for a page, one more where specs name secrets, and two for the
+// region: targets of routes are read with the deployments.
 func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
 	targets, err := t.eachDeployment(regionID, size, page)
 	if err != nil {
@@ -53,7 +53,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 	if err != nil {
 		return nil, t.err(err, "read quarantine of region", regionID)
 	}
-	targets := map[string][]model.RouteTarget{}
+	targets, placed := map[string][]model.RouteTarget{}, map[string]bool{}
 	for after, more := "", true; more; {
 		rows, err := t.primary.DesiredOfRegion(t.ctx, gen.DesiredOfRegionParams{Region: regionID, After: after, Limit: limit(size)})
 		if err != nil {
@@ -69,9 +69,10 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 					Pinned: pinned[gen.PinnedInRegionRow{AppID: r.AppID, DeploymentID: r.DeploymentID}],
 				})
 			}
-			// What is placed has its state from there.
-			approved = slices.DeleteFunc(approved, func(q gen.RegionQuarantine) bool { return q.WorkloadKey == r.DeploymentID })
-			item, ok, err := specs{}.item(r)
+			if len(approved) > 0 {
+				placed[r.DeploymentID] = true
+			}
+			item, ok, err := specs(nil).item(r) // each comes once
 			if err != nil {
 				return nil, wrap(err, "read deployments of region", regionID)
 			}
@@ -84,7 +85,9 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 		}
 		if more = len(rows) == size; !more {
 			for _, q := range approved {
-				items = append(items, releasedItem(q))
+				if !placed[q.WorkloadKey] { // what is placed has its state from there
+					items = append(items, releasedItem(q))
+				}
 			}
 		}
 		if err := handOut(items, page); err != nil {
@@ -130,8 +133,9 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 		if err != nil {
 			return model.DesiredItem{}, false, err
 		}
-		d = &read
-		s[r.DeploymentID] = d
+		if d = &read; s != nil {
+			s[r.DeploymentID] = d
+		}
 	}
 	return model.DesiredItem{
 		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d,
@@ -232,14 +236,6 @@ func rowsOf[R any](w wanted, at func(R) pair, of func(keys, regions []string) ([
 		}
 	}
 	return slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] }), nil
-}
-
-func (t *tx) topologyOf(w wanted) ([]model.Topology, error) {
-	return list(t, "read topology", "", topology)(rowsOf(w,
-		func(r gen.DeploymentTopology) pair { return pair{r.Region, r.DeploymentID} },
-		func(ids, regions []string) ([]gen.DeploymentTopology, error) {
-			return t.primary.GetTopology(t.ctx, gen.GetTopologyParams{DeploymentIds: ids, Regions: regions})
-		}))
 }
 
 // desiredDeployments are what is placed, and of what is not what the quarantine has.

@@ -213,7 +213,11 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 
 // GetTopology implements store.ObservedTx.
 func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
-	rows, err := t.topologyOf(wantedOf(deployments))
+	rows, err := list(t, "read topology", "", topology)(rowsOf(wantedOf(deployments),
+		func(r gen.DeploymentTopology) pair { return pair{r.Region, r.DeploymentID} },
+		func(ids, regions []string) ([]gen.DeploymentTopology, error) {
+			return t.primary.GetTopology(t.ctx, gen.GetTopologyParams{DeploymentIds: ids, Regions: regions})
+		}))
 	slices.SortFunc(rows, byPlace)
 	return rows, err
 }

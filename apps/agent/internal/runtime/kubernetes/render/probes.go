@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
 // health is a health check in Kubernetes' whole seconds, with its defaults.
@@ -21,9 +23,7 @@ type health struct {
 }
 
 const (
-	defaultPath      = "/health"
 	defaultInterval  = 10 * time.Second
-	defaultTimeout   = 5 * time.Second
 	defaultUnhealthy = 3
 	defaultHealthy   = 2
 	defaultBudget    = 30 * time.Minute
@@ -40,13 +40,13 @@ func (r *rendering) takeHealth() error {
 	h, s := r.spec.GetHealthCheck(), r.spec
 	r.health = health{
 		path: h.GetPath(), port: r.ports[0].number,
-		interval: atLeastOne(h.GetInterval(), defaultInterval), timeout: atLeastOne(h.GetTimeout(), defaultTimeout),
+		interval: atLeastOne(h.GetInterval(), defaultInterval), timeout: atLeastOne(h.GetTimeout(), healthcheck.DefaultTimeout),
 		budget: atLeastOne(h.GetStartupBudget(), defaultBudget), unhealthy: h.GetUnhealthyThreshold(), healthy: h.GetHealthyThreshold(),
 		drain: seconds(s.GetDrainDelay(), defaultDrain), grace: seconds(s.GetTerminationGrace(), defaultGrace),
 		progressLimit: int64(atLeastOne(s.GetProgressDeadline(), defaultProgress)),
 	}
 	if r.health.path == "" {
-		r.health.path = defaultPath
+		r.health.path = healthcheck.DefaultPath
 	}
 	if m := h.GetMethod(); m != "" && m != "GET" {
 		return unsupported("spec.health_check.method: Kubernetes asks by GET and nothing else: leave %s out, or run it in regions of processes", m)
