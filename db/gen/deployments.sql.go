@@ -16,11 +16,13 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
-    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
+    pin.app_id IS NOT NULL AS pinned
 FROM deployment_topology t
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
 WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
 ORDER BY t.deployment_id, t.region
 `
@@ -53,6 +55,7 @@ type DesiredOfKeysRow struct {
 	EnvironmentID   sql.NullString
 	Environment     string
 	Project         string
+	Pinned          bool
 }
 
 // As DesiredOfRegion, of keys in regions.
@@ -106,6 +109,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.EnvironmentID,
 			&i.Environment,
 			&i.Project,
+			&i.Pinned,
 		); err != nil {
 			return nil, err
 		}
@@ -125,11 +129,13 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
-    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
+    COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
+    pin.app_id IS NOT NULL AS pinned
 FROM deployment_topology t FORCE INDEX (topology_in_region)
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
+LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
 WHERE t.region = ? AND t.deployment_id > ?
 ORDER BY t.deployment_id LIMIT ?
 `
@@ -163,6 +169,7 @@ type DesiredOfRegionRow struct {
 	EnvironmentID   sql.NullString
 	Environment     string
 	Project         string
+	Pinned          bool
 }
 
 // What the region's agent is told of each deployment there, and no more: a region may have
@@ -199,6 +206,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.EnvironmentID,
 			&i.Environment,
 			&i.Project,
+			&i.Pinned,
 		); err != nil {
 			return nil, err
 		}

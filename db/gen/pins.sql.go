@@ -92,40 +92,6 @@ func (q *Queries) ListPins(ctx context.Context, appIds []string) ([]AppPin, erro
 	return items, nil
 }
 
-const pinnedInRegion = `-- name: PinnedInRegion :many
-SELECT p.app_id, p.deployment_id
-FROM app_pins p
-JOIN app_routes r ON r.app_id = p.app_id AND r.region = ?
-`
-
-type PinnedInRegionRow struct {
-	AppID        string
-	DeploymentID string
-}
-
-func (q *Queries) PinnedInRegion(ctx context.Context, region string) ([]PinnedInRegionRow, error) {
-	rows, err := q.db.QueryContext(ctx, pinnedInRegion, region)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PinnedInRegionRow
-	for rows.Next() {
-		var i PinnedInRegionRow
-		if err := rows.Scan(&i.AppID, &i.DeploymentID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const putPin = `-- name: PutPin :exec
 REPLACE INTO app_pins (
     app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at

@@ -1,11 +1,6 @@
 -- name: ListPins :many
 SELECT * FROM app_pins WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id, version;
 
--- name: PinnedInRegion :many
-SELECT p.app_id, p.deployment_id
-FROM app_pins p
-JOIN app_routes r ON r.app_id = p.app_id AND r.region = ?;
-
 -- name: PutPin :exec
 -- The app's row is locked: nobody comes in between.
 REPLACE INTO app_pins (

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -45,8 +46,7 @@ func (st *stream) read(ctx context.Context) (*reading, error) {
 	begun := make(chan struct{})
 	go func() {
 		defer close(r.done)
-		err := st.readPages(ctx, r, func() { close(begun) })
-		r.put(nil, true, err)
+		st.readPages(ctx, r, func() { close(begun) })
 	}()
 	select {
 	case <-begun:
@@ -63,8 +63,10 @@ func (st *stream) read(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// readPages in one transaction; begun is called once it is known of when.
-func (st *stream) readPages(ctx context.Context, r *reading, begun func()) error {
+// readPages in one transaction; begun is called once it is known of when. The end is put as
+// soon as all is read: whoever takes pages need not wait for the end of a transaction that
+// only read, nor know how it went.
+func (st *stream) readPages(ctx context.Context, r *reading, begun func()) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)
 	work.Go(func() error {
@@ -84,6 +86,11 @@ func (st *stream) readPages(ctx context.Context, r *reading, begun func()) error
 		}
 		return nil
 	})
+	encoded := sync.OnceValue(func() error {
+		close(rows)
+		return work.Wait()
+	})
+	complete := false
 	err := st.svc.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		head, err := tx.GetHead(st.region)
 		if err != nil {
@@ -91,19 +98,21 @@ func (st *stream) readPages(ctx context.Context, r *reading, begun func()) error
 		}
 		r.at = changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
 		begun()
-		return tx.EachDesired(st.region, pageItems, func(page []model.DesiredItem) error {
+		err = tx.EachDesired(st.region, pageItems, func(page []model.DesiredItem) error {
 			rows <- page
 			return nil
 		})
+		if err == nil {
+			err = encoded()
+		}
+		if complete = err == nil; complete {
+			r.put(nil, true, nil)
+		}
+		return err
 	})
-	close(rows)
-	if encoding := work.Wait(); err == nil {
-		err = encoding
+	if !complete {
+		r.put(nil, true, fmt.Errorf("read snapshot of region %s: %w", st.region, cmp.Or(err, encoded())))
 	}
-	if err != nil {
-		return fmt.Errorf("read snapshot of region %s: %w", st.region, err)
-	}
-	return nil
 }
 
 func (r *reading) put(page []wired, ended bool, err error) {

@@ -29,8 +29,8 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	return items, err
 }
 
-// EachDesired costs a query for a page, one more where specs name secrets, and two for the
-// region: targets of routes are read with the deployments.
+// EachDesired costs a query for a page, one more where specs name secrets, and one for the
+// region: targets and pins of routes are read with the deployments.
 func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
 	targets, err := t.eachDeployment(regionID, size, page)
 	if err != nil {
@@ -41,14 +41,6 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 
 // eachDeployment returns the targets of routes by app.
 func (t *tx) eachDeployment(regionID string, size int, page func([]model.DesiredItem) error) (map[string][]model.RouteTarget, error) {
-	pins, err := t.primary.PinnedInRegion(t.ctx, regionID)
-	if err != nil {
-		return nil, t.err(err, "read pins of region", regionID)
-	}
-	pinned := make(map[gen.PinnedInRegionRow]bool, len(pins))
-	for _, p := range pins {
-		pinned[p] = true
-	}
 	approved, err := t.primary.ApprovedQuarantine(t.ctx, []string{regionID})
 	if err != nil {
 		return nil, t.err(err, "read quarantine of region", regionID)
@@ -65,8 +57,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 			after = r.DeploymentID
 			if r.Weight > 0 && windlassv1.TopologyStatus(r.Status) != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 				targets[r.AppID] = append(targets[r.AppID], model.RouteTarget{
-					DeploymentID: r.DeploymentID, Weight: r.Weight, Workload: r.Workload,
-					Pinned: pinned[gen.PinnedInRegionRow{AppID: r.AppID, DeploymentID: r.DeploymentID}],
+					DeploymentID: r.DeploymentID, Weight: r.Weight, Workload: r.Workload, Pinned: r.Pinned,
 				})
 			}
 			if len(approved) > 0 {

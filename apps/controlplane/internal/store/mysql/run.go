@@ -121,17 +121,21 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 		}
 	}()
 	t := s.newTx(ctx, c, c, true)
-	t.reopen = func() error { return begin(ctx, c) }
+	t.reopen = func() error {
+		if _, err := c.ExecContext(ctx, "ROLLBACK"); err != nil {
+			return fmt.Errorf("store: snapshot: %w", err)
+		}
+		return begin(ctx, c)
+	}
 	if err := fn(t); err != nil {
 		return err
 	}
 	return t.unchanged()
 }
 
-// begin begins a moment. It ends the one that the connection is in, if any.
+// begin begins a moment, on a connection that is in none.
 func begin(ctx context.Context, c *sql.Conn) error {
 	for _, q := range []string{
-		"ROLLBACK",
 		"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 		"START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
 	} {
