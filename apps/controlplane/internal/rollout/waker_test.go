@@ -112,7 +112,7 @@ func TestAWakerWaitsLongerForTheOthersWhileStepsTakeLong(t *testing.T) {
 		for range 100 {
 			w.Took(100 * time.Millisecond)
 		}
-		require.InDelta(t, 2.5, sends(), 1)
+		require.InDelta(t, 5, sends(), 1)
 		for range 100 {
 			w.Took(time.Hour)
 		}

@@ -12,8 +12,8 @@ import (
 
 // Converge deploys a number of instances at once and measures the time from the
 // first call until every deployment is ready and the database holds every instance
-// as ready. Further rounds deploy another version of the same apps, in all regions at
-// once and beside the one before, as the first.
+// as ready. Further rounds deploy, in all regions at once as the first, another version of
+// the same apps, beside the one before and then instead of it, or as many apps more.
 //
 // What limits it: the processor, at 1,000 instances (0.28 s, 0.4 s of processor) as at
 // 5,000 (0.6 to 0.8 s, 1.3 s of it, and 0.7 to 1.0 s each time after that, with 0.4 s more of
@@ -22,13 +22,14 @@ import (
 // half a second for. 2,000,000 instances of 2,000 apps take 120 to 170 s and 5.3 to 5.8 GiB in all
 // parts, 115 to 150 us of processor each.
 type Converge struct {
-	Instances   int  `help:"Instances in all." default:"1000"`
-	Regions     int  `help:"Regions; each deployment runs in all of them." default:"10"`
-	Deployments int  `help:"Apps to deploy at once." default:"1"`
-	Concurrency int  `help:"Calls in flight." default:"16"`
-	Rounds      int  `help:"Versions to deploy, one after the other." default:"1"`
-	BufferPool  int  `name:"buffer-pool-mib" help:"Memory of MariaDB in MiB; 0: by the number of instances." default:"0"`
-	Strict      bool `help:"Fail when a later round is slower than the first by more than a tenth."`
+	Instances   int    `help:"Instances in all." default:"1000"`
+	Regions     int    `help:"Regions; each deployment runs in all of them." default:"10"`
+	Deployments int    `help:"Apps to deploy at once." default:"1"`
+	Concurrency int    `help:"Calls in flight." default:"16"`
+	Rounds      int    `help:"Times to do so, one after the other." default:"1"`
+	BufferPool  int    `name:"buffer-pool-mib" help:"Memory of MariaDB in MiB; 0: by the number of instances." default:"0"`
+	Again       string `help:"What rounds after the first deploy: another version of the apps, or as many apps more." enum:"version,apps" default:"version"`
+	Strict      bool   `help:"Fail when a later round is slower than the first by more than a tenth."`
 	Executors
 }
 
@@ -44,7 +45,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	instances := each * s.Regions * s.Deployments
-	env.sizes("instances", instances, "regions", s.Regions, "deployments", s.Deployments, "replicas", each, "rounds", s.Rounds,
+	env.sizes("instances", instances, "regions", s.Regions, "deployments", s.Deployments, "replicas", each, "rounds", s.Rounds, "again", s.Again,
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	pool := s.BufferPool
 	if pool == 0 {
@@ -58,14 +59,19 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 
-	apps := make([]world.App, s.Deployments)
-	for i := range apps {
-		apps[i] = world.App{Name: world.AppName(i), Regions: w.Regions, Replicas: each, Rollout: world.AtOnce()}
-	}
 	first := 0.0
 	for round := 1; round <= s.Rounds; round++ {
+		// What lives at the end of the round is of that version, so many times.
+		version, times := round, 1
+		if s.Again == "apps" {
+			version, times = 1, round
+		}
+		apps := make([]world.App, s.Deployments)
 		for i := range apps {
-			apps[i].Version = fmt.Sprintf("v%d", round)
+			apps[i] = world.App{
+				Name: world.AppName((times-1)*len(apps) + i), Regions: w.Regions, Replicas: each,
+				Version: fmt.Sprintf("v%d", version), Rollout: world.AtOnce(),
+			}
 		}
 		w.Progressf("round %d: deploying %d app(s), %d instances", round, len(apps), instances)
 		var accepted time.Duration
@@ -75,17 +81,17 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 				return err
 			}
 			accepted = time.Since(begin)
-			if err := w.WaitReady(ctx, round, len(apps)); err != nil {
+			if err := w.WaitReady(ctx, version, times*len(apps)); err != nil {
 				return err
 			}
-			return allInstancesReady(ctx, w, round, instances)
+			return allInstancesReady(ctx, w, version, times*instances)
 		})
 		if err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 		w.Progressf("round %d: %d instances ready after %s", round, instances, took.Round(time.Millisecond))
 		begin := time.Now()
-		if err := settled(ctx, w, len(apps)*s.Regions, instances); err != nil {
+		if err := settled(ctx, w, times*len(apps)*s.Regions, times*instances); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 		env.Result.Parts = parts
