@@ -14,7 +14,7 @@ import (
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
 FROM deployment_topology t
@@ -47,6 +47,7 @@ type DesiredOfKeysRow struct {
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
+	MadeAs          sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -100,6 +101,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
+			&i.MadeAs,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -123,7 +125,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project
 FROM deployment_topology t FORCE INDEX (topology_in_region)
@@ -157,6 +159,7 @@ type DesiredOfRegionRow struct {
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
+	MadeAs          sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -193,6 +196,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
+			&i.MadeAs,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -214,7 +218,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 }
 
 const getDeployment = `-- name: GetDeployment :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND id = ?
 `
 
 type GetDeploymentParams struct {
@@ -243,12 +247,13 @@ func (q *Queries) GetDeployment(ctx context.Context, arg GetDeploymentParams) (D
 		&i.CreatedAt,
 		&i.ReadyAt,
 		&i.EndedAt,
+		&i.MadeAs,
 	)
 	return i, err
 }
 
 const getDeploymentByVersion = `-- name: GetDeploymentByVersion :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
 `
 
 type GetDeploymentByVersionParams struct {
@@ -278,12 +283,13 @@ func (q *Queries) GetDeploymentByVersion(ctx context.Context, arg GetDeploymentB
 		&i.CreatedAt,
 		&i.ReadyAt,
 		&i.EndedAt,
+		&i.MadeAs,
 	)
 	return i, err
 }
 
 const getDeployments = `-- name: GetDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deployment, error) {
@@ -323,6 +329,7 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}
@@ -340,8 +347,8 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 const insertDeployment = `-- name: InsertDeployment :exec
 INSERT INTO deployments (
     id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message,
-    source, from_version, created_by, stable, created_at, ready_at, ended_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertDeploymentParams struct {
@@ -362,6 +369,7 @@ type InsertDeploymentParams struct {
 	CreatedAt     int64
 	ReadyAt       int64
 	EndedAt       int64
+	MadeAs        []byte
 }
 
 func (q *Queries) InsertDeployment(ctx context.Context, arg InsertDeploymentParams) error {
@@ -383,12 +391,13 @@ func (q *Queries) InsertDeployment(ctx context.Context, arg InsertDeploymentPara
 		arg.CreatedAt,
 		arg.ReadyAt,
 		arg.EndedAt,
+		arg.MadeAs,
 	)
 	return err
 }
 
 const listDeployments = `-- name: ListDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -426,6 +435,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}
@@ -441,7 +451,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 }
 
 const listDeploymentsOfApp = `-- name: ListDeploymentsOfApp :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND app_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -485,6 +495,7 @@ func (q *Queries) ListDeploymentsOfApp(ctx context.Context, arg ListDeploymentsO
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}
