@@ -173,8 +173,12 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		return true
 	}
 	p.noteRoom(d, st, l)
+	step := st.Step
 	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
 		return true
+	}
+	if st.Step != step {
+		l = p.lane(st.RegionID) // with what the step that begins asks for
 	}
 	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
 	switch {

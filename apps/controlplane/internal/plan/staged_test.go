@@ -234,11 +234,22 @@ func (f *fleet) deployStaged() {
 	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
 		f.staging.Policy = drawPolicy(f.t)
 	}
-	id := f.deploy(s)
+	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
+	live := f.app.LiveDeploymentID
+	alike := rapid.IntRange(0, 2).Draw(f.t, "made alike") == 0
+	deploy := f.deploy
+	if alike {
+		deploy = f.deployAlike
+	}
+	id := deploy(s)
 	if rapid.Bool().Draw(f.t, "other size") {
 		f.staging.Course.Replicas = s.GetReplicas()
 	}
-	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+	if alike {
+		f.bad[id] = f.bad[live]
+	} else {
+		f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+	}
 	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
 }
 
@@ -458,6 +469,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		scaledUp = scaledUp || f.bad[live] && row.Replicas > 0
 		require.Equal(t, []string{live}, f.routes[k.region])
 		require.Nil(t, f.staging.Course.BehindIn(k.region))
+		require.True(t, f.rts[k.region].Routes(f.deps[f.index(live)].Spec.GetRouting()), "%s is routed by another policy", k.region)
 	}
 	for i, d := range f.deps {
 		if d.ID == live {

@@ -36,8 +36,12 @@ func (f *fleet) adopt(key rowKey, workload string) {
 		r.other, r.draining = r.other+o.other, r.draining+o.draining
 		*o = running{generation: o.generation, epoch: o.epoch, told: o.told, gone: o.gone}
 	}
-	r.ready += r.taken[key.deployment]
-	delete(r.taken, key.deployment)
+	for id, n := range r.taken {
+		if id == key.deployment || f.alike(id, key.deployment) {
+			r.ready += n
+			delete(r.taken, id)
+		}
+	}
 }
 
 // awaitsHeir tells whether the region takes nothing of the row away yet: who is to go on with
