@@ -197,6 +197,15 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		Source: v.Source, FromVersion: v.FromVersion, CreatedBy: c.by.Name, CreatedAt: c.at,
 	}
+	if live != nil {
+		alike, err := madeAlike(live.Spec, v.Spec)
+		if err != nil {
+			return outcome{}, err
+		}
+		if alike {
+			d.MadeAs = live.Made()
+		}
+	}
 	if f.rollout != nil {
 		if app, err = c.takeBack(app, f, fmt.Sprintf("v%d took its place", d.Version)); err != nil {
 			return outcome{}, err
