@@ -38,6 +38,8 @@ type fleet struct {
 	resized map[string]bool
 	// may exist, by region, as of when something was told to start last.
 	may map[string]int32
+	// moved are how many replicas regions were told to start or to stop.
+	moved map[string]int32
 }
 
 type running struct {
@@ -78,6 +80,7 @@ func (f *fleet) pull(key rowKey) {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
 	grows := told > r.ready+r.other+r.outdated()
+	f.moved[key.region] += max(told-r.existing(), r.existing()-told)
 	if over := r.ready + r.other + r.outdated() - told; over > 0 {
 		idle := min(over, r.other)
 		older := min(over-idle, r.outdated())
@@ -356,7 +359,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, resized: map[string]bool{}}
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, moved: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
