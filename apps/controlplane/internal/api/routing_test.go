@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -137,5 +139,45 @@ func TestARegionIsRoutedByThePolicyOfTheVersionThatItServes(t *testing.T) {
 		follow(second)
 		require.True(t, w.deploy("chat", args("a"), routing(second)).GetUnchanged())
 		follow(nil)
+	})
+}
+
+func TestAVersionIsMadeAsTheLiveOneWhereInstancesSeeNoDifference(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		stored := func(version int32) (d model.Deployment) {
+			t.Helper()
+			require.NoError(t, w.store.View(t.Context(), func(tx store.Tx) (err error) {
+				d, err = tx.GetDeployment(w.workspace, w.version("chat", version).GetId())
+				return err
+			}))
+			return d
+		}
+		minReady := func(s *windlassv1.DeploymentSpec) { s.MinReady = 1 }
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		first := stored(1)
+		require.Empty(t, first.MadeAs)
+
+		w.deploy("chat", args("a"), routing(origins("*")))
+		require.Equal(t, first.SpecHash, stored(2).MadeAs)
+		require.NotEqual(t, first.SpecHash, stored(2).SpecHash, "it is another version")
+		w.settle("chat")
+		w.deploy("chat", args("a"), minReady)
+		require.Equal(t, first.SpecHash, stored(3).MadeAs, "as the one that the instances were first made for")
+		w.settle("chat")
+		_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 2})
+		require.NoError(t, err)
+		require.Equal(t, first.SpecHash, stored(4).MadeAs)
+		w.settle("chat")
+
+		w.deploy("chat", args("b"))
+		require.Empty(t, stored(5).MadeAs)
+		// What is on its way ends. Instances are those of what is live.
+		w.deploy("chat", args("b"), routing(origins("*")))
+		require.Empty(t, stored(6).MadeAs)
+		w.deploy("chat", args("a"), routing(origins("https://a.test")))
+		require.Equal(t, first.SpecHash, stored(7).MadeAs)
+		w.settle("chat")
+		require.EqualValues(t, 7, w.app("chat").GetLiveVersion())
 	})
 }
