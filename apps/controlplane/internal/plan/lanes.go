@@ -27,8 +27,10 @@ type lane struct {
 	seen int32
 	// out of reach: what was last heard of it decides nothing.
 	lost bool
-	// keeps: to goes on with instances of another, which are made alike.
-	keeps bool
+	// keeps: to goes on with instances of another, which are made alike. inherited of its
+	// replicas served when it began to.
+	keeps     bool
+	inherited int32
 }
 
 // restored tells whether the lane is as it is to be once nothing is under way: to has
@@ -259,6 +261,9 @@ func (p *planner) moveLane(l *lane) {
 	}
 	if i := l.heir(s); i >= 0 {
 		what := "and the region replaces them in their places"
+		if l.keeps && st != nil {
+			st.Inherited = l.Lane.From[i].Serving
+		}
 		if l.keeps {
 			what = "which stay as they are: nothing that instances see differs"
 		}

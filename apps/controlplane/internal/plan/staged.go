@@ -315,7 +315,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		all = false
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
-		st.Trouble, st.TroubleSince = 0, 0
+		st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
 		forgetHealth(st)
 		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with

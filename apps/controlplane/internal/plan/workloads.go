@@ -70,7 +70,7 @@ func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
 
 // keepInstances notes whether the lane's version goes on with instances as they are, or is about
 // to. It then has what there is at once and whole, and nothing waits for what did not serve
-// before it: instances that it has not made say nothing of it. That any serves is waited for.
+// before it: instances that were broken say nothing of it. Those that break under it do.
 func (p *planner) keepInstances(l *lane) {
 	beside := int32(0)
 	for i, t := range l.from {
@@ -89,8 +89,11 @@ func (p *planner) keepInstances(l *lane) {
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
-	if beside == 0 {
-		l.Need = min(l.Need, max(1, l.To.Serving))
+	if _, st := courseRegion(p.course, l.region); st != nil && isForward(st.State) {
+		l.inherited = st.Inherited
+	}
+	if beside == 0 && l.inherited > 0 {
+		l.Need = min(l.Need, l.inherited)
 	}
 	l.Acknowledged = l.Acknowledged && p.routedAs(l.region)
 }

@@ -542,15 +542,17 @@ func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
 // max_parallel 32.
 //
 // A version that differs from the live one only in its spec's regions, routing, min_ready and
-// progress_deadline, which no instance sees, keeps the instances, whatever the strategy: a region
-// has the new version whole or not at all, and nothing starts or stops. Waves, steps with their
-// pauses, approvals and analysis, bake times and the way back are as ever, but go region by region
-// and not replica by replica: at a canary's first step all of the region's traffic is the new
-// version's; of blue-green, with initial_weight 0, what differs shows with the promotion, and
-// nothing is left to retain. Checks by versus_old alone are not measured, as no old version
-// serves beside it. Instances go on saying the version that they were made for in what they
-// were given: WINDLASS_VERSION, the labels of their metrics. A region whose agent is of a
-// release that knows nothing of taking over gets new instances, by the strategy.
+// progress_deadline, which no instance sees, keeps the instances, whatever the strategy: a
+// region has the new version whole or not at all, and nothing starts or stops. Waves, steps
+// with their pauses, approvals and analysis, bake times and the way back are as ever, but go
+// region by region and not replica by replica: at a canary's first step all of the region's
+// traffic is the new version's; of blue-green, with initial_weight 0, what differs shows with
+// the promotion, and nothing is left to retain. Replicas that did not serve before are not
+// waited for; those that break under it count as ever. Checks by versus_old alone are not
+// measured, as no old version serves beside it. Instances go on saying the version that they
+// were made for in what they were given: WINDLASS_VERSION, the labels of their metrics. A
+// region whose agent is of a release that knows nothing of taking over gets new instances, by
+// the strategy.
 type RolloutPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Within a region.
