@@ -14,7 +14,7 @@ import (
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned
@@ -49,6 +49,7 @@ type DesiredOfKeysRow struct {
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
+	MadeAs          sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -103,6 +104,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
+			&i.MadeAs,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -127,7 +129,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned
@@ -163,6 +165,7 @@ type DesiredOfRegionRow struct {
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
+	MadeAs          sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -200,6 +203,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
+			&i.MadeAs,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -222,7 +226,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 }
 
 const getDeployment = `-- name: GetDeployment :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND id = ?
 `
 
 type GetDeploymentParams struct {
@@ -251,12 +255,13 @@ func (q *Queries) GetDeployment(ctx context.Context, arg GetDeploymentParams) (D
 		&i.CreatedAt,
 		&i.ReadyAt,
 		&i.EndedAt,
+		&i.MadeAs,
 	)
 	return i, err
 }
 
 const getDeploymentByVersion = `-- name: GetDeploymentByVersion :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
 `
 
 type GetDeploymentByVersionParams struct {
@@ -286,12 +291,13 @@ func (q *Queries) GetDeploymentByVersion(ctx context.Context, arg GetDeploymentB
 		&i.CreatedAt,
 		&i.ReadyAt,
 		&i.EndedAt,
+		&i.MadeAs,
 	)
 	return i, err
 }
 
 const getDeployments = `-- name: GetDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deployment, error) {
@@ -331,6 +337,7 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}
@@ -348,8 +355,8 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 const insertDeployment = `-- name: InsertDeployment :exec
 INSERT INTO deployments (
     id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message,
-    source, from_version, created_by, stable, created_at, ready_at, ended_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertDeploymentParams struct {
@@ -370,6 +377,7 @@ type InsertDeploymentParams struct {
 	CreatedAt     int64
 	ReadyAt       int64
 	EndedAt       int64
+	MadeAs        []byte
 }
 
 func (q *Queries) InsertDeployment(ctx context.Context, arg InsertDeploymentParams) error {
@@ -391,12 +399,13 @@ func (q *Queries) InsertDeployment(ctx context.Context, arg InsertDeploymentPara
 		arg.CreatedAt,
 		arg.ReadyAt,
 		arg.EndedAt,
+		arg.MadeAs,
 	)
 	return err
 }
 
 const listDeployments = `-- name: ListDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -434,6 +443,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}
@@ -449,7 +459,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 }
 
 const listDeploymentsOfApp = `-- name: ListDeploymentsOfApp :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND app_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -493,6 +503,7 @@ func (q *Queries) ListDeploymentsOfApp(ctx context.Context, arg ListDeploymentsO
 			&i.CreatedAt,
 			&i.ReadyAt,
 			&i.EndedAt,
+			&i.MadeAs,
 		); err != nil {
 			return nil, err
 		}

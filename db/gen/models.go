@@ -128,6 +128,7 @@ type Deployment struct {
 	CreatedAt     int64
 	ReadyAt       int64
 	EndedAt       int64
+	MadeAs        []byte
 }
 
 type DeploymentObserved struct {

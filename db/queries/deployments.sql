@@ -1,8 +1,8 @@
 -- name: InsertDeployment :exec
 INSERT INTO deployments (
     id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message,
-    source, from_version, created_by, stable, created_at, ready_at, ended_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetDeployment :one
 SELECT * FROM deployments WHERE workspace_id = ? AND id = ?;
@@ -27,7 +27,7 @@ ORDER BY id DESC LIMIT ?;
 -- As DesiredOfRegion, of keys in regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned
@@ -44,7 +44,7 @@ ORDER BY t.deployment_id, t.region;
 -- very many. Of rows that are tombstones nothing else is needed, or may be left.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned

@@ -163,6 +163,25 @@ func TestADeployTakesTheStepsThatItsPlanTold(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, movesOf(p), w.moves(v1.GetAppId(), map[string]int32{v1.GetDeploymentId(): 1, v2.GetDeploymentId(): 2}))
 				require.Equal(t, int32(2), w.app("chat").GetLiveVersion())
+
+				// Nothing that instances see differs: they are kept, whatever the strategy.
+				p = w.planned("chat", policy, args("b"), routing(origins("*")))
+				require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
+				moves := 0
+				for _, s := range p.GetSteps() {
+					if s.GetKind() == windlassv1.PlanStep_KIND_MOVE {
+						require.True(t, s.GetKeepsInstances() && s.GetInPlace(), "%v", s)
+						moves++
+					}
+				}
+				require.Equal(t, 2, moves)
+				for _, r := range p.GetRegions() {
+					require.Equal(t, []int32{3, 3, 3}, []int32{r.GetReplicasNow(), r.GetReplicasPeak(), r.GetReplicasAfter()})
+				}
+				v3, err := w.deployBy("chat", policy, args("b"), routing(origins("*")))
+				require.NoError(t, err)
+				require.Equal(t, movesOf(p), w.moves(v1.GetAppId(), map[string]int32{v2.GetDeploymentId(): 2, v3.GetDeploymentId(): 3}))
+				require.Equal(t, int32(3), w.app("chat").GetLiveVersion())
 			})
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -83,7 +85,7 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 	}
 }
 
-func TestThePolicyInForceIsTheLiveVersionsAndAGenerationOfTheRoute(t *testing.T) {
+func TestARegionIsRoutedByThePolicyOfTheVersionThatItServes(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		first := &windlassv1.RoutingPolicy{Retries: new(int32(0)), QueueWait: durationpb.New(3 * time.Second)}
@@ -109,12 +111,12 @@ func TestThePolicyInForceIsTheLiveVersionsAndAGenerationOfTheRoute(t *testing.T)
 			specs[deployed.GetDeploymentId()] = p
 			for range 40 {
 				require.NoError(t, w.stepper.Step(ctx, deployed.GetAppId()))
-				app, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: "chat"})
-				require.NoError(t, err)
-				want := specs[app.GetApp().GetLiveDeploymentId()]
 				for _, r := range w.routesOf("chat") {
 					for _, in := range r.GetRegions() {
 						if r.GetKind() == windlassv1.Route_KIND_STABLE {
+							// Instances are kept, so that each region is of one version.
+							require.Len(t, in.GetTargets(), 1)
+							want := specs[in.GetTargets()[0].GetDeploymentId()]
 							require.True(t, proto.Equal(want, in.GetPolicy()) || want == nil && in.GetPolicy() == nil, "%v, want %v", in, want)
 						}
 					}
@@ -137,5 +139,45 @@ func TestThePolicyInForceIsTheLiveVersionsAndAGenerationOfTheRoute(t *testing.T)
 		follow(second)
 		require.True(t, w.deploy("chat", args("a"), routing(second)).GetUnchanged())
 		follow(nil)
+	})
+}
+
+func TestAVersionIsMadeAsTheLiveOneWhereInstancesSeeNoDifference(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		stored := func(version int32) (d model.Deployment) {
+			t.Helper()
+			require.NoError(t, w.store.View(t.Context(), func(tx store.Tx) (err error) {
+				d, err = tx.GetDeployment(w.workspace, w.version("chat", version).GetId())
+				return err
+			}))
+			return d
+		}
+		minReady := func(s *windlassv1.DeploymentSpec) { s.MinReady = 1 }
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		first := stored(1)
+		require.Empty(t, first.MadeAs)
+
+		w.deploy("chat", args("a"), routing(origins("*")))
+		require.Equal(t, first.SpecHash, stored(2).MadeAs)
+		require.NotEqual(t, first.SpecHash, stored(2).SpecHash, "it is another version")
+		w.settle("chat")
+		w.deploy("chat", args("a"), minReady)
+		require.Equal(t, first.SpecHash, stored(3).MadeAs, "as the one that the instances were first made for")
+		w.settle("chat")
+		_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 2})
+		require.NoError(t, err)
+		require.Equal(t, first.SpecHash, stored(4).MadeAs)
+		w.settle("chat")
+
+		w.deploy("chat", args("b"))
+		require.Empty(t, stored(5).MadeAs)
+		// What is on its way ends. Instances are those of what is live.
+		w.deploy("chat", args("b"), routing(origins("*")))
+		require.Empty(t, stored(6).MadeAs)
+		w.deploy("chat", args("a"), routing(origins("https://a.test")))
+		require.Equal(t, first.SpecHash, stored(7).MadeAs)
+		w.settle("chat")
+		require.EqualValues(t, 7, w.app("chat").GetLiveVersion())
 	})
 }

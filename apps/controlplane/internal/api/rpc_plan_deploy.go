@@ -304,7 +304,7 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 func (r *dryRun) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	out := &windlassv1.PlanStep{
 		At: durationpb.New(time.Duration(s.At) * time.Millisecond), Kind: s.Kind, Wave: s.Wave, Region: r.regions[s.RegionID].Name,
-		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks, Approval: s.Approval, InPlace: s.InPlace,
+		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks, Approval: s.Approval, InPlace: s.InPlace, KeepsInstances: s.Keeps,
 	}
 	if s.Wait > 0 {
 		out.Wait = durationpb.New(s.Wait)

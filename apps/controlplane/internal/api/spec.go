@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
@@ -115,15 +116,61 @@ func ownEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	return own
 }
 
+// concern is whom a field of the spec is for.
+type concern int
+
+const (
+	// ofInstances: an instance is made by it.
+	ofInstances concern = iota
+	// ofRollouts: it is part of the version, and no instance sees it. A version that differs
+	// from the live one in fields like it alone goes on with the instances that there are.
+	ofRollouts
+	// ofPeople: it is not part of the version, or says in other words what another field says.
+	ofPeople
+)
+
+// concerns of all fields. Agents count on it: what is ofRollouts is in nothing that they make
+// an instance of.
+var concerns = map[protoreflect.Name]concern{
+	"image": ofInstances, "command": ofInstances, "args": ofInstances, "resources": ofInstances, "roles": ofInstances,
+	"env": ofInstances, "secrets": ofInstances, "ports": ofInstances, "health_check": ofInstances,
+	"termination_grace": ofInstances, "drain_delay": ofInstances, "model_cache": ofInstances, "kubernetes": ofInstances,
+	// What overrides came to is what runs, however they say it.
+	"pinned_overrides": ofInstances, "overrides": ofPeople,
+
+	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
+
+	"replicas": ofPeople, "inherited_env": ofPeople,
+	"version_label": ofPeople, "message": ofPeople, "source_commit": ofPeople,
+}
+
 // specHash tells specs apart by what runs. It is compared between specs that were
 // hashed by the same program and is no format.
-func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) {
+func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
+
+// madeAlike tells whether instances of the one are instances of the other: a spec made of the
+// fields that instances see is the same.
+func madeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
+	left, err := hashOf(a, ofInstances)
+	if err != nil {
+		return false, err
+	}
+	right, err := hashOf(b, ofInstances)
+	return string(left) == string(right), err
+}
+
+// hashOf covers the fields that are of concern up to the last.
+func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	s := proto.CloneOf(spec)
-	s.Replicas, s.InheritedEnv = nil, nil
-	// What overrides came to is what runs, however they say it.
-	s.Overrides, s.PinnedOverrides = nil, override.Versioned(s)
-	s.VersionLabel, s.Message, s.SourceCommit = "", "", ""
+	s.PinnedOverrides = override.Versioned(s)
 	slices.Sort(s.Regions)
+	m := s.ProtoReflect()
+	m.Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if concerns[f.Name()] > last {
+			m.Clear(f)
+		}
+		return true
+	})
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("hash spec: %w", err)

@@ -197,6 +197,15 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		Source: v.Source, FromVersion: v.FromVersion, CreatedBy: c.by.Name, CreatedAt: c.at,
 	}
+	if live != nil {
+		alike, err := madeAlike(live.Spec, v.Spec)
+		if err != nil {
+			return outcome{}, err
+		}
+		if alike {
+			d.MadeAs = live.Made()
+		}
+	}
 	if f.rollout != nil {
 		if app, err = c.takeBack(app, f, fmt.Sprintf("v%d took its place", d.Version)); err != nil {
 			return outcome{}, err
@@ -242,12 +251,12 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	}
 	c.claims(app, live, &d, counted(staging, app, live, &d, was.rows))
 	c.log(app, model.History{
-		What: "DeploymentCreated", Why: whyCreated(v, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
+		What: "DeploymentCreated", Why: whyCreated(v, d, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
 	return outcome{Deployment: d, RolloutID: r.ID, Hold: held}, c.wake(app.ID)
 }
 
-func whyCreated(v version, r model.Rollout) string {
+func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	why := map[string]string{
 		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
 		model.SourceSecret: "a secret has a new value",
@@ -258,6 +267,9 @@ func whyCreated(v version, r model.Rollout) string {
 	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return sizeOf(v.Spec, region) })
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
+		if len(d.MadeAs) > 0 {
+			why += ", and instances see no difference"
+		}
 	}
 	if m := v.Spec.GetMessage(); m != "" {
 		why += ": " + m

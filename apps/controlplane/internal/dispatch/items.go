@@ -96,7 +96,8 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 
 // templateHash covers what is stored of an instance's making, never how it is
 // encoded: an encoding may change with a release, and would replace every
-// instance there is. A secret that only pulls the image is not in it: no instance
+// instance there is. Nor does it cover what no instance sees: a version that differs in that
+// alone is made as the one before it, and keeps its instances. A secret that only pulls the image is not in it: no instance
 // has it, and a registry's new password is no reason to start a model again.
 func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
@@ -104,7 +105,7 @@ func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets 
 		variables[ref.GetSecret()] = variables[ref.GetSecret()] || !ref.GetImagePull()
 	}
 	h := sha256.New()
-	h.Write(d.SpecHash)
+	h.Write(d.Made())
 	_, _ = fmt.Fprintf(h, "\x00%s", d.ResolvedImage)
 	for _, s := range secrets {
 		if !variables[s.Secret] {

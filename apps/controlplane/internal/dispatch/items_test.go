@@ -71,6 +71,26 @@ func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
 	require.Equal(t, before.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash)
 }
 
+// A version that differs in what no instance sees is told as it is, and is made as the other.
+func TestAVersionThatIsMadeAsAnotherReplacesNothing(t *testing.T) {
+	before := encoded(t, nil)
+	template := func(it *agentv1.Item) []byte { return it.GetDeployment().GetDeployment().GetTemplateHash() }
+	next := func(edit func(*model.Deployment)) *agentv1.Item {
+		return encoded(t, func(it *model.DesiredItem) {
+			it.Deployment.Version, it.Deployment.SpecHash, it.Deployment.MadeAs = 8, []byte{4, 5, 6}, []byte{1, 2, 3}
+			it.Deployment.Spec.Routing = &windlassv1.RoutingPolicy{QueueSize: new(int32(1))}
+			edit(&it.Deployment)
+		})
+	}
+	alike := next(func(*model.Deployment) {})
+	require.Equal(t, template(before), template(alike))
+	require.NotEqual(t, before.SpecHash, alike.SpecHash, "the region is told of it")
+	require.EqualValues(t, 1, alike.GetDeployment().GetDeployment().GetSpec().GetRouting().GetQueueSize())
+	require.NotEqual(t, template(before), template(next(func(d *model.Deployment) { d.MadeAs = nil })))
+	require.NotEqual(t, template(before), template(next(func(d *model.Deployment) { d.ResolvedImage = "registry.example/echo@sha256:01" })),
+		"the tag is of another image by now")
+}
+
 func TestAWorkloadThatWasTakenOverKeepsItsName(t *testing.T) {
 	own := encoded(t, nil)
 	taken := encoded(t, func(it *model.DesiredItem) { it.Topology.Workload, it.Topology.WorkloadVersion = "dep_0", 6 })

@@ -4,6 +4,7 @@
 package model
 
 import (
+	"bytes"
 	"cmp"
 	"hash/crc32"
 
@@ -97,7 +98,10 @@ type Deployment struct {
 	Version                int32
 	Spec                   *windlassv1.DeploymentSpec
 	// SpecHash covers what runs: not replicas, label, message or commit.
-	SpecHash      []byte
+	SpecHash []byte
+	// MadeAs is the SpecHash by which its instances are made: that of the version before it,
+	// where the two differ only in what no instance sees. Empty: its own.
+	MadeAs        []byte
 	ResolvedImage string
 	Status        windlassv1.DeploymentStatus
 	Reason        string
@@ -109,6 +113,19 @@ type Deployment struct {
 	CreatedAt     int64
 	ReadyAt       int64
 	EndedAt       int64
+}
+
+// Made is the spec hash by which its instances are made.
+func (d *Deployment) Made() []byte {
+	if len(d.MadeAs) > 0 {
+		return d.MadeAs
+	}
+	return d.SpecHash
+}
+
+// MadeAlike tells whether instances of the one are instances of the other, as they are.
+func (d *Deployment) MadeAlike(o *Deployment) bool {
+	return len(d.Made()) > 0 && bytes.Equal(d.Made(), o.Made()) && d.ResolvedImage == o.ResolvedImage
 }
 
 // Rollout is the move of an app to a deployment.

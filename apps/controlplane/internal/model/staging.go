@@ -148,6 +148,9 @@ type CourseRegion struct {
 	UnhealthySince   int64 `json:",omitempty"`
 	HealthGeneration int64 `json:",omitempty"`
 	HealthTold       int32 `json:",omitempty"`
+	// Inherited is how many replicas served when the version took them over to keep them; 0:
+	// none did, or it made its own.
+	Inherited int32 `json:",omitempty"`
 	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
 	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
 	// this step, or at the one before.

@@ -350,7 +350,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
 	d.Stable = p.hasServed(d)
-	retain := p.staged() && old != nil && retention(p.course.Policy) > 0
+	retain := p.staged() && old != nil && retention(p.course.Policy) > 0 && !p.handedOver(old)
 	if old != nil {
 		if old.Stable {
 			p.app.PreviousDeploymentID = old.ID

@@ -133,7 +133,7 @@ func (p *planner) measure(
 	}
 	m := Measure{RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
-		m.Hook = p.hook(d, w, st, c, check, compares)
+		m.Hook = p.hook(d, w, st, c, check)
 		p.measures = append(p.measures, m)
 		return
 	}
@@ -153,7 +153,7 @@ func (p *planner) measure(
 // noted.
 func (p *planner) hook(
 	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
-	check *model.CourseCheck, compares bool,
+	check *model.CourseCheck,
 ) *analysis.Hook {
 	call := analysis.Call{
 		ID:      analysis.CallID(p.course.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
@@ -166,7 +166,7 @@ func (p *planner) hook(
 	if live := p.deps[p.olderIn(st.RegionID)]; live != nil && live.ID != d.ID {
 		call.OldDeployment = &analysis.Release{ID: live.ID, Version: live.Version}
 	}
-	if compares {
+	if st.State == regionRolling {
 		call.Stage, call.Step = analysis.StageStep, st.Step+1
 	}
 	h := c.GetWebhook()
@@ -176,6 +176,7 @@ func (p *planner) hook(
 func (p *planner) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
 	return analysis.Subject{
 		App: p.app.Name, AppID: p.app.ID, Deployment: d.ID, Version: d.Version, Region: p.regionName(region), Window: window,
+		MadeFor: p.madeFor(d, region),
 	}
 }
 

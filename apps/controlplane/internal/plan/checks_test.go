@@ -343,3 +343,47 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.rol[1].Status)
 	})
 }
+
+// Instances that a version goes on with give their figures under the name of the version that
+// they were made for, and no other version serves beside them that could be compared with.
+func TestInstancesThatAreKeptAreMeasuredUnderTheNameThatTheyHave(t *testing.T) {
+	w := newWorld(t, "us")
+	w.policy(&windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1m"}},
+		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/ratio=1.5/interval=1m,smoke/hook=5s/interval=1m"),
+	})
+	pass := func() (asked []Measure) {
+		t.Helper()
+		w.now += 60_000
+		w.step()
+		asked = w.asked
+		for _, m := range asked {
+			w.measured = append(w.measured, Measurement{
+				RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now,
+				Figures: analysis.Figures{New: new(0.5), NewSamples: new(100.0), Old: new(0.5), OldSamples: new(100.0), Said: &analysis.Said{Verdict: analysis.Passed}},
+			})
+		}
+		w.settle()
+		return asked
+	}
+	w.deploy(spec(2, "us"))
+	w.settle()
+	for _, want := range []struct{ version, made string }{{"v2", "v2|v1"}, {"v3", "v3|v1|v2"}} {
+		w.deployAlike(spec(2, "us"))
+		w.settle()
+		asked := pass()
+		require.Equal(t, want.version, w.app.LiveDeploymentID)
+		require.Len(t, asked, 2, "nothing is compared")
+		require.Contains(t, asked[0].Queries.New, `windlass_deployment=~"`+want.made+`",windlass_region="us"`)
+		require.Empty(t, asked[0].Queries.Old)
+		require.Equal(t, analysis.StageStep, asked[1].Hook.Call.Stage)
+	}
+
+	w.deploy(spec(2, "us"))
+	w.settle()
+	w.now += 60_000
+	w.step()
+	require.Len(t, w.asked, 3)
+	require.Contains(t, w.asked[0].Queries.New, `windlass_deployment="v4",windlass_region="us"`)
+	require.Contains(t, w.asked[1].Queries.Old, `windlass_deployment=~"v3|v1|v2",windlass_region="us"`)
+}

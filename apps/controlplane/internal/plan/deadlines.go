@@ -174,6 +174,9 @@ func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane)
 	if l.row != nil && p.place(l.row).Observed.UpdatedAt >= st.Since {
 		t = troubleOf(p.course.Policy, d, p.place(l.row))
 	}
+	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
+		t = trouble{} // it was there before the version
+	}
 	if _, set := patience(p.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // the progress deadline is its own
 	}

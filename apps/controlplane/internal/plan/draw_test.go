@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -101,4 +102,37 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 	if policy.WaitForCapacity == nil {
 		policy.Deadlines.Unschedulable = limit("unschedulable")
 	}
+}
+
+// deployStaged draws a version, and whether it is made as the live one.
+func (f *fleet) deployStaged() {
+	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
+	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)
+	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
+	s.MinReady = rapid.Int32Range(0, 2).Draw(f.t, "min ready")
+	for _, r := range regions {
+		if rapid.IntRange(0, 4).Draw(f.t, "own size") == 0 {
+			override.SetReplicas(s, r, r, rapid.Int32Range(0, 4).Draw(f.t, "size of "+r))
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
+		f.staging.Policy = drawPolicy(f.t)
+	}
+	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
+	live := f.app.LiveDeploymentID
+	alike := rapid.IntRange(0, 2).Draw(f.t, "made alike") == 0
+	deploy := f.deploy
+	if alike {
+		deploy = f.deployAlike
+	}
+	id := deploy(s)
+	if rapid.Bool().Draw(f.t, "other size") {
+		f.staging.Course.Replicas = s.GetReplicas()
+	}
+	if alike {
+		f.bad[id] = f.bad[live]
+	} else {
+		f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+	}
+	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
 }

@@ -27,6 +27,10 @@ type lane struct {
 	seen int32
 	// out of reach: what was last heard of it decides nothing.
 	lost bool
+	// keeps: to goes on with instances of another, which are made alike. inherited of its
+	// replicas served when it began to.
+	keeps     bool
+	inherited int32
 }
 
 // restored tells whether the lane is as it is to be once nothing is under way: to has
@@ -126,6 +130,7 @@ func (p *planner) lane(region string) *lane {
 		l.seen += p.seen(t)
 	}
 	p.joinWorkloads(l, inPlace && forward)
+	p.keepInstances(l)
 	return l
 }
 
@@ -255,8 +260,15 @@ func (p *planner) moveLane(l *lane) {
 		p.give(t, s.FromWeights[i])
 	}
 	if i := l.heir(s); i >= 0 {
-		p.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, and the region replaces them in their places; %s; %s",
-			p.versionOf(l.to.ID), p.versionOf(l.from[i].DeploymentID), strings.Join(parts, ", "), l.figures(p)), l.to, l.region)
+		what := "and the region replaces them in their places"
+		if l.keeps && st != nil {
+			st.Inherited = l.Lane.From[i].Serving
+		}
+		if l.keeps {
+			what = "which stay as they are: nothing that instances see differs"
+		}
+		p.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
+			p.versionOf(l.to.ID), p.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), l.figures(p)), l.to, l.region)
 		return
 	}
 	if len(parts) > 0 {
@@ -300,13 +312,21 @@ func (l *lane) figures(p *planner) string {
 }
 
 // ready is how many replicas of the version are, of so many, and how many serve in the
-// places of the others: "1 of 3 and 2 to be replaced".
+// places of the others: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
 func (l *lane) ready(of int32) string {
 	text := fmt.Sprintf("%d of %d", l.To.Serving-l.To.Outdated, of)
 	if l.To.Outdated > 0 {
-		text += fmt.Sprintf(" and %d to be replaced", l.To.Outdated)
+		text += " and " + l.outdated()
 	}
 	return text
+}
+
+// outdated tells what is to come of the replicas that serve in the places of the others.
+func (l *lane) outdated() string {
+	if l.keeps {
+		return fmt.Sprintf("%d to be kept", l.To.Outdated)
+	}
+	return fmt.Sprintf("%d to be replaced", l.To.Outdated)
 }
 
 func (p *planner) versionOf(deployment string) string {

@@ -100,7 +100,7 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 	for _, t := range rows {
 		w := p.wanted(t)
 		if w > 0 {
-			hosts, policy, keys = p.in.Hosts, routingOf(p.app, p.rollout, p.deps), p.in.Keys
+			hosts, policy, keys = p.in.Hosts, p.routing().in(region), p.in.Keys
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
 	}

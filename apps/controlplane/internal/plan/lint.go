@@ -220,6 +220,9 @@ func (l *linter) stop(region string) {
 	}
 	key := rowKey{l.newer().ID, region}
 	before, after := l.before[key], l.after[key]
+	if l.keeps(region) {
+		return // it has the region whole, at whatever step
+	}
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
 		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
 	}
@@ -232,6 +235,18 @@ func (l *linter) stop(region string) {
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
+}
+
+// keeps tells whether the new version has instances in the region that it goes on with as they
+// are.
+func (l *linter) keeps(region string) bool {
+	t := l.after[rowKey{l.newer().ID, region}]
+	for _, key := range sortedRows(l.after) {
+		if o := l.after[key]; hasOf(&t, &o) && l.madeAlike(l.newer(), &o) {
+			return true
+		}
+	}
+	return false
 }
 
 // analysis holds what goes on against what was measured: no step and no bake ends unless
@@ -248,7 +263,7 @@ func (l *linter) analysis(before *model.Course) {
 			if l.course.Sizes[st.RegionID] == 0 {
 				continue
 			}
-			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, true) {
+			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, !l.keeps(st.RegionID)) {
 				l.findf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
 			}
 			if baked && BakeTime(l.course, was) > 0 && !l.shown(before, was.BakingSince, false) {

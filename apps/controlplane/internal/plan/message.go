@@ -59,7 +59,7 @@ func (p *planner) stageMessage() string {
 func (l *lane) replicasReady() string {
 	text := fmt.Sprintf("%d of %d replicas ready", l.To.Serving-l.To.Outdated, l.Size)
 	if l.To.Outdated > 0 {
-		text += fmt.Sprintf(", %d to be replaced", l.To.Outdated)
+		text += ", " + l.outdated()
 	}
 	return text
 }

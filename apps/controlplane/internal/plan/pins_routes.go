@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // route gives the row its weight, and its region a route that says so: one for all that
@@ -35,13 +34,13 @@ func (k *pinner) grow(region string) {
 
 // retell has regions told of another policy, other hosts or keys where pins alone serve. The
 // layer below has nothing there, and so nothing of it that would change.
-func (k *pinner) retell(in Input, below map[string]bool, policy *windlassv1.RoutingPolicy) {
+func (k *pinner) retell(in Input, below map[string]bool, policy routing) {
 	pinned := map[string]bool{}
 	for _, t := range k.rows {
 		pinned[t.RegionID] = pinned[t.RegionID] || t.Weight > 0
 	}
 	for _, r := range in.Routes {
-		same := slices.Equal(in.Hosts, r.Hosts) && r.Routes(policy) && bytes.Equal(in.Keys, r.Keys)
+		same := slices.Equal(in.Hosts, r.Hosts) && r.Routes(policy.in(r.RegionID)) && bytes.Equal(in.Keys, r.Keys)
 		if pinned[r.RegionID] && !below[r.RegionID] && !same && k.room(r.RegionID) {
 			k.grow(r.RegionID)
 		}
@@ -54,8 +53,8 @@ func (k *pinner) join(in, below Input, out *Output) {
 	for _, t := range mergedRows(below.Topology, out.Topology) {
 		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
 	}
-	routing := in.routingAfter(out)
-	k.retell(in, served, routing)
+	policy := below.routingAfter(out)
+	k.retell(in, served, policy)
 	for _, t := range k.rows {
 		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
 		if was, ok := k.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
@@ -71,11 +70,10 @@ func (k *pinner) join(in, below Input, out *Output) {
 		out.Routes = append(out.Routes, *k.routes[region])
 	}
 	slices.SortFunc(out.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
-	policy := model.EncodeRouting(routing)
 	for i := range out.Routes {
 		r := &out.Routes[i]
 		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; served[r.RegionID] {
-			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), bytes.Clone(policy), bytes.Clone(in.Keys)
+			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), model.EncodeRouting(policy.in(r.RegionID)), bytes.Clone(in.Keys)
 		}
 	}
 	for _, r := range out.Routes {

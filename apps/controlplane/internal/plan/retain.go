@@ -19,6 +19,12 @@ func (p *planner) retained(deployment string) bool {
 	return deployment != "" && p.course.Retained() == deployment
 }
 
+// handedOver tells whether any of the deployment's instances are another's by now. It could not
+// be live again by its pointer alone: to go back is to take them back, which is as fast.
+func (p *planner) handedOver(d *model.Deployment) bool {
+	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.HandedOver })
+}
+
 // endRetention lets go of what is retained no longer.
 func (p *planner) endRetention() {
 	c := p.course

@@ -1,36 +1,100 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routingOf is how the app's requests are routed: as its live version says, also while a new
+// routing is how the app's requests are routed: as its live version says, also while a new
 // one has a share of them, and as its first one says before any is live. A policy that moved
 // with the weights would be in force for part of the old version's requests, and one that moved
 // with the start of a rollout would not be what was tried when it goes back.
-func routingOf(app model.App, rollout *model.Rollout, deployments map[string]*model.Deployment) *windlassv1.RoutingPolicy {
-	id := app.LiveDeploymentID
-	if id == "" && rollout != nil {
-		id = rollout.DeploymentID
-	}
-	if d := deployments[id]; d != nil {
-		return d.Spec.GetRouting()
-	}
-	return nil
+//
+// A region whose instances a new version goes on with has no part that is the old version's.
+// What differs is the policy, above all, and so it is what the region tries, from the first
+// step on that gives the new version any traffic.
+type routing struct {
+	live, target *model.Deployment
+	course       *model.Course
+	rows         []*model.Topology
 }
 
-// routingAfter is routingOf once out is written.
-func (in Input) routingAfter(out *Output) *windlassv1.RoutingPolicy {
-	app, rollout, deployments := in.App, in.Rollout, make(map[string]*model.Deployment, len(in.Deployments))
+// in the region.
+func (r routing) in(region string) *windlassv1.RoutingPolicy {
+	d := r.live
+	if d == nil || r.tries(region) {
+		d = r.target
+	}
+	if d == nil {
+		return nil
+	}
+	return d.Spec.GetRouting()
+}
+
+// tries tells whether the region has the new version whole, and is to show what it does.
+func (r routing) tries(region string) bool {
+	if r.course == nil || r.target == nil || r.course.Back || !r.target.MadeAlike(r.live) {
+		return false
+	}
+	_, st := courseRegion(r.course, region)
+	if st == nil || !isForward(st.State) {
+		return false
+	}
+	if all := stops(r.course.Policy); st.Step < len(all) && all[st.Step].all && all[st.Step].weight == 0 {
+		return false // it has no traffic yet that would be the new version's
+	}
+	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })
+	took := false
+	for _, o := range r.rows {
+		switch {
+		case i < 0 || o.RegionID != region || o == r.rows[i]:
+		case active(o) && o.Replicas > 0:
+			return false // what a rollout before it left half way
+		default:
+			took = took || hasOf(r.rows[i], o)
+		}
+	}
+	return took
+}
+
+// routing as of now.
+func (p *planner) routing() routing {
+	r := routing{live: p.live(), rows: p.rows}
+	if p.rollout != nil {
+		r.target = p.deps[p.rollout.DeploymentID]
+	}
+	if p.staged() {
+		r.course = p.whole
+	}
+	return r
+}
+
+// routedAs tells whether the region's route, if there is one, says so.
+func (p *planner) routedAs(region string) bool {
+	r := p.routes[region]
+	return r == nil || len(r.Hosts) == 0 || r.Routes(p.routing().in(region))
+}
+
+// routingAfter is the routing once out is written.
+func (in Input) routingAfter(out *Output) routing {
+	after := in
 	if out.App != nil {
-		app = *out.App
+		after.App = *out.App
 	}
 	if out.Rollout != nil {
-		rollout = out.Rollout
+		after.Rollout = out.Rollout
 	}
-	for _, d := range in.Deployments {
-		deployments[d.ID] = &d
+	if out.Staging != nil {
+		after.Staging = out.Staging
 	}
-	return routingOf(app, rollout, deployments)
+	after.Deployments = slices.Clone(in.Deployments)
+	for _, d := range out.Deployments {
+		if i := slices.IndexFunc(after.Deployments, func(was model.Deployment) bool { return was.ID == d.ID }); i >= 0 {
+			after.Deployments[i] = d
+		}
+	}
+	after.Topology = mergedRows(in.Topology, out.Topology)
+	return newPlanner(after, 0).routing()
 }

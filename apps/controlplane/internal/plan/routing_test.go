@@ -2,6 +2,7 @@ package plan
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -65,6 +66,89 @@ func TestTheLiveVersionsPolicyCountsUntilTheNewOneIsLive(t *testing.T) {
 	for region, r := range w.rts {
 		require.Empty(t, r.Policy, region)
 	}
+}
+
+// Of a version that keeps the instances there is nothing to see but its policy: it is in force
+// region by region, from the first step on that gives the version traffic.
+func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
+	queue := func(w *world, region string) int32 {
+		p, err := w.rts[region].Routing()
+		require.NoError(t, err)
+		return p.GetQueueSize()
+	}
+	begin := func(policy *windlassv1.RolloutPolicy) *world {
+		w := newWorld(t, "eu", "us")
+		w.policy(policy)
+		w.deploy(routed(1, "eu", "us"))
+		w.settle()
+		require.Equal(t, "v1", w.app.LiveDeploymentID)
+		w.deployAlike(routed(2, "eu", "us"))
+		w.settle()
+		require.Equal(t, "v1", w.app.LiveDeploymentID)
+		require.EqualValues(t, 2, w.rows[rowKey{"v2", "eu"}].Replicas)
+		require.EqualValues(t, 100, w.rows[rowKey{"v2", "eu"}].Weight)
+		require.NotContains(t, w.rows, rowKey{"v2", "us"})
+		require.EqualValues(t, 1, queue(w, "us"))
+		return w
+	}
+	promote := func(w *world) {
+		_, err := Promote(w.staging.Course, "ada", false, w.now)
+		require.NoError(t, err)
+		w.settle()
+	}
+	canary := &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: Manual}},
+	}
+	t.Run("canary", func(t *testing.T) {
+		w := begin(canary)
+		require.EqualValues(t, 2, queue(w, "eu"), "it waits at its step with the policy")
+		promote(w)
+		require.EqualValues(t, 2, queue(w, "us"))
+		generation := w.rts["eu"].Generation
+		promote(w)
+		require.Equal(t, "v2", w.app.LiveDeploymentID)
+		w.requireRouting("v2")
+		require.Equal(t, generation, w.rts["eu"].Generation, "to go live changes no route")
+	})
+	t.Run("back", func(t *testing.T) {
+		w := begin(canary)
+		w.rol[1].CancelRequested, w.rol[1].CancelledBy = true, "ada"
+		w.settle()
+		w.requireRouting("v1")
+		require.EqualValues(t, 2, w.rows[rowKey{"v1", "eu"}].Replicas)
+		require.Equal(t, "v1", w.rows[rowKey{"v1", "eu"}].WorkloadKey())
+	})
+	t.Run("blue-green", func(t *testing.T) {
+		w := begin(&windlassv1.RolloutPolicy{
+			Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: Manual, Retain: durationpb.New(time.Minute),
+		})
+		require.EqualValues(t, 1, queue(w, "eu"), "no traffic is the new version's before it is promoted")
+		promote(w)
+		require.EqualValues(t, 2, queue(w, "eu"))
+		require.EqualValues(t, 1, queue(w, "us"))
+		promote(w)
+		require.Equal(t, "v2", w.app.LiveDeploymentID)
+		w.requireRouting("v2")
+		require.Empty(t, w.staging.Course.Retained(), "it could not be live again by its pointer alone")
+	})
+	t.Run("pinned beside", func(t *testing.T) {
+		w := newWorld(t, "eu")
+		w.policy(canary)
+		w.deploy(routed(1, "eu"))
+		w.settle()
+		w.deploy(routed(2, "eu"))
+		w.settle()
+		promote(w)
+		require.Equal(t, "v2", w.app.LiveDeploymentID)
+		require.NotContains(t, w.pin("v1", 20, 1, "eu"), "refused")
+		w.settle()
+		w.deployAlike(routed(3, "eu"))
+		w.settle()
+		require.EqualValues(t, 3, queue(w, "eu"))
+		promote(w)
+		w.requireRouting("v3")
+		require.EqualValues(t, 20, w.rows[rowKey{"v1", "eu"}].Weight)
+	})
 }
 
 func TestAChangeOfThePolicyIsOneGenerationAndNoChangeIsNone(t *testing.T) {

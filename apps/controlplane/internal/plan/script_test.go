@@ -22,9 +22,10 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the world
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region is to have so many
+//	                             alike: nothing that instances see differs from what is live
 //	ready us v1 [replicas=1] [older=2]
 //	                             the agent applied the row; replicas are ready, and besides
 //	                             some that it has taken over and not yet replaced
@@ -141,7 +142,12 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 				override.SetReplicas(s, region, region, int32(size))
 			}
 		}
-		w.deploy(s)
+		s.Regions = slices.DeleteFunc(s.Regions, func(name string) bool { return name == "alike" })
+		if opts["alike"] != "" {
+			w.deployAlike(s)
+		} else {
+			w.deploy(s)
+		}
 		w.deps[len(w.deps)-1].Source = opts["source"]
 		if opts["sized"] != "" {
 			w.staging.Course.Replicas = s.GetReplicas()

@@ -173,8 +173,12 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		return true
 	}
 	p.noteRoom(d, st, l)
+	step := st.Step
 	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
 		return true
+	}
+	if st.Step != step {
+		l = p.lane(st.RegionID) // with what the step that begins asks for
 	}
 	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
 	switch {
@@ -311,7 +315,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		all = false
 		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
-		st.Trouble, st.TroubleSince = 0, 0
+		st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
 		forgetHealth(st)
 		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
 			st.Step = Steps(p.course.Policy) // nothing is there to be compared with

@@ -5,14 +5,11 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -38,6 +35,8 @@ type fleet struct {
 	resized map[string]bool
 	// may exist, by region, as of when something was told to start last.
 	may map[string]int32
+	// moved are how many replicas regions were told to start or to stop.
+	moved map[string]int32
 }
 
 type running struct {
@@ -78,6 +77,7 @@ func (f *fleet) pull(key rowKey) {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
 	grows := told > r.ready+r.other+r.outdated()
+	f.moved[key.region] += max(told-r.existing(), r.existing()-told)
 	if over := r.ready + r.other + r.outdated() - told; over > 0 {
 		idle := min(over, r.other)
 		older := min(over-idle, r.outdated())
@@ -221,27 +221,6 @@ func (f *fleet) approve(who ...string) {
 	}
 }
 
-func (f *fleet) deployStaged() {
-	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
-	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)
-	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)
-	s.MinReady = rapid.Int32Range(0, 2).Draw(f.t, "min ready")
-	for _, r := range regions {
-		if rapid.IntRange(0, 4).Draw(f.t, "own size") == 0 {
-			override.SetReplicas(s, r, r, rapid.Int32Range(0, 4).Draw(f.t, "size of "+r))
-		}
-	}
-	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
-		f.staging.Policy = drawPolicy(f.t)
-	}
-	id := f.deploy(s)
-	if rapid.Bool().Draw(f.t, "other size") {
-		f.staging.Course.Replicas = s.GetReplicas()
-	}
-	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
-	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
-}
-
 // happen lets one thing happen.
 func (f *fleet) happen() {
 	t := f.t
@@ -345,7 +324,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, resized: map[string]bool{}}
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, moved: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
@@ -458,6 +437,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		scaledUp = scaledUp || f.bad[live] && row.Replicas > 0
 		require.Equal(t, []string{live}, f.routes[k.region])
 		require.Nil(t, f.staging.Course.BehindIn(k.region))
+		require.True(t, f.rts[k.region].Routes(f.deps[f.index(live)].Spec.GetRouting()), "%s is routed by another policy", k.region)
 	}
 	for i, d := range f.deps {
 		if d.ID == live {

@@ -170,11 +170,11 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score = 0, "", nil, p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && p.analyse(d, w, st, st.StoppedAt, true) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && p.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
 	over := st.PromotedBy != "" || p.course.FullBy != "" ||
-		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, true, p.now)
+		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, !l.keeps, p.now)
 	if st.StoppedAt == 0 || !stopped || !over || Shut(p.course, now.approval, st.Approvals) {
 		return false
 	}

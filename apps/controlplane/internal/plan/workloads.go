@@ -24,6 +24,10 @@ import (
 // A region whose agent is of a release before that cannot do so. It is taken there replica by
 // replica, each stopped before its successor starts: no faster and no wider, only under
 // another name.
+//
+// A version that is made as the one before it, which differs in what no instance sees, takes
+// workloads over under every strategy. Nothing is replaced then: a region has the new version
+// whole, or not at all, and goes back as fast.
 
 // mayHandOver tells whether the region's agent knows what to do.
 func (p *planner) mayHandOver(region string) bool {
@@ -38,7 +42,7 @@ func (p *planner) joinWorkloads(l *lane, inPlace bool) {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.HandedOver && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Told() && t.Replicas > 0 && (inPlace || back) {
+			if t.Told() && t.Replicas > 0 && (inPlace || back || p.madeAlike(l.to, t)) {
 				l.Lane.From[i].HandsOver = true
 				break
 			}
@@ -56,6 +60,42 @@ func (p *planner) joinWorkloads(l *lane, inPlace bool) {
 	if took, serving, outdated := taken(*l.row, l.from, p.observedOf, p.deps[l.row.DeploymentID]); took {
 		l.To.Serving, l.To.Outdated = serving, outdated
 	}
+}
+
+// madeAlike tells whether the row's instances are the deployment's as they are.
+func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
+	o := p.deps[t.DeploymentID]
+	return d != nil && o != nil && d.MadeAlike(o)
+}
+
+// keepInstances notes whether the lane's version goes on with instances as they are, or is about
+// to. It then has what there is at once and whole, and nothing waits for what did not serve
+// before it: instances that were broken say nothing of it. Those that break under it do.
+func (p *planner) keepInstances(l *lane) {
+	beside := int32(0)
+	for i, t := range l.from {
+		if l.Lane.From[i].HandsOver || hasOf(l.row, t) {
+			if l.keeps = p.madeAlike(l.to, t); !l.keeps {
+				return
+			}
+		} else {
+			beside += l.Lane.From[i].Told
+		}
+	}
+	if !l.keeps {
+		return
+	}
+	l.Keep = 0 // there is nothing that could be kept beside it
+	if l.Stop != nil {
+		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
+	}
+	if _, st := courseRegion(p.course, l.region); st != nil && isForward(st.State) {
+		l.inherited = st.Inherited
+	}
+	if beside == 0 && l.inherited > 0 {
+		l.Need = min(l.Need, l.inherited)
+	}
+	l.Acknowledged = l.Acknowledged && p.routedAs(l.region)
 }
 
 func (p *planner) observedOf(t model.Topology) model.Observed {
@@ -83,9 +123,27 @@ func taken(t model.Topology, rows []*model.Topology, observed func(model.Topolog
 
 // hasTaken tells whether the row has the workload of another one already.
 func (p *planner) hasTaken(t *model.Topology) bool {
-	return t != nil && t.Told() && slices.ContainsFunc(p.rows, func(o *model.Topology) bool {
-		return o.RegionID == t.RegionID && o.HandedOver && o.WorkloadKey() == t.WorkloadKey()
-	})
+	return slices.ContainsFunc(p.rows, func(o *model.Topology) bool { return hasOf(t, o) })
+}
+
+// madeFor are the deployments that the instances were made for which d goes on with in the
+// region: who handed them over, and who started their workload.
+func (p *planner) madeFor(d *model.Deployment, region string) (ids []string) {
+	t := p.rowIn(d.ID, region)
+	for _, o := range p.rows {
+		if hasOf(t, o) && p.madeAlike(d, o) {
+			ids = append(ids, o.DeploymentID)
+		}
+	}
+	if len(ids) > 0 && t.WorkloadKey() != d.ID && !slices.Contains(ids, t.WorkloadKey()) {
+		ids = append(ids, t.WorkloadKey())
+	}
+	return ids
+}
+
+// hasOf tells whether the row has the workload that the other one handed over.
+func hasOf(t, other *model.Topology) bool {
+	return t != nil && t.Told() && other.HandedOver && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
 // servingOf is how many replicas serve, of whatever version they are.

@@ -173,6 +173,7 @@ func (w *world) check(in Input, out Output) {
 	for _, r := range out.Routes {
 		require.Greater(t, r.Generation, w.rts[r.RegionID].Generation)
 	}
+	w.checkRouting(in, out)
 	if out.App == nil || out.App.DeletedAt == 0 {
 		require.False(t, out.Next != 0 && out.Next < w.now)
 	}
@@ -180,6 +181,24 @@ func (w *world) check(in Input, out Output) {
 		require.NotEmpty(t, h.What)
 		require.NotEmpty(t, h.Why)
 		require.NotEmpty(t, h.Who)
+	}
+}
+
+// checkRouting: a region is routed by the live version's policy, or by that of one which is made
+// as it and has all of the region's traffic that is not pinned.
+func (w *world) checkRouting(in Input, out Output) {
+	app, rows := in.App, mergedRows(in.Topology, out.Topology)
+	if out.App != nil {
+		app = *out.App
+	}
+	for _, r := range out.Routes {
+		if app.LiveDeploymentID == "" || len(r.Hosts) == 0 || r.Routes(w.deps[w.index(app.LiveDeploymentID)].Spec.GetRouting()) {
+			continue
+		}
+		require.True(w.t, slices.ContainsFunc(rows, func(t model.Topology) bool {
+			return t.RegionID == r.RegionID && t.Told() && t.Weight == 100 && w.alike(t.DeploymentID, app.LiveDeploymentID) &&
+				r.Routes(w.deps[w.index(t.DeploymentID)].Spec.GetRouting())
+		}), "%s is routed by a policy of no version that has it", r.RegionID)
 	}
 }
 
@@ -306,7 +325,7 @@ func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
 	}
 	w.deps = append(w.deps, model.Deployment{
 		ID: id, AppID: w.app.ID, WorkspaceID: "ws", Version: w.app.LatestVersion, Spec: spec,
-		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, CreatedAt: w.now,
+		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, CreatedAt: w.now, SpecHash: []byte(id),
 	})
 	w.stage("rol-" + id)
 	w.app.RolloutID = "rol-" + id
@@ -317,6 +336,19 @@ func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
 	})
 	return id
 }
+
+// deployAlike is what the API does of a spec that differs from the live one in what no instance
+// sees. It is as deploy for an app without a live version.
+func (w *world) deployAlike(spec *windlassv1.DeploymentSpec) string {
+	id := w.deploy(spec)
+	if w.app.LiveDeploymentID != "" {
+		w.deps[w.index(id)].MadeAs = w.deps[w.index(w.app.LiveDeploymentID)].Made()
+	}
+	return id
+}
+
+// alike tells whether the two are made alike.
+func (w *world) alike(a, b string) bool { return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)]) }
 
 // policy has the app's next rollouts go by it.
 func (w *world) policy(policy *windlassv1.RolloutPolicy) {

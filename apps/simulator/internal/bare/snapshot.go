@@ -15,7 +15,7 @@ import (
 // plane's.
 const desiredRows = `SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.resolved_image, a.name, a.project_id, a.environment_id, e.name, p.name
+    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image, a.name, a.project_id, a.environment_id, e.name, p.name
 FROM deployment_topology t
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id

@@ -292,7 +292,10 @@ func stepText(s *windlassv1.PlanStep) string {
 		return "nothing runs"
 	}
 	text := strings.Join(parts, ", ")
-	if s.InPlace {
+	switch {
+	case s.KeepsInstances:
+		text += ", instances are kept"
+	case s.InPlace:
 		text += ", in place"
 	}
 	return text

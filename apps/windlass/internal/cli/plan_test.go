@@ -83,6 +83,7 @@ func TestAPlanReadsLikeThePictureOfARollout(t *testing.T) {
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_GATE, At: at(10 * time.Minute), Step: 2, Steps: 2}, "canary", "eu"),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_BAKE, At: at(10 * time.Minute), Wait: at(time.Hour)}, "canary", ""),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(10 * time.Minute), Versions: versions(4, 2, 100), InPlace: true}, "canary", "eu"),
+			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(10 * time.Minute), Versions: versions(4, 1, 100), InPlace: true, KeepsInstances: true}, "canary", "us"),
 			{Kind: windlassv1.PlanStep_KIND_LIVE, At: at(70 * time.Minute), Versions: versions(4, 0, 0)},
 			{Kind: windlassv1.PlanStep_KIND_RETAIN, At: at(70 * time.Minute), Versions: versions(2, 0, 0), Wait: at(time.Hour)},
 			{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(130 * time.Minute), Region: "old"},
@@ -133,6 +134,7 @@ AT       WAVE     REGION   WHAT
 10m00s   canary   eu       step 2 of 2: waits for `+"`windlass rollout promote`"+`
 10m00s   canary   -        the wave bakes 1h00m
 10m00s   canary   eu       2 of v4 (100%), in place
+10m00s   canary   us       1 of v4 (100%), instances are kept
 1h10m    -        -        v4 is live
 1h10m    -        -        v2 is kept for 1h00m
 2h10m    -        old      nothing runs

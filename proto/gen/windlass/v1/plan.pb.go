@@ -642,9 +642,12 @@ type PlanStep struct {
 	Approval *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Of a move: one version takes over the instances of another, and the region replaces them
 	// within their number. None starts beside them.
-	InPlace       bool `protobuf:"varint,11,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	InPlace bool `protobuf:"varint,11,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
+	// Of a move in place: the two versions differ in nothing that instances see, and the region
+	// replaces none of them.
+	KeepsInstances bool `protobuf:"varint,12,opt,name=keeps_instances,json=keepsInstances,proto3" json:"keeps_instances,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PlanStep) Reset() {
@@ -750,6 +753,13 @@ func (x *PlanStep) GetApproval() *Approval {
 func (x *PlanStep) GetInPlace() bool {
 	if x != nil {
 		return x.InPlace
+	}
+	return false
+}
+
+func (x *PlanStep) GetKeepsInstances() bool {
+	if x != nil {
+		return x.KeepsInstances
 	}
 	return false
 }
@@ -1026,7 +1036,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"KIND_ADDED\x10\x01\x12\x10\n" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
-	"\fKIND_REMOVED\x10\x03\"\x91\x04\n" +
+	"\fKIND_REMOVED\x10\x03\"\xba\x04\n" +
 	"\bPlanStep\x12)\n" +
 	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12.\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1a.windlass.v1.PlanStep.KindR\x04kind\x12\x12\n" +
@@ -1039,7 +1049,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x06checks\x18\t \x03(\tR\x06checks\x121\n" +
 	"\bapproval\x18\n" +
 	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12\x19\n" +
-	"\bin_place\x18\v \x01(\bR\ainPlace\"\x88\x01\n" +
+	"\bin_place\x18\v \x01(\bR\ainPlace\x12'\n" +
+	"\x0fkeeps_instances\x18\f \x01(\bR\x0ekeepsInstances\"\x88\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_WAVE\x10\x01\x12\r\n" +

@@ -540,6 +540,19 @@ func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
 // first deployment goes to all its regions at once: there is nothing to protect. To move all
 // regions at once, old and new side by side, take max_surge 100% and one wave with
 // max_parallel 32.
+//
+// A version that differs from the live one only in its spec's regions, routing, min_ready and
+// progress_deadline, which no instance sees, keeps the instances, whatever the strategy: a
+// region has the new version whole or not at all, and nothing starts or stops. Waves, steps
+// with their pauses, approvals and analysis, bake times and the way back are as ever, but go
+// region by region and not replica by replica: at a canary's first step all of the region's
+// traffic is the new version's; of blue-green, with initial_weight 0, what differs shows with
+// the promotion, and nothing is left to retain. Replicas that did not serve before are not
+// waited for; those that break under it count as ever. Checks by versus_old alone are not
+// measured, as no old version serves beside it. Instances go on saying the version that they
+// were made for in what they were given: WINDLASS_VERSION, the labels of their metrics. A
+// region whose agent is of a release that knows nothing of taking over gets new instances, by
+// the strategy.
 type RolloutPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Within a region.
@@ -1090,9 +1103,10 @@ type AnalysisCheck struct {
 	Template AnalysisCheck_Template `protobuf:"varint,2,opt,name=template,proto3,enum=windlass.v1.AnalysisCheck_Template" json:"template,omitempty"`
 	// Or PromQL whose result is one number. {{app}}, {{app_id}}, {{deployment}} (its id),
 	// {{version}} (its number), {{region}} (its name) and {{window}} (such as 300s) are
-	// replaced; {{selector}} is windlass_deployment="...",windlass_region="...". With
-	// versus_old it is asked for both versions, and has to name one of deployment, version
-	// and selector.
+	// replaced; {{selector}} is windlass_deployment="...",windlass_region="...", and
+	// windlass_deployment=~"...|..." of a version that keeps instances which were made for
+	// others. With versus_old it is asked for both versions, and has to name one of
+	// deployment, version and selector.
 	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
 	// What the figure may be at most, and has to be at least.
 	Max *float64 `protobuf:"fixed64,4,opt,name=max,proto3,oneof" json:"max,omitempty"`

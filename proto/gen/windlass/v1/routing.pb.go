@@ -157,6 +157,11 @@ func (RoutingPolicy_CrossRegion) EnumDescriptor() ([]byte, []int) {
 // when its rollout is done; before an app has a live version, that of the one on its way is.
 // Each change is a new generation of the route, acknowledged as any other.
 //
+// A version that differs from the live one in nothing that instances see, as when this policy
+// alone is changed, keeps the instances: see RolloutPolicy. Then its policy comes into force
+// region by region, as the rollout comes to them: with the first step that gives the new version
+// traffic, for all requests there. When the rollout goes back, so does the policy.
+//
 // What no policy sets: a connection to an instance is waited for 2 s. An instance is put out after
 // two requests in a row that had no connection to it, or five that failed, by 5xx and time-outs
 // too: for 1 s, then for twice as long each time, up to 5 min, and then until one request that is

@@ -80,6 +80,9 @@ type Subject struct {
 	Version                int32
 	Region                 string
 	Window                 time.Duration
+	// MadeFor are other versions whose instances it goes on with: figures that instances
+	// give are of the version that they were made for.
+	MadeFor []string
 }
 
 // Variables of a query, in the order in which they are documented.
@@ -106,7 +109,11 @@ func (s Subject) value(variable string) (string, bool) {
 		}
 		return strconv.FormatInt(s.Window.Milliseconds(), 10) + "ms", true
 	case "selector":
-		return fmt.Sprintf("windlass_deployment=%q,windlass_region=%q", s.Deployment, s.Region), true
+		of := fmt.Sprintf("=%q", s.Deployment)
+		if len(s.MadeFor) > 0 {
+			of = fmt.Sprintf("=~%q", strings.Join(append([]string{s.Deployment}, s.MadeFor...), "|"))
+		}
+		return fmt.Sprintf("windlass_deployment%s,windlass_region=%q", of, s.Region), true
 	}
 	return "", false
 }

@@ -38,6 +38,8 @@ type Step struct {
 	Approval *windlassv1.Approval
 	// InPlace: by a move, one version takes over the replicas of another.
 	InPlace bool
+	// Keeps: it keeps them as they are, too.
+	Keeps bool
 }
 
 // Side is a version in a region.
@@ -397,12 +399,17 @@ func (w *world) waits(before, after *model.Course) {
 // moves are the regions whose rows differ, by region. c is the course as of after.
 func (w *world) moves(before, after []model.Topology, c *model.Course) {
 	was, is := w.sides(before), w.sides(after)
-	inPlace := map[string]bool{}
+	inPlace, keeps := map[string]bool{}, map[string]bool{}
 	for _, t := range after {
 		handed := slices.ContainsFunc(before, func(o model.Topology) bool {
 			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.HandedOver
 		})
-		inPlace[t.RegionID] = inPlace[t.RegionID] || t.HandedOver && !handed
+		if t.HandedOver && !handed {
+			inPlace[t.RegionID] = true
+			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
+				return o.Told() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)
+			})
+		}
 	}
 	regions := map[string]bool{}
 	for id := range was {
@@ -415,9 +422,17 @@ func (w *world) moves(before, after []model.Topology, c *model.Course) {
 		return cmp.Or(cmp.Compare(w.regionName(a), w.regionName(b)), cmp.Compare(a, b))
 	}) {
 		if !slices.Equal(was[id], is[id]) {
-			w.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: w.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id]})
+			w.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: w.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id], Keeps: keeps[id]})
 		}
 	}
+}
+
+func (w *world) madeAlike(a, b string) bool {
+	of := func(id string) int {
+		return slices.IndexFunc(w.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
+	}
+	i, j := of(a), of(b)
+	return i >= 0 && j >= 0 && w.in.Deployments[i].MadeAlike(&w.in.Deployments[j])
 }
 
 // sides of the rows by region: what has neither replicas nor traffic is left out.

@@ -238,7 +238,7 @@ var (
 		name: "deployment",
 		key:  func(d model.Deployment) string { return d.ID },
 		copy: func(d model.Deployment) model.Deployment {
-			d.Spec, d.SpecHash = proto.CloneOf(d.Spec), bytes.Clone(d.SpecHash)
+			d.Spec, d.SpecHash, d.MadeAs = proto.CloneOf(d.Spec), bytes.Clone(d.SpecHash), bytes.Clone(d.MadeAs)
 			return d
 		},
 		unique: []func(model.Deployment) string{

@@ -18,7 +18,7 @@ func deployment(r gen.Deployment) (model.Deployment, error) {
 		return model.Deployment{}, fmt.Errorf("decode the spec of %q: %w", r.ID, err)
 	}
 	return model.Deployment{
-		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version, Spec: spec, SpecHash: blob(r.SpecHash),
+		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version, Spec: spec, SpecHash: blob(r.SpecHash), MadeAs: blob(r.MadeAs),
 		ResolvedImage: r.ResolvedImage, Status: windlassv1.DeploymentStatus(r.Status), Reason: r.Reason,
 		Message: r.Message, Source: r.Source, FromVersion: r.FromVersion, CreatedBy: r.CreatedBy, Stable: r.Stable,
 		CreatedAt: r.CreatedAt, ReadyAt: r.ReadyAt, EndedAt: r.EndedAt,
@@ -32,6 +32,7 @@ func (t *tx) InsertDeployment(d model.Deployment) error {
 	}
 	err = t.q.InsertDeployment(t.ctx, gen.InsertDeploymentParams{
 		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, Spec: notNull(spec), SpecHash: notNull(d.SpecHash),
+		MadeAs:        notNull(d.MadeAs),
 		ResolvedImage: d.ResolvedImage, Status: int32(d.Status), Reason: clip(d.Reason, maxReason),
 		Message: clip(d.Message, maxMessage), Source: d.Source, FromVersion: d.FromVersion, CreatedBy: d.CreatedBy,
 		Stable: d.Stable, CreatedAt: d.CreatedAt, ReadyAt: d.ReadyAt, EndedAt: d.EndedAt,

@@ -262,6 +262,7 @@ func scribble(row any) {
 		r.Spec.Command[0] = "scribbled"
 		r.Spec.Env["mine"] = "now"
 		clear(r.SpecHash)
+		clear(r.MadeAs)
 	case []model.Route:
 		r[0].Hosts[0] = "scribbled"
 		clear(r[0].Policy)

@@ -163,7 +163,7 @@ func (w *world) newDeployment(a model.App, version int32, secrets ...string) mod
 	}
 	return model.Deployment{
 		ID: ident.New("dep"), WorkspaceID: a.WorkspaceID, AppID: a.ID, Version: version, Spec: spec,
-		SpecHash: []byte{1, byte(version)}, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
+		SpecHash: []byte{1, byte(version)}, MadeAs: []byte{2, byte(version)}, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		Source: "deploy", CreatedBy: "suite", CreatedAt: now,
 	}
 }
@@ -371,7 +371,8 @@ func plainItem(it model.DesiredItem) plain {
 	// What no agent is told may be there or not.
 	d, r := it.Deployment, &it.Topology
 	it.Deployment = model.Deployment{
-		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, ResolvedImage: d.ResolvedImage,
+		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, MadeAs: d.MadeAs,
+		ResolvedImage: d.ResolvedImage,
 	}
 	r.Reason, r.CreatedAt, r.UpdatedAt = "", 0, 0
 	if len(it.SecretVersions) == 0 {

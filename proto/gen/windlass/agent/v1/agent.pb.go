@@ -1723,9 +1723,10 @@ type Deployment struct {
 	Spec *v11.DeploymentSpec `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Versions that the references in spec.secrets resolve to now.
 	Secrets []*SecretVersion `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	// Names what one instance is made of: spec, image and secret versions, not the
-	// number of replicas. Another value replaces instances; it is made from what is
-	// stored, so that no upgrade of either side changes it.
+	// Names what one instance is made of: what it sees of the spec, image and secret
+	// versions, not the number of replicas, and not what only gateways or rollouts read.
+	// Another value replaces instances; it is made from what is stored, so that no upgrade
+	// of either side changes it.
 	TemplateHash []byte `protobuf:"bytes,11,opt,name=template_hash,json=templateHash,proto3" json:"template_hash,omitempty"`
 	// For names that people read; ids tell things apart.
 	ProjectName     string `protobuf:"bytes,12,opt,name=project_name,json=projectName,proto3" json:"project_name,omitempty"`

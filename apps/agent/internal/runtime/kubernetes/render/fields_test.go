@@ -137,6 +137,21 @@ func TestEveryFieldReachesKubernetesOrIsNamedAsNotApplicable(t *testing.T) {
 	require.Empty(t, unused, "notApplicable names fields that there are none of, or that are walked")
 }
 
+// The control plane keeps instances when a version differs from the one before it in these alone:
+// a pod that had any of them would be wrong, and would be replaced when its template is made anew.
+func TestWhatDecidesHowAVersionIsRolledOutIsInNoPod(t *testing.T) {
+	before := podOf(t, render(t, config(), everything()))
+	fields := (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor().Fields()
+	for _, name := range []protoreflect.Name{"regions", "min_ready", "progress_deadline"} {
+		a := everything()
+		change(t, a.Deployment.Spec.ProtoReflect(), fields.ByName(name))
+		require.Equal(t, before, podOf(t, render(t, config(), a)), name)
+	}
+	a := everything()
+	a.Deployment.Spec.Routing = &windlassv1.RoutingPolicy{Retries: new(int32(7))}
+	require.Equal(t, before, podOf(t, render(t, config(), a)), "routing")
+}
+
 // nested tells messages whose fields are looked at one by one.
 func nested(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && !f.IsMap() && f.Message().FullName() != "google.protobuf.Duration"
