@@ -269,3 +269,32 @@ func TestNothingThatIsPastWakesTheLoop(t *testing.T) {
 	require.True(t, p.writing)
 	require.Equal(t, -1, p.wakeIndex)
 }
+
+// Who writes a status may hear in the answer, before the watch tells, that the pod was deleted.
+// What the watch tells afterwards is no news by then.
+func TestADeletionThatAWritesAnswerTellsIsCarriedOut(t *testing.T) {
+	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.7.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, &fake.Clientset{}, nil)
+	close(l.stopped) // nobody reads the inbox
+	now := time.Now()
+	object := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u", ResourceVersion: "1"},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main", Image: "model:1"}}},
+	}
+	l.podSeen(object, now)
+	p := l.pods["u"]
+	require.True(t, p.writing)
+	deleted := object.DeepCopy()
+	at, grace := metav1.NewTime(now), int64(0)
+	deleted.DeletionTimestamp, deleted.DeletionGracePeriodSeconds, deleted.ResourceVersion = &at, &grace, "2"
+	written := deleted.DeepCopy()
+	written.ResourceVersion = "3"
+	l.wrote(p, &write{base: object}, written, nil, now)
+	l.podSeen(deleted, now)
+	l.podSeen(written, now)
+	main := lifecycle.Ref{Container: "main"}
+	p.machine.Started(now, main, nil)
+	l.advance(p, now)
+	p.machine.Exited(now, main, lifecycle.Exit{Code: 137})
+	require.NotNil(t, l.due(p, now))
+	require.True(t, l.due(p, now).remove)
+}

@@ -126,7 +126,11 @@ func statusPatch(base *corev1.Pod, status *corev1.PodStatus) ([]byte, error) {
 func (l *loop) wrote(p *pod, w *write, written *corev1.Pod, err error, now time.Time) {
 	p.writing = false
 	if written != nil && !p.gone && l.newer(written, p.object) {
-		p.object = written
+		// It may say more than what was written: that the pod was deleted meanwhile. The
+		// watch says so too, and is not heard any more, since this is newer.
+		if p.object = written; !p.lost {
+			p.machine.Observe(now, written)
+		}
 	}
 	switch {
 	case err == nil:
@@ -145,8 +149,7 @@ func (l *loop) wrote(p *pod, w *write, written *corev1.Pod, err error, now time.
 		l.log.Warn("write will be tried again", "error", err, "failures", p.failures)
 	}
 	if !p.gone && !p.lost {
-		l.compare(p, now)
-		l.sleep(p)
+		l.advance(p, now)
 	}
 }
 

@@ -1,6 +1,7 @@
 package kubernetes_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,23 +104,35 @@ func agentMain(text string) int {
 	return 0
 }
 
-// insist tries again as the reconciler does.
+// insist tries again as the reconciler does, and tells in the end why it did so last.
 func insist(ctx context.Context, rt *kubernetes.Runtime, o order, i int) {
 	a := crashAssignment(i, o.Generation)
+	var last error
 	for ctx.Err() == nil {
 		var err error
 		if o.Remove {
 			if err = rt.Remove(ctx, a.Deployment.Id); err == nil {
-				seen, seeErr := rt.Observe(ctx)
-				if seeErr == nil && !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == a.Deployment.Id }) {
+				var left []runtime.ObservedDeployment
+				if left, err = observed(ctx, rt, a.Deployment.Id); err == nil && len(left) == 0 {
 					return
 				}
+				err = cmp.Or(err, fmt.Errorf("it is still there: %+v", left))
 			}
 		} else if err = rt.Apply(ctx, a); err == nil {
 			return
 		}
+		if ctx.Err() == nil {
+			last = err
+		}
 		_ = backoff.Sleep(ctx, 100*time.Millisecond)
 	}
+	_, _ = fmt.Fprintf(os.Stderr, "generation %d of %s: %v\n", o.Generation, a.Deployment.Id, last)
+}
+
+// observed is what there is of a deployment.
+func observed(ctx context.Context, rt *kubernetes.Runtime, deploymentID string) ([]runtime.ObservedDeployment, error) {
+	seen, err := rt.Observe(ctx)
+	return slices.DeleteFunc(slices.Clone(seen.Deployments), func(d runtime.ObservedDeployment) bool { return d.DeploymentID != deploymentID }), err
 }
 
 // crashAssignment is another template with each generation, and another number of
