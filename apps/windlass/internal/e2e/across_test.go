@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -218,6 +220,7 @@ func (s *stack) atTheLimit(t *testing.T) {
 	endUs()
 	require.Equal(t, home, <-waits)
 	is(us, home)
+	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("chat")})
 }
 
 // withoutTheApp has a region be asked for an app that runs in another one alone, and wants keys:
@@ -252,15 +255,34 @@ func (s *stack) withoutTheApp(t *testing.T) {
 	none := placed{status: http.StatusNotFound, code: "no_route"}
 	is(key, open)
 	is("", closed)
+	for _, file := range []string{filepath.Join(s.dir, partGateway(us), "data", "routes"), filepath.Join(s.agentDir(us), "data", "neighbours.binpb")} {
+		s.eventually(t, file+" has "+host, func(context.Context) error { // it is written within a second
+			data, err := os.ReadFile(file)
+			if err == nil && !strings.Contains(string(data), host) {
+				err = errors.New("it does not")
+			}
+			return err
+		})
+	}
 	s.kill9(partControlPlane, partAgent(us), partGateway(us))
 	s.launch(partGateway(us))
 	is(key, open)
 	is("", closed)
-	s.start(partControlPlane)
-	s.start(partAgent(us))
-	s.waitConnected(s.cfg.regions...)
 
+	// A gateway that has never been there knows it from the agent.
+	s.kill9(partGateway(us))
+	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, partGateway(us), "data")))
+	s.start(partAgent(us))
+	s.launch(partGateway(us))
+	is(key, open)
+
+	// A region that was away when the app said otherwise hears of it.
+	s.kill9(partAgent(us))
+	s.start(partControlPlane)
+	s.waitConnected(eu)
 	deploy(windlassv1.RoutingPolicy_CROSS_REGION_OFF)
+	s.start(partAgent(us))
+	s.waitConnected(us)
 	is(key, none)
 	deploy(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER)
 	is(key, open)
