@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -256,7 +257,9 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 			soon, cancelSoon := context.WithTimeout(ctx, 200*time.Millisecond)
 			defer cancelSoon()
 			_, err = client.UnaryCall(soon, &grpc_testing.SimpleRequest{ResponseStatus: &grpc_testing.EchoStatus{Message: "wait"}})
-			require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+			// The instance has the deadline, too, and breaks off by itself: to a gateway that has
+			// not heard from the client by then, that is an instance that does not answer.
+			require.Contains(t, []codes.Code{codes.DeadlineExceeded, codes.Unavailable}, status.Code(err), "%v", err)
 			require.Error(t, <-instance.gone)
 
 			// Without a key nobody is let in.
@@ -273,4 +276,35 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 		cancel()
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	}
+}
+
+// A client may go away while its gateway waits for what it sends, and at any moment of that.
+func TestClientsOfStreamsThatGoAwayEndNoGateway(t *testing.T) {
+	r := start(t, nil)
+	_, address := startGRPC(t)
+	r.put(t, echo(address))
+	client := r.grpc(t)
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for i := range 100 {
+				ctx, cancel := context.WithCancel(t.Context())
+				both, err := client.FullDuplexCall(ctx)
+				for range (n + i) % 4 {
+					if err == nil {
+						err = both.Send(&grpc_testing.StreamingOutputCallRequest{Payload: &grpc_testing.Payload{Body: []byte("ping")}})
+					}
+					if err == nil && n%2 == 0 {
+						_, err = both.Recv()
+					}
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := client.UnaryCall(ctx, &grpc_testing.SimpleRequest{})
+	require.NoError(t, err)
 }
