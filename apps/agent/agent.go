@@ -138,7 +138,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
-		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, TableID: tableID, Expected: cfg.Gateways,
+		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, TableID: tableID, Expected: cfg.Gateways,
 		Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {

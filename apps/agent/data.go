@@ -15,6 +15,7 @@ const (
 	credentialFile = "credential.json"
 	routesFile     = "routes.json"
 	gatewaysFile   = "gateways.json"
+	neighboursFile = "neighbours.binpb"
 	gatewaySocket  = "gateway.sock"
 )
 

@@ -48,7 +48,7 @@ type parts struct {
 	tracer      *sdktrace.TracerProvider
 	rand        func() float64
 	domain      string
-	// lookupTXT asks the DNS; nil: as this host does.
+	// lookupTXT asks the DNS; nil: lookupTXT(""), which is as this host does.
 	lookupTXT func(ctx context.Context, name string) ([]string, error)
 	leaseTTL  time.Duration
 	// auditRetention; 0: fleet's default.
@@ -113,6 +113,9 @@ func (p parts) isUnavailable(err error) bool {
 
 // newCore puts the parts together, top to bottom as data flows.
 func newCore(p parts) (*core, error) {
+	if p.lookupTXT == nil {
+		p.lookupTXT = lookupTXT("")
+	}
 	c := &core{parts: p}
 	tracer := p.tracer.Tracer("windlass/controlplane")
 

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 )
@@ -9,17 +10,24 @@ import (
 // dnsDialTimeout bounds the way to a DNS server; the question as a whole has its own bound.
 const dnsDialTimeout = 3 * time.Second
 
-// lookupTXT asks the DNS server of that address; nil: as this host does.
+// lookupTXT asks the DNS server of that address, or as this host does where it is empty, for the
+// TXT records of a name. That there are none is an answer, too, and no error.
 func lookupTXT(server string) func(ctx context.Context, name string) ([]string, error) {
-	if server == "" {
-		return nil
+	resolver := net.DefaultResolver
+	if server != "" {
+		resolver = &net.Resolver{
+			PreferGo: true,
+			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				d := net.Dialer{Timeout: dnsDialTimeout}
+				return d.DialContext(ctx, network, server)
+			},
+		}
 	}
-	resolver := &net.Resolver{
-		PreferGo: true,
-		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			d := net.Dialer{Timeout: dnsDialTimeout}
-			return d.DialContext(ctx, network, server)
-		},
+	return func(ctx context.Context, name string) ([]string, error) {
+		texts, err := resolver.LookupTXT(ctx, name)
+		if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+			return nil, nil
+		}
+		return texts, err
 	}
-	return resolver.LookupTXT
 }

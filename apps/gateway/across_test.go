@@ -198,6 +198,35 @@ func TestARequestIsHandedOverOnce(t *testing.T) {
 	}(), "who says so himself gets what is here")
 }
 
+// A body that is streamed, as gRPC's is, cannot be sent again to who has room; what comes next goes
+// there, and not to who has none.
+func TestARegionThatRefusesAStreamedRequestIsPassedOver(t *testing.T) {
+	here, near, far := start(t, equallyNear), start(t, nil), start(t, nil)
+	here.put(t, crossing(failover))
+	near.put(t, crossing(failover))
+	far.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(w, q.Body) })))
+	here.around(t, "a-near", near.url, "b-far", far.url)
+	streamed := func() string {
+		t.Helper()
+		out, in := io.Pipe()
+		req := here.request(t, http.MethodPost, "/", "")
+		req.Body, req.ContentLength = out, -1
+		go func() {
+			_, _ = io.WriteString(in, "hello") // an answer may come before it is read
+			_ = in.Close()
+		}()
+		res, body := here.do(t, req)
+		if code := res.Header.Get("Windlass-Error"); code != "" {
+			body = code
+		}
+		return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
+	}
+	if got := streamed(); got != "200 b-far hello" { // it was refused before any of it was sent
+		require.Equal(t, "503 a-near no_instance", got)
+	}
+	require.Eventually(t, func() bool { return streamed() == "200 b-far hello" }, patience, 5*time.Millisecond)
+}
+
 // Who goes away says nothing about where his request was handed to.
 func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
 	var seen sync.Map

@@ -16,7 +16,12 @@ import (
 const maxFrame = 256 << 10
 
 // Picture is what a region is told. It is never changed: what follows is another one. Nil is
-// one of nothing.
+// one that is not known.
+//
+// It has the apps of the workspaces that may use the region whose routing policy crosses regions,
+// and no others. Each has 51 hosts at the most, its own and its domains, and as many regions as a
+// deployment may have, 32, with a URL of 512 bytes each: 32 KiB, and a few hundred bytes with one
+// host and two regions.
 type Picture struct {
 	// Region is this one, as people name it.
 	Region string
@@ -25,8 +30,7 @@ type Picture struct {
 }
 
 // Since is what makes p of was, in frames: nothing if they are the same, and all of p where was
-// is nil. So who comes anew is not told of a picture of nothing: it may hold an older one, which
-// no app's policy has it look at.
+// is nil, for who comes anew may hold an older one. So one without apps is told then, too.
 func (p *Picture) Since(was *Picture) []*gatewayv1.Neighbours {
 	if p == was {
 		return nil
@@ -69,6 +73,15 @@ func (p *Picture) frames(whole bool, apps []*gatewayv1.AppNeighbours) []*gateway
 		last := out[len(out)-1]
 		last.Apps = append(last.Apps, a)
 		size += n
+	}
+	return out
+}
+
+// Whole is the picture as one message, for a file.
+func (p *Picture) Whole() *gatewayv1.Neighbours {
+	out := &gatewayv1.Neighbours{Region: p.Region, Whole: true}
+	for _, id := range slices.Sorted(maps.Keys(p.Apps)) {
+		out.Apps = append(out.Apps, p.Apps[id])
 	}
 	return out
 }

@@ -57,6 +57,11 @@ func TestAPictureOfNothingIsTold(t *testing.T) {
 	frames := (*neighbours.Picture)(nil).Since(p)
 	require.Len(t, frames, 1)
 	require.Empty(t, p.With(frames[0]).Apps)
+
+	// Also to who comes anew, and may have been told more before.
+	frames = (&neighbours.Picture{}).Since(nil)
+	require.Len(t, frames, 1)
+	require.Empty(t, p.With(frames[0]).Apps)
 }
 
 func draw(rnd *rand.Rand) *neighbours.Picture {

@@ -39,9 +39,10 @@ const (
 // Config of Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
-	// Files keeps which gateways there are, under Name.
-	Files disk.Files
-	Name  string
+	// Files keeps which gateways there are, under Name, and what is around the region, under
+	// Around.
+	Files        disk.Files
+	Name, Around string
 	// TableID is new with each start of the agent.
 	TableID string
 	// Expected is how many gateways must serve a route for the region to serve it.
@@ -69,15 +70,16 @@ type Gateways struct {
 	// runtime was looked at.
 	knows, looked bool
 	known         chan struct{}
-	// around are the regions that requests may be handed to, as the control plane told last.
-	around *neighbours.Picture
+	// around are the regions that requests may be handed to, as the control plane told last;
+	// aroundKept is what the file has.
+	around, aroundKept *neighbours.Picture
 	// capacity was told last with notes, as noted.
 	capacity, noted *agentv1.Capacity
 }
 
 // New counts the gateways that the file names.
 func New(cfg Config) (*Gateways, error) {
-	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
+	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("gateways: every field of Config but Expected is required")
 	}
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
@@ -96,6 +98,9 @@ func New(cfg Config) (*Gateways, error) {
 		return nil, fmt.Errorf("read gateways %s: %w", cfg.Name, err)
 	}
 	g.hub.recall(g.kept, time.Now())
+	if err := g.recallAround(); err != nil {
+		cfg.Log.Error("new gateways are told nothing of apps in other regions before the control plane is there", "error", err)
+	}
 	cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_agent_gateways_connected", Help: "Gateways with an open stream.",
 	}, func() float64 { return float64(g.connected()) }))
@@ -304,6 +309,9 @@ func (g *Gateways) Run(ctx context.Context) error {
 func (g *Gateways) keepOrSay(ctx context.Context) {
 	if err := g.keep(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent waits for others than it should", "error", err)
+	}
+	if err := g.keepAround(); err != nil {
+		g.cfg.Log.ErrorContext(ctx, "cannot keep what is around the region: the next agent tells gateways what was there before", "error", err)
 	}
 }
 

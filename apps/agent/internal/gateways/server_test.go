@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
@@ -40,7 +41,7 @@ func startRegion(t *testing.T, files disk.Files, expected int) *region {
 	require.NoError(t, err)
 	r := &region{files: files, inbox: in, progress: make(chan struct{}, 1)}
 	r.Gateways, err = New(Config{
-		Inbox: in, Files: files, Name: "gateways.json", TableID: "tbl_" + t.Name(), Expected: expected,
+		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", TableID: "tbl_" + t.Name(), Expected: expected,
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
@@ -344,6 +345,39 @@ func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
 	require.Len(t, told(late)["app_2"].Regions, 2)
 	around(true, "app_3", "there")
 	require.Len(t, told(late), 1)
+}
+
+// An agent that has yet to hear from its control plane tells what the one before it was told; what
+// it cannot read it does without.
+func TestWhatIsAroundIsToldAfterARestart(t *testing.T) {
+	files := disk.NewMemory()
+	r := startRegion(t, files, 0)
+	want := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
+		{AppId: "app_1", AppName: "chat", Hosts: []string{"chat.test"}, Regions: []*gatewayv1.Neighbour{{Region: "there", GatewayUrl: "http://there"}}},
+	}}
+	r.Around(want)
+	kept := func() *gatewayv1.Neighbours {
+		data, _ := files.Read("neighbours.binpb") // its only error is that there is none
+		n := &gatewayv1.Neighbours{}
+		require.NoError(t, proto.Unmarshal(data, n))
+		return n
+	}
+	require.Eventually(t, func() bool { return proto.Equal(want, kept()) }, 30*time.Second, time.Millisecond)
+
+	r = startRegion(t, files, 0)
+	r.hold(t)
+	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
+	w.table()
+	got := w.next().GetNeighbours()
+	require.True(t, proto.Equal(want, got), "%v", got)
+	nothing := &gatewayv1.Neighbours{Whole: true}
+	r.Around(nothing)
+	got = w.next().GetNeighbours()
+	require.True(t, proto.Equal(nothing, got), "%v", got)
+	require.Eventually(t, func() bool { return proto.Equal(nothing, kept()) }, 30*time.Second, time.Millisecond)
+
+	require.NoError(t, files.Replace("neighbours.binpb", []byte("x")))
+	startRegion(t, files, 0).hold(t)
 }
 
 // A gateway that crashed is not waited for once another process has its place, and what it may

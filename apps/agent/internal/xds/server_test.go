@@ -63,7 +63,7 @@ func start(t *testing.T, grace time.Duration) *region {
 	r := &region{t: t, inbox: in}
 	log := slog.New(slog.DiscardHandler)
 	r.Gateways, err = gateways.New(gateways.Config{
-		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
+		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
 	server, err := xds.New(xds.Config{

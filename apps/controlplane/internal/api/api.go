@@ -25,7 +25,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -75,7 +74,8 @@ type Config struct {
 	AllowsHookAt func(netip.Addr) bool
 	// Domain below which apps have their hosts.
 	Domain string
-	// LookupTXT asks the DNS for the TXT records of a name; nil: as this host does.
+	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
+	// too, and no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
 	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
 	MaxWatchers int
@@ -97,7 +97,7 @@ func New(cfg Config) (*API, error) {
 	for name, missing := range map[string]bool{
 		"Store": cfg.Store == nil, "Box": cfg.Box == nil, "Agents": cfg.Agents == nil,
 		"IsNotFound": cfg.IsNotFound == nil, "IsExists": cfg.IsExists == nil, "IsConflict": cfg.IsConflict == nil,
-		"Log": cfg.Log == nil, "Registerer": cfg.Registerer == nil,
+		"LookupTXT": cfg.LookupTXT == nil, "Log": cfg.Log == nil, "Registerer": cfg.Registerer == nil,
 	} {
 		if missing {
 			return nil, fmt.Errorf("api: %s is required", name)
@@ -112,9 +112,6 @@ func New(cfg Config) (*API, error) {
 	}
 	if cfg.RolloutEnded == nil {
 		cfg.RolloutEnded = func(model.Rollout) {}
-	}
-	if cfg.LookupTXT == nil {
-		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
 	if cfg.KeyCacheTTL <= 0 {
 		cfg.KeyCacheTTL = 5 * time.Second

@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -172,16 +170,17 @@ func (a *API) lookForRecord(ctx context.Context, d model.Domain) ([]string, erro
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	texts, err := a.cfg.LookupTXT(ctx, model.DomainRecord(d.Name)+".")
-	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
-		return nil, notVerified(d, "there is no such record yet")
-	}
-	if err != nil {
+	switch d.Finding(texts, err) {
+	case model.DomainFound:
+		return texts, nil
+	case model.DomainUnanswered:
 		return nil, notVerified(d, "the DNS could not be asked: "+err.Error())
+	case model.DomainMissing:
+		if len(texts) == 0 {
+			return nil, notVerified(d, "there is no such record yet")
+		}
 	}
-	if !d.ShownBy(texts) {
-		return nil, notVerified(d, fmt.Sprintf("the record says %.200q", strings.Join(texts, " ")))
-	}
-	return texts, nil
+	return nil, notVerified(d, fmt.Sprintf("the record says %.200q", strings.Join(texts, " ")))
 }
 
 func notVerified(d model.Domain, why string) error {

@@ -155,7 +155,7 @@ type Service struct {
 	drained  bool
 	// leavers is how many streams there were when draining began.
 	leavers int
-	// pictures of what is around each region that has something, by region; known once it was
+	// pictures of what is around each region that has something, by region; nil: nobody has
 	// looked.
 	pictures map[string]*neighbours.Picture
 }
@@ -225,7 +225,7 @@ func (s *Service) enter(st *stream) {
 	}
 	s.streams[st.region] = st
 	st.dueAt = time.Now().Add(s.bookmarkDelay())
-	if s.pictures[st.region] != nil {
+	if s.pictures != nil {
 		st.around <- struct{}{} // it is new, and so is its buffer
 	}
 	s.metrics.streams.Set(float64(len(s.streams)))

@@ -27,33 +27,38 @@ func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*nei
 		of[w.WorkspaceID] = append(of[w.WorkspaceID], w)
 	}
 	out := map[string]*neighbours.Picture{}
-	tell := func(regionID, regionName string, serving []model.AppRegion) {
+	tell := func(regionID, regionName string, app *gatewayv1.AppNeighbours) {
 		p := out[regionID]
 		if p == nil {
 			p = &neighbours.Picture{Region: regionName, Apps: map[string]*gatewayv1.AppNeighbours{}}
 			out[regionID] = p
 		}
-		one := serving[0]
-		if p.Apps[one.AppID] != nil {
-			return
+		if p.Apps[app.AppId] == nil {
+			p.Apps[app.AppId] = app
 		}
-		app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
-		for _, other := range serving {
-			if other.RegionID != regionID && other.Ready && other.GatewayURL != "" {
-				app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
-			}
-		}
-		p.Apps[one.AppID] = app
 	}
 	for _, serving := range apps {
 		for _, r := range serving {
-			tell(r.RegionID, r.RegionName, serving)
+			tell(r.RegionID, r.RegionName, except(serving, r.RegionID))
 		}
+		all := except(serving, "") // one message, in however many regions it does not run
 		for _, r := range of[serving[0].WorkspaceID] {
-			tell(r.RegionID, r.RegionName, serving)
+			tell(r.RegionID, r.RegionName, all)
 		}
 	}
 	return out
+}
+
+// except is what a region is told of an app: the others that are ready for it.
+func except(serving []model.AppRegion, regionID string) *gatewayv1.AppNeighbours {
+	one := serving[0]
+	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
+	for _, other := range serving {
+		if other.RegionID != regionID && other.Ready && other.GatewayURL != "" {
+			app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
+		}
+	}
+	return app
 }
 
 // lookAround has every stream told what is around its region, as of a few seconds ago. A
@@ -80,10 +85,14 @@ func (s *Service) lookAround(ctx context.Context) {
 	}
 }
 
-// look reads once, if anybody is to be told.
+// look reads once, if anybody is to be told. While nobody is, nothing is known: whoever comes
+// next is not told what was so then.
 func (s *Service) look(ctx context.Context) error {
 	s.mu.Lock()
 	streams := len(s.streams)
+	if streams == 0 {
+		s.pictures = nil
+	}
 	s.mu.Unlock()
 	if streams == 0 {
 		return nil
@@ -120,9 +129,10 @@ func (s *Service) picture(next map[string]*neighbours.Picture) {
 			next[region] = was
 		}
 	}
-	for _, region := range slices.Concat(slices.Collect(maps.Keys(next)), slices.Collect(maps.Keys(s.pictures))) {
-		st := s.streams[region]
-		if st == nil || next[region] == s.pictures[region] {
+	was := s.pictures
+	s.pictures = next
+	for region, st := range s.streams {
+		if was != nil && next[region] == was[region] {
 			continue
 		}
 		select {
@@ -130,14 +140,28 @@ func (s *Service) picture(next map[string]*neighbours.Picture) {
 		default: // it will look anyhow
 		}
 	}
-	s.pictures = next
+}
+
+// nothing is around a region whose workspaces have no app that crosses regions. It is told, too:
+// an agent that was away meanwhile, and its gateways, may hold what was there before.
+var nothing = &neighbours.Picture{}
+
+// around is what is known to be around the region; nil: nobody has looked.
+func (s *Service) around(region string) *neighbours.Picture {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pictures[region]; p != nil || s.pictures == nil {
+		return p
+	}
+	return nothing
 }
 
 // lookAround sends what the agent does not have of the region's picture.
 func (st *stream) lookAround(ctx context.Context) error {
-	st.svc.mu.Lock()
-	now := st.svc.pictures[st.region]
-	st.svc.mu.Unlock()
+	now := st.svc.around(st.region)
+	if now == nil {
+		return nil
+	}
 	for _, frame := range now.Since(st.told) {
 		if err := st.send(ctx, "neighbours", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Neighbours{Neighbours: frame}}); err != nil {
 			return err

@@ -79,16 +79,28 @@ func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
 	has = nil
 	w = newWatcher(t, "session-1")
 	cancel = w.connect(h)
-	defer cancel()
 	until(w, "eu-west-1 https://eu.example.com")
 
 	// What crosses no more is gone, with the last of them too.
-	serve(windlassv1.RoutingPolicy_CROSS_REGION_OFF, 2)
-	for len(has.Apps) > 0 {
-		if n := w.step().GetNeighbours(); n != nil {
-			has = has.With(n)
+	gone := func(w *watcher) {
+		t.Helper()
+		for len(has.Apps) > 0 {
+			if n := w.step().GetNeighbours(); n != nil {
+				has = has.With(n)
+			}
 		}
 	}
+	was := has
+	serve(windlassv1.RoutingPolicy_CROSS_REGION_OFF, 2)
+	gone(w)
+	cancel()
+
+	// Also for an agent that was away meanwhile.
+	has = was
+	w = newWatcher(t, "session-1")
+	cancel = w.connect(h)
+	defer cancel()
+	gone(w)
 }
 
 // A region that an app could run in, and does not, is told of its hosts and where it is ready: it

@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -56,23 +54,11 @@ func (s *Service) askFor(ctx context.Context, due []model.Domain) []model.Domain
 			defer func() { <-slots }()
 			bounded, cancel := context.WithTimeout(ctx, lookupTimeout)
 			defer cancel()
-			out[i] = s.askForOne(bounded, d)
+			out[i] = d.Finding(s.cfg.LookupTXT(bounded, model.DomainRecord(d.Name)+"."))
 		})
 	}
 	wg.Wait()
 	return out
-}
-
-func (s *Service) askForOne(ctx context.Context, d model.Domain) model.DomainFinding {
-	texts, err := s.cfg.LookupTXT(ctx, model.DomainRecord(d.Name)+".")
-	dns, answered := errors.AsType[*net.DNSError](err)
-	switch {
-	case d.ShownBy(texts):
-		return model.DomainFound
-	case err == nil, answered && dns.IsNotFound:
-		return model.DomainMissing
-	}
-	return model.DomainUnanswered
 }
 
 // noteFindings notes what was found of domains that are still as they were when it was asked

@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"time"
 
@@ -119,7 +118,8 @@ type Config struct {
 	// 1,000, ten entries for each.
 	KeepVersions int32
 	KeepHistory  int
-	// LookupTXT asks the DNS for the TXT records of a name; nil: as this host does.
+	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
+	// too, and no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
 	// KeepSecretVersions: 5. What runs with one that is kept no longer gets the newest when
 	// it starts again.
@@ -139,8 +139,8 @@ type Service struct {
 
 // New checks the config.
 func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Box == nil || cfg.IsNotFound == nil || cfg.IsConflict == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("fleet: Store, Box, IsNotFound, IsConflict, Log and Registerer are required")
+	if cfg.Store == nil || cfg.Box == nil || cfg.IsNotFound == nil || cfg.IsConflict == nil || cfg.LookupTXT == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("fleet: Store, Box, IsNotFound, IsConflict, LookupTXT, Log and Registerer are required")
 	}
 	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
 		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")
@@ -171,9 +171,6 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.KeepSecretVersions == 0 {
 		cfg.KeepSecretVersions = 5
-	}
-	if cfg.LookupTXT == nil {
-		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
 	if cfg.MaintainEvery == 0 {
 		cfg.MaintainEvery = maintainEvery

@@ -77,7 +77,7 @@ func setup(t *testing.T) *house {
 		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views}, Box: newBox(t),
 		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		IsConflict: func(err error) bool { return errors.Is(err, store.ErrConflict) },
-		Log:        slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10,
+		Log:        slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10, LookupTXT: new(dns).lookup,
 	})
 	require.NoError(t, err)
 	h.svc = svc

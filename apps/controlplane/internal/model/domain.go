@@ -44,6 +44,18 @@ const (
 	DomainMissing
 )
 
+// Finding is what an answer of the DNS for the name of the record says, or the error in its
+// place. That there are none is an answer.
+func (d Domain) Finding(texts []string, err error) DomainFinding {
+	switch {
+	case err != nil:
+		return DomainUnanswered
+	case d.ShownBy(texts):
+		return DomainFound
+	}
+	return DomainMissing
+}
+
 // Checked is the domain once the DNS has said at that time what is with its record, and what
 // people are to be told if that is news; empty: it is none.
 func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why string) {

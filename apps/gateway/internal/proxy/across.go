@@ -180,12 +180,15 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		}
 		res, sent, err := t.attempt(out, x, region{at}, body)
 		if err == nil {
-			if refused(res) && resendable(x, body) {
-				_ = res.Body.Close() // it did nothing
+			if refused(res) {
 				t.elsewhere.Refused(at)
-				continue
+				if resendable(x, body) {
+					_ = res.Body.Close() // it did nothing
+					continue
+				}
+			} else {
+				t.elsewhere.Took(at)
 			}
-			t.elsewhere.Took(at)
 			t.metrics.handedOver(x, at.Name, why)
 			x.crossed, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
 			return res, nil

@@ -113,7 +113,8 @@ type requestBody struct {
 	reading sync.Mutex
 	mu      sync.Mutex
 	err     error
-	// whole: it was read to its end; let: the request is over, whatever was read.
+	// whole: it was read to its end; let: the request is over, whatever was read, and deadlines
+	// are no longer Read's to set.
 	whole, let bool
 	// payload keeps what is read, nil for nothing.
 	payload *payload.Body
@@ -128,14 +129,14 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.payload != nil {
 		b.payload.Write(p[:n])
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	// One that passes while nobody reads ends an HTTP/2 stream; and after the end of the
 	// body the server looks for the next request, or for the client's going away. After
 	// an error it stays: the server tries to read the rest, and is not to wait for it.
-	if (err == nil && b.streams) || errors.Is(err, io.EOF) {
+	if !b.let && ((err == nil && b.streams) || errors.Is(err, io.EOF)) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if errors.Is(err, io.EOF) {
 		b.whole = true
 	} else if err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
@@ -149,6 +150,16 @@ func (b *requestBody) open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.whole
+}
+
+// over is called before the handler of its request returns.
+func (b *requestBody) over() {
+	switch {
+	case b.duplex:
+		b.letGo()
+	case b.streams:
+		b.leave()
+	}
 }
 
 // letGo ends a Read that waits for the client, when its request is over. The server then
@@ -168,6 +179,15 @@ func (b *requestBody) letGo() {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	_ = b.control.SetReadDeadline(time.Now().Add(b.slow))
+}
+
+// leave is the end of a request of HTTP/2: its handler returns, and a transport may yet be reading
+// for an instance that wants no more. The stream's deadlines are gone then, and asking for one would
+// end the process.
+func (b *requestBody) leave() {
+	b.mu.Lock()
+	b.let = true
+	b.mu.Unlock()
 }
 
 // extend the time within which the client has to send something.

@@ -240,8 +240,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx := r.Context()
 	defer func() {
-		if x.in != nil && x.in.duplex {
-			x.in.letGo()
+		if x.in != nil {
+			x.in.over()
 		}
 		p.finish(ctx, x, &seen{
 			method: r.Method, path: r.URL.Path, remote: r.RemoteAddr, proto: r.Proto, trace: r.Header.Get("Traceparent"),

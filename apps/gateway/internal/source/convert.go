@@ -125,6 +125,9 @@ func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.
 		t.Weight = 0
 	}
 	spec, err := specOf(whole)
+	for i := range spec.Previews { // which are answered here, by keys that are here
+		spec.Previews[i].Keyed = spec.Previews[i].Keyed || spec.Policy.RequireKey
+	}
 	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), removal(a)
 	return spec, err
 }

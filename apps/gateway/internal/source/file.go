@@ -46,12 +46,8 @@ func encode(h held) []byte {
 	}
 	out = binary.AppendUvarint(out, 0)
 	if h.around != nil {
-		whole := &gatewayv1.Neighbours{Region: h.around.Region, Whole: true}
-		for _, id := range slices.Sorted(maps.Keys(h.around.Apps)) {
-			whole.Apps = append(whole.Apps, h.around.Apps[id])
-		}
 		// It fails for texts that are no UTF-8, which no message came with.
-		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(whole); err == nil {
+		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.around.Whole()); err == nil {
 			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
 		}
 	}

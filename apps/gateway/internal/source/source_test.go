@@ -56,6 +56,31 @@ func TestWhatAnAppSaysNothingOfIsTheDefault(t *testing.T) {
 	require.Equal(t, want, spec.Policy)
 }
 
+// What is left of an app here, while its hosts are elsewhere, lets in nobody whom it did not before;
+// and what is asked for its hosts is all passed on.
+func TestAnAppThatLeavesTheRegionKeepsItsPreviewsClosed(t *testing.T) {
+	other := &gatewayv1.AppNeighbours{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}}
+	for _, required := range []bool{true, false} {
+		left := routes(func(a *gatewayv1.AppRoutes) {
+			a.Hosts, a.Policy = nil, &gatewayv1.RoutePolicy{RequireApiKey: required, MaxBodyBytes: new(int64(10))}
+		})
+		spec, err := specWith(left, other)
+		require.NoError(t, err)
+		require.Equal(t, required, spec.NeedsKey("v1.echo.local"))
+		require.False(t, spec.NeedsKey("echo.local"))
+		require.Equal(t, upstream.ElsewherePolicy(), spec.Policy)
+		require.Zero(t, spec.Targets[0].Weight)
+		require.False(t, spec.Elsewhere, "the agent knows of it")
+	}
+	spec, err := specWith(&gatewayv1.AppRoutes{AppId: "app_1"}, other)
+	require.NoError(t, err)
+	require.True(t, spec.Elsewhere)
+	require.Equal(t, other.Hosts, spec.Hosts)
+	here, err := specWith(routes(nil), other)
+	require.NoError(t, err)
+	require.Equal(t, upstream.DefaultPolicy(), here.Policy)
+}
+
 func TestRoutesThatCannotBeServedNameWhatIsWrong(t *testing.T) {
 	for want, change := range map[string]func(*gatewayv1.AppRoutes){
 		`host "Echo.local" is not lower case`:       func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "Echo.local" },

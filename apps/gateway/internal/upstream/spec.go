@@ -159,8 +159,8 @@ func ElsewherePolicy() Policy {
 	p.Cross, p.QueueSize = Failover, 0 // nobody comes up here
 	p.MaxBody = math.MaxInt64
 	// What hangs the gateway there ends, and what is lost on the way the connection's own checks
-	// find. This is for a gateway that does neither.
-	p.Response, p.Idle = time.Hour, time.Hour
+	// find. This is for a gateway that does neither; no policy has more than a day.
+	p.Response, p.Idle = 25*time.Hour, 25*time.Hour
 	return p
 }
 

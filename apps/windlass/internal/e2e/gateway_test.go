@@ -399,60 +399,6 @@ func (s *stack) killOne(t *testing.T, app string) {
 	t.Fatal("no pod runs")
 }
 
-// crossRegions has a region be without instances, while requests come to it that another one
-// can take.
-func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
-	t.Helper()
-	crossing := func(usReplicas int32) func(*windlassv1.DeploymentSpec) {
-		return func(d *windlassv1.DeploymentSpec) {
-			d.Replicas = new(int32(2))
-			d.Routing = &windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER}
-			if usReplicas != *d.Replicas {
-				d.Overrides = []*windlassv1.Override{{Regions: []string{us}, Replicas: &usReplicas}}
-			}
-		}
-	}
-	servedBy := func(want string) {
-		s.eventually(t, "requests in "+us+" are served by "+want, func(ctx context.Context) error {
-			resp, err := askHealth(ctx, s.gateways[us], host, "")
-			if err != nil {
-				return err
-			}
-			if region := resp.Header.Get("Windlass-Region"); region != want {
-				return fmt.Errorf("%s by %q", resp.Status, region)
-			}
-			return nil
-		})
-	}
-	resp := s.deployBy(t, "chat", spec(crossing(2)), euThenUs())
-	s.waitLive(t, "chat", resp.Version)
-	s.eventually(t, "the gateway of "+us+" reaches "+eu, func(ctx context.Context) error {
-		_, metrics, err := get(ctx, s.metrics[partGateway(us)]+"/metrics")
-		if err == nil && !strings.Contains(string(metrics), "\nwindlass_gateway_regions_reached 1\n") {
-			err = errors.New("it does not")
-		}
-		return err
-	})
-	before := load.count()
-	for _, replicas := range []int32{0, 2} {
-		s.deployBy(t, "chat", spec(crossing(replicas)), euThenUs())
-		s.waitReplicas(t, "chat", 2+replicas)
-		servedBy(map[int32]string{0: eu, 2: ""}[replicas])
-		load.requireNoneFailed(t, fmt.Sprintf("%d replicas in %s", replicas, us))
-	}
-	// Nor is one lost when the app leaves the region, and comes back.
-	for _, c := range []struct {
-		regions  []string
-		servedBy string
-	}{{[]string{eu}, eu}, {[]string{us, eu}, ""}} {
-		resp := s.deployBy(t, "chat", spec(crossing(2), func(d *windlassv1.DeploymentSpec) { d.Regions = c.regions }), nil)
-		s.waitLive(t, "chat", resp.Version)
-		servedBy(c.servedBy)
-		load.requireNoneFailed(t, fmt.Sprintf("it runs in %v", c.regions))
-	}
-	t.Logf("a region without instances, without the app, and with: %d requests", load.count()-before)
-}
-
 // appKeys has an app let in only those who have a key, and takes it from them.
 func (s *stack) appKeys(t *testing.T, host string) {
 	t.Helper()

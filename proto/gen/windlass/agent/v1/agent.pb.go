@@ -955,8 +955,9 @@ type WatchResponse_GoAway struct {
 }
 
 type WatchResponse_Neighbours struct {
-	// The agent keeps it, and passes it on to the region's gateways. It is no state: no
-	// revision counts it, and nobody waits for it.
+	// The agent keeps it, also over a restart, and passes it on to the region's gateways. It is
+	// no state: no revision counts it, and nobody waits for it. A new stream is told all of it,
+	// also that there is none, once the control plane has looked, which it does every 5 s.
 	Neighbours *v1.Neighbours `protobuf:"bytes,9,opt,name=neighbours,proto3,oneof"`
 }
 

@@ -679,10 +679,10 @@ func (x *Heartbeat) GetInterval() *durationpb.Duration {
 // wants that (see CrossRegion): apps that run here, and apps of workspaces that may use this
 // region and that run only in others. It comes when the agent has it from the control plane, which is
 // nobody's to wait for: until then, and while that is away, what was told last holds, also
-// after a restart of the gateway.
+// after a restart of the gateway, or of the agent. A frame has 256 KiB at the most, or one app.
 type Neighbours struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// This region, as people name it.
+	// This region, as people name it. Empty: it has none of either.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	// What is not mentioned in this frame has none. Otherwise it has what it had.
 	Whole         bool             `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
@@ -749,9 +749,10 @@ type AppNeighbours struct {
 	// nearest a gateway finds out. Empty: none.
 	Regions []*Neighbour `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
 	// The app's hosts, as in AppRoutes, which those go before that are there. Where there are none,
-	// no instance is here, and requests for the hosts are handed to one of regions by a policy of
-	// all defaults: how long they may take, how large they are, and whether they need a key is for
-	// the gateway there to say. Previews are not among them.
+	// no instance is here, and requests for the hosts are handed to one of regions as they come:
+	// how long they may take, how large they are, who may ask from which pages, and whether they
+	// need a key is for the gateway there to say, once, and its answer is passed on. This one knows
+	// neither the policy nor a key, so that it has nothing to let in by. Previews are not among them.
 	Hosts         []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	AppName       string   `protobuf:"bytes,4,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
