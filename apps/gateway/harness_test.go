@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -49,6 +48,7 @@ type agent struct {
 	table   string
 	change  int64
 	apps    map[string]*gatewayv1.AppRoutes
+	log     []string                // the app of each change
 	around  []*gatewayv1.Neighbours // what streams are told of other regions
 	sent    map[string]int64        // what the running streams were sent, by gateway and app
 	watches map[string]int          // number of the running stream, by gateway
@@ -107,7 +107,7 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 	if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Begin{Begin: &gatewayv1.Begin{TableId: a.table}}}); err != nil {
 		return err
 	}
-	ended, told := false, 0
+	ended, told, read := false, 0, 0
 	for {
 		a.mu.Lock()
 		changed := a.changed
@@ -116,12 +116,14 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 		var apps []*gatewayv1.AppRoutes
 		for id := range held {
 			if a.apps[id] == nil {
-				a.change++
-				a.apps[id] = &gatewayv1.AppRoutes{AppId: id, Change: a.change}
+				a.note(&gatewayv1.AppRoutes{AppId: id})
 			}
 		}
 		held = nil
-		for _, id := range slices.Sorted(maps.Keys(a.apps)) {
+		// As the region's agent does: what it costs is what changed.
+		fresh := slices.Compact(slices.Sorted(slices.Values(a.log[read:])))
+		read = len(a.log)
+		for _, id := range fresh {
 			if key := req.GatewayId + " " + id; a.sent[key] != a.apps[id].Change {
 				a.sent[key] = a.apps[id].Change
 				apps = append(apps, a.apps[id])
@@ -195,12 +197,18 @@ func (a *agent) set(apps ...*gatewayv1.AppRoutes) (change int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, app := range apps {
-		a.change++
-		app.Change = a.change
-		a.apps[app.AppId] = app
+		a.note(app)
 	}
 	a.signal()
 	return a.change
+}
+
+// note is for the holder of the lock.
+func (a *agent) note(app *gatewayv1.AppRoutes) {
+	a.change++
+	app.Change = a.change
+	a.apps[app.AppId] = app
+	a.log = append(a.log, app.AppId)
 }
 
 // until waits for what holds under the lock, woken by every report.

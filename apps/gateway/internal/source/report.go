@@ -47,7 +47,7 @@ func (s *Source) Part(ctx context.Context) {
 func (s *Source) Report(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
-		req := s.next()
+		req := s.next(time.Now())
 		if req == nil { // nobody to tell
 			select {
 			case <-ctx.Done():
@@ -92,16 +92,22 @@ type pending struct {
 	number int
 	all    bool
 	served map[string]*gatewayv1.Served
-	// requests of deployments that it tells of, and of those that were told of before.
+	// requests of deployments that it tells of, and of those that were told of before; nil: it
+	// tells of no traffic.
 	requests map[string]uint64
 }
 
-// next returns what there is to tell; nil without a stream.
-func (s *Source) next() *pending {
+// next returns what there is to tell; nil without a stream. Traffic is told of once in an
+// interval: it is of all deployments, while what is served and found out about instances, which
+// somebody waits for, is of a few and told at once.
+func (s *Source) next(now time.Time) *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
 	leaving, id := s.leaving, s.id
-	requests := s.requests
+	requests, counts := s.requests, now.Sub(s.counted) >= s.interval || s.all || s.leaving
+	if counts {
+		s.counted = now
+	}
 	s.mu.Unlock()
 	if p.stream == "" {
 		return nil
@@ -122,7 +128,9 @@ func (s *Source) next() *pending {
 	for _, app := range slices.Sorted(maps.Keys(tell)) {
 		p.Served = append(p.Served, tell[app])
 	}
-	p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
+	if counts {
+		p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
+	}
 	for _, h := range merge(s.cfg.Table.Health()) {
 		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
 			InstanceId: h.InstanceID, Ejected: h.Ejected, Unproven: h.Unproven, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
@@ -174,7 +182,9 @@ func (s *Source) told(p *pending) {
 		}
 	}
 	s.all = s.all && !p.all
-	s.requests = p.requests
+	if p.requests != nil {
+		s.requests = p.requests
+	}
 	for app, was := range p.served {
 		if s.served[app] == was {
 			delete(s.served, app)

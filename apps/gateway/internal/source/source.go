@@ -89,6 +89,7 @@ type Source struct {
 	served   map[string]*gatewayv1.Served // not yet told
 	all      bool                         // all that is held is to be told
 	requests map[string]uint64            // told of, by deployment
+	counted  time.Time                    // when they were looked at last
 	leaving  bool
 	// parted is closed once the agent was told that the gateway leaves.
 	parted chan struct{}

@@ -195,28 +195,59 @@ func TestOnlyWhatWasToldIsNotToldAgain(t *testing.T) {
 	require.NoError(t, err)
 	s.begin("table-1")
 	s.apply(t.Context(), routes(nil))
-	require.Nil(t, s.next(), "not before the agent's table was had")
+	require.Nil(t, s.next(time.Now()), "not before the agent's table was had")
 	s.end("table-1")
-	first := s.next()
+	first := s.next(time.Now())
 	require.Len(t, first.Served, 1)
 	require.Equal(t, int64(3), first.Served[0].InstancesChange)
 	s.apply(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.Change = 4 })) // while it is told
 	s.told(first)
-	second := s.next()
+	second := s.next(time.Now())
 	require.Len(t, second.Served, 1)
 	require.Equal(t, int64(4), second.Served[0].InstancesChange)
 	s.told(second)
-	require.Empty(t, s.next().Served)
+	require.Empty(t, s.next(time.Now()).Served)
 
 	// A removal is told, too, and what cannot be served is not.
 	s.apply(t.Context(), &gatewayv1.AppRoutes{AppId: "app_1", Epoch: 1, Generation: 3, Change: 5})
 	s.apply(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.AppId, a.Hosts[0] = "app_2", "BAD" }))
-	third := s.next()
+	third := s.next(time.Now())
 	require.Len(t, third.Served, 1)
 	require.Equal(t, int64(5), third.Served[0].InstancesChange)
 
 	// Another stream began while it was under way: all is to be told anew.
 	s.end("table-1")
 	s.told(third)
-	require.True(t, s.next().all)
+	require.True(t, s.next(time.Now()).all)
+}
+
+func TestTrafficIsToldOfOnceInAnInterval(t *testing.T) {
+	s, _, err := open(t, "")
+	require.NoError(t, err)
+	s.begin("table-1")
+	s.apply(t.Context(), routes(nil))
+	s.end("table-1")
+	count := func() { s.cfg.Traffic.Ended(traffic.Request{DeploymentID: "dep_1"}) }
+	now := time.Unix(1_700_000_000, 0)
+	requests := func(after time.Duration) []uint64 {
+		now = now.Add(after)
+		p := s.next(now)
+		var out []uint64
+		for _, d := range p.Traffic {
+			out = append(out, d.Requests)
+		}
+		s.told(p)
+		return out
+	}
+	count()
+	require.Equal(t, []uint64{1}, requests(0), "all, in the first report")
+	count()
+	require.Empty(t, requests(s.interval/2), "somebody waits for what else it says")
+	require.Equal(t, []uint64{2}, requests(s.interval/2))
+	require.Empty(t, requests(s.interval), "nothing is new")
+	count()
+	require.Equal(t, []uint64{3}, requests(s.interval))
+	count()
+	s.Leave()
+	require.Equal(t, []uint64{4}, requests(0), "the last word")
 }

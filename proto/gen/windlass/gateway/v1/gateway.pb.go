@@ -1744,8 +1744,9 @@ type ReportRequest struct {
 	// It takes no more requests, and finishes those that it has. When its stream ends it is
 	// not waited for.
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// What deployments were sent, of those for which that changed since the last answered
-	// report; of all, in the first report after a Begin.
+	// What deployments were sent, of those for which that changed since it was last told in an
+	// answered report; of all, in the first report after a Begin. A gateway tells it once in an
+	// interval and when it leaves, and not with every report between.
 	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
 	// process_id of the stream's Watch.
 	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
