@@ -53,7 +53,10 @@ SELECT w.id,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
     COALESCE(l.starts_per_minute, -1) AS starts_per_minute, COALESCE(l.starts_burst, -1) AS starts_burst,
     COALESCE(l.updated_at, 0) AS updated_at, COALESCE(l.resource_version, 0) AS resource_version,
-    COALESCE(s.full_at, 0) AS full_at, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
+    COALESCE(s.full_at, 0) AS full_at, COALESCE(s.counted_at, 0) AS counted_at,
+    COALESCE(s.apps, 0) AS has_apps, COALESCE(s.deployments, 0) AS has_deployments,
+    COALESCE(s.instances, 0) AS has_instances, COALESCE(s.gpus, 0) AS has_gpus, COALESCE(s.rollouts, 0) AS has_rollouts,
+    CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
 FROM workspaces w
 LEFT JOIN workspace_limits l ON l.workspace_id = w.id
 LEFT JOIN workspace_starts s ON s.workspace_id = w.id
@@ -72,6 +75,12 @@ type GetAdmissionRow struct {
 	UpdatedAt       int64
 	ResourceVersion int64
 	FullAt          int64
+	CountedAt       int64
+	HasApps         int64
+	HasDeployments  int64
+	HasInstances    int64
+	HasGpus         int64
+	HasRollouts     int64
 	NowAt           int64
 }
 
@@ -90,6 +99,12 @@ func (q *Queries) GetAdmission(ctx context.Context, id string) (GetAdmissionRow,
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.FullAt,
+		&i.CountedAt,
+		&i.HasApps,
+		&i.HasDeployments,
+		&i.HasInstances,
+		&i.HasGpus,
+		&i.HasRollouts,
 		&i.NowAt,
 	)
 	return i, err
@@ -101,7 +116,10 @@ SELECT w.id,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
     COALESCE(l.starts_per_minute, -1) AS starts_per_minute, COALESCE(l.starts_burst, -1) AS starts_burst,
     COALESCE(l.updated_at, 0) AS updated_at, COALESCE(l.resource_version, 0) AS resource_version,
-    COALESCE(s.full_at, 0) AS full_at, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
+    COALESCE(s.full_at, 0) AS full_at, COALESCE(s.counted_at, 0) AS counted_at,
+    COALESCE(s.apps, 0) AS has_apps, COALESCE(s.deployments, 0) AS has_deployments,
+    COALESCE(s.instances, 0) AS has_instances, COALESCE(s.gpus, 0) AS has_gpus, COALESCE(s.rollouts, 0) AS has_rollouts,
+    CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
 FROM workspaces w
 LEFT JOIN workspace_limits l ON l.workspace_id = w.id
 LEFT JOIN workspace_starts s ON s.workspace_id = w.id
@@ -120,6 +138,12 @@ type LockAdmissionRow struct {
 	UpdatedAt       int64
 	ResourceVersion int64
 	FullAt          int64
+	CountedAt       int64
+	HasApps         int64
+	HasDeployments  int64
+	HasInstances    int64
+	HasGpus         int64
+	HasRollouts     int64
 	NowAt           int64
 }
 
@@ -140,6 +164,12 @@ func (q *Queries) LockAdmission(ctx context.Context, id string) (LockAdmissionRo
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.FullAt,
+		&i.CountedAt,
+		&i.HasApps,
+		&i.HasDeployments,
+		&i.HasInstances,
+		&i.HasGpus,
+		&i.HasRollouts,
 		&i.NowAt,
 	)
 	return i, err
@@ -181,18 +211,35 @@ func (q *Queries) PutLimits(ctx context.Context, arg PutLimitsParams) error {
 	return err
 }
 
-const putStarts = `-- name: PutStarts :exec
-INSERT INTO workspace_starts (workspace_id, full_at) VALUES (?, ?)
-ON DUPLICATE KEY UPDATE full_at = VALUES(full_at)
+const putStanding = `-- name: PutStanding :exec
+REPLACE INTO workspace_starts (
+    workspace_id, full_at, counted_at, apps, deployments, instances, gpus, rollouts
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 `
 
-type PutStartsParams struct {
+type PutStandingParams struct {
 	WorkspaceID string
 	FullAt      int64
+	CountedAt   int64
+	Apps        int64
+	Deployments int64
+	Instances   int64
+	Gpus        int64
+	Rollouts    int64
 }
 
-func (q *Queries) PutStarts(ctx context.Context, arg PutStartsParams) error {
-	_, err := q.db.ExecContext(ctx, putStarts, arg.WorkspaceID, arg.FullAt)
+// The workspace's row is locked: nobody comes in between.
+func (q *Queries) PutStanding(ctx context.Context, arg PutStandingParams) error {
+	_, err := q.db.ExecContext(ctx, putStanding,
+		arg.WorkspaceID,
+		arg.FullAt,
+		arg.CountedAt,
+		arg.Apps,
+		arg.Deployments,
+		arg.Instances,
+		arg.Gpus,
+		arg.Rollouts,
+	)
 	return err
 }
 

@@ -6,7 +6,10 @@ SELECT w.id,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
     COALESCE(l.starts_per_minute, -1) AS starts_per_minute, COALESCE(l.starts_burst, -1) AS starts_burst,
     COALESCE(l.updated_at, 0) AS updated_at, COALESCE(l.resource_version, 0) AS resource_version,
-    COALESCE(s.full_at, 0) AS full_at, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
+    COALESCE(s.full_at, 0) AS full_at, COALESCE(s.counted_at, 0) AS counted_at,
+    COALESCE(s.apps, 0) AS has_apps, COALESCE(s.deployments, 0) AS has_deployments,
+    COALESCE(s.instances, 0) AS has_instances, COALESCE(s.gpus, 0) AS has_gpus, COALESCE(s.rollouts, 0) AS has_rollouts,
+    CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
 FROM workspaces w
 LEFT JOIN workspace_limits l ON l.workspace_id = w.id
 LEFT JOIN workspace_starts s ON s.workspace_id = w.id
@@ -18,7 +21,10 @@ SELECT w.id,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
     COALESCE(l.starts_per_minute, -1) AS starts_per_minute, COALESCE(l.starts_burst, -1) AS starts_burst,
     COALESCE(l.updated_at, 0) AS updated_at, COALESCE(l.resource_version, 0) AS resource_version,
-    COALESCE(s.full_at, 0) AS full_at, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
+    COALESCE(s.full_at, 0) AS full_at, COALESCE(s.counted_at, 0) AS counted_at,
+    COALESCE(s.apps, 0) AS has_apps, COALESCE(s.deployments, 0) AS has_deployments,
+    COALESCE(s.instances, 0) AS has_instances, COALESCE(s.gpus, 0) AS has_gpus, COALESCE(s.rollouts, 0) AS has_rollouts,
+    CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now_at
 FROM workspaces w
 LEFT JOIN workspace_limits l ON l.workspace_id = w.id
 LEFT JOIN workspace_starts s ON s.workspace_id = w.id
@@ -30,9 +36,11 @@ REPLACE INTO workspace_limits (
     workspace_id, apps, deployments, instances, gpus, rollouts, starts_per_minute, starts_burst, updated_at, resource_version
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: PutStarts :exec
-INSERT INTO workspace_starts (workspace_id, full_at) VALUES (?, ?)
-ON DUPLICATE KEY UPDATE full_at = VALUES(full_at);
+-- name: PutStanding :exec
+-- The workspace's row is locked: nobody comes in between.
+REPLACE INTO workspace_starts (
+    workspace_id, full_at, counted_at, apps, deployments, instances, gpus, rollouts
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: DeleteLimits :exec
 DELETE FROM workspace_limits WHERE workspace_id = ?;

@@ -93,6 +93,18 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	return nil
 }
 
+// ceilingFor is how long a ceiling is gone by, in us. What went is in it until then, a release
+// before it adds nothing to it, and claims that ended want to be settled, each of which costs
+// the one who adds up.
+const ceilingFor = 10_000_000
+
+// Holds tells whether the ceiling says, at the time now of the database's clock in us, that an
+// app may grow from before to after without anybody's adding up: whatever there is, the limits
+// allow it.
+func Holds(c model.Ceiling, now int64, l model.Limits, before, after model.Usage) bool {
+	return c.CountedAt > 0 && now >= c.CountedAt && now-c.CountedAt < ceilingFor && Check(l, c.Without(before), before, after) == nil
+}
+
 // String is the refusal in a sentence.
 func (r *Refusal) String() string {
 	return fmt.Sprintf("the workspace may have %d %s: it has %d, and this call asks for %d more", r.Max, r.What, r.Used, r.Asked)

@@ -50,6 +50,30 @@ func TestACallPassesUnlessItGrowsWhatIsLimitedBeyondItsLimit(t *testing.T) {
 	require.True(t, Counted(model.Limits{Rollouts: 1}))
 }
 
+func TestACeilingHoldsForAMomentAndBelowEveryLimit(t *testing.T) {
+	const now, second = int64(1_000_000_000_000), int64(1_000_000)
+	limits := model.Limits{Apps: 10, Instances: 20}
+	before, after := model.Usage{Apps: 1, Instances: 4}, model.Usage{Apps: 1, Instances: 8}
+	at := func(countedAt, instances int64) model.Ceiling {
+		return model.Ceiling{CountedAt: countedAt, Usage: model.Usage{Apps: 3, Instances: instances}}
+	}
+	for name, c := range map[string]struct {
+		ceiling model.Ceiling
+		holds   bool
+	}{
+		"there is room":       {at(now, 16), true},
+		"there is none":       {at(now, 17), false},
+		"it was just counted": {at(now-9*second, 16), true},
+		"that is a while ago": {at(now-10*second, 16), false},
+		"of another clock":    {at(now+1, 16), false},
+		"nobody counted":      {at(0, 0), false},
+	} {
+		require.Equal(t, c.holds, Holds(c.ceiling, now, limits, before, after), name)
+	}
+	require.Equal(t, model.Usage{Apps: 3, Instances: 20}, at(now, 16).Grown(before, after))
+	require.Equal(t, model.Usage{Apps: 3, Instances: 16}, at(now, 16).Grown(after, before), "what it gave up is found out when it is added up")
+}
+
 func TestARefusalSaysWhatThereIsAndWhatWasAskedFor(t *testing.T) {
 	r := Check(model.Limits{GPUs: 8}, model.Usage{GPUs: 6}, model.Usage{GPUs: 1}, model.Usage{GPUs: 4})
 	require.Equal(t, "the workspace may have 8 GPUs: it has 7, and this call asks for 3 more", r.String())

@@ -63,6 +63,7 @@ func (c *change) claims(app model.App, live, next *model.Deployment, rows []mode
 func (c *change) alongside() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
+		c.grown = c.grown.Grown(c.asked.was(), c.asked.after.Usage())
 	}
 	c.asked = nil
 }
@@ -89,11 +90,29 @@ func (c *change) admit() error {
 		return fmt.Errorf("lock workspace %s: %w", c.workspaceID, err)
 	}
 	limits := admission.InForce(c.api.cfg.Limits, have.Own)
+	stored := have
 	if c.starts {
-		if err := c.hold(c.start(have, admission.RateOf(limits))); err != nil {
+		if err := c.hold(c.start(&have, admission.RateOf(limits))); err != nil {
 			return err
 		}
 	}
+	if have.Ceiling.Usage = have.Ceiling.Plus(c.grown); !admission.Counted(limits) {
+		have.Ceiling = model.Ceiling{} // nobody sees to it
+	}
+	if err := c.enter(&have, limits); err != nil {
+		return err
+	}
+	if have.FullAt == stored.FullAt && have.Ceiling == stored.Ceiling {
+		return nil
+	}
+	if err := c.PutStanding(have); err != nil {
+		return fmt.Errorf("store standing of workspace %s: %w", c.workspaceID, err)
+	}
+	return nil
+}
+
+// enter holds what is asked for against the limits, and stores it.
+func (c *change) enter(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
 		if err := c.PutClaims(c.also); err != nil {
 			return fmt.Errorf("store claims of %d apps: %w", len(c.also), err)
@@ -111,18 +130,8 @@ func (c *change) admit() error {
 		}
 	}
 	if c.asked.grows() && admission.Counted(limits) {
-		store := c.PutClaims
-		if c.dry != nil {
-			store = nil // what is not stored would never settle
-		}
-		others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
-		if err != nil {
+		if err := c.grow(have, limits); err != nil {
 			return err
-		}
-		if r := admission.Check(limits, others, c.asked.was(), c.asked.after.Usage()); r != nil {
-			if err := c.hold(c.refused(beyond(c.workspaceID, r))); err != nil {
-				return err
-			}
 		}
 	}
 	if c.asked.after.Usage().Deployments == 0 {
@@ -134,18 +143,38 @@ func (c *change) admit() error {
 	return nil
 }
 
+// grow refuses what is beyond a limit. What the workspace has is added up only where its ceiling
+// does not say already that there is room: it is of every app that there is.
+func (c *change) grow(have *model.Admission, limits model.Limits) error {
+	was, now := c.asked.was(), c.asked.after.Usage()
+	if admission.Holds(have.Ceiling, have.Now, limits, was, now) {
+		have.Ceiling.Usage = have.Ceiling.Grown(was, now)
+		return nil
+	}
+	store := c.PutClaims
+	if c.dry != nil {
+		store = nil // what is not stored would never settle
+	}
+	others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
+	if err != nil {
+		return err
+	}
+	have.Ceiling = model.Ceiling{Usage: others.Plus(now), CountedAt: have.Now}
+	if r := admission.Check(limits, others, was, now); r != nil {
+		return c.hold(c.refused(beyond(c.workspaceID, r)))
+	}
+	return nil
+}
+
 // start takes a token from the locked workspace's bucket.
-func (c *change) start(have model.Admission, rate admission.Rate) error {
+func (c *change) start(have *model.Admission, rate admission.Rate) error {
 	fullAt, wait := rate.Take(have.FullAt, have.Now)
 	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
 	if wait > 0 {
 		return c.refused(tooFast(c.workspaceID, rate, wait))
 	}
-	if !rate.Limited() {
-		return nil
-	}
-	if err := c.PutStarts(c.workspaceID, fullAt); err != nil {
-		return fmt.Errorf("store starts of workspace %s: %w", c.workspaceID, err)
+	if rate.Limited() {
+		have.FullAt = fullAt
 	}
 	return nil
 }

@@ -456,6 +456,66 @@ func (u updating) Update(ctx context.Context, fn func(api.Tx) error) error {
 	return u.Store.Update(ctx, fn)
 }
 
+// What a workspace has is of every app that it has: with thousands of them nobody waits for it
+// who asks for one more, far below the limit.
+func TestAWorkspaceIsAddedUpOnceWhileThereIsRoom(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
+		t.Run(name, func(t *testing.T) {
+			var counted atomic.Int32
+			w := setupOn(t, open(t), limited(model.Limits{Apps: 12, Instances: 48}), func(c *api.Config) { c.Store = addingUp{c.Store, &counted} })
+			begin := time.Now()
+			for i := range 12 {
+				w.deploy(fmt.Sprintf("app-%d", i))
+			}
+			atMost := func(n int) { require.LessOrEqual(t, int(counted.Load()), n+int(time.Since(begin)/(10*time.Second))) }
+			atMost(1)
+			require.Equal(t, model.Usage{Apps: 12, Deployments: 12, Instances: 48, Rollouts: 12}, w.usage())
+
+			// At the limit it is exact, and what was given up counts no more.
+			_, err := w.tryDeploy("more", "")
+			limitOf(t, err, beyond, "apps")
+			atMost(2)
+			_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "app-0"})
+			require.NoError(t, err)
+			w.settle("app-0")
+			w.deploy("more")
+			_, err = w.tryDeploy("yet-more", "")
+			limitOf(t, err, beyond, "apps")
+
+			// A limit that nobody has to see to is not seen to, and one that comes back is exact.
+			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(0)), Instances: new(int64(0))})
+			require.NoError(t, err)
+			before := counted.Load()
+			w.deploy("yet-more")
+			require.Equal(t, before, counted.Load())
+			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(13))})
+			require.NoError(t, err)
+			_, err = w.tryDeploy("too-many", "")
+			limitOf(t, err, beyond, "apps")
+		})
+	}
+}
+
+// addingUp counts how often a workspace is added up in a mutation.
+type addingUp struct {
+	api.Store
+	n *atomic.Int32
+}
+
+func (c addingUp) Update(ctx context.Context, fn func(api.Tx) error) error {
+	return c.Store.Update(ctx, func(tx api.Tx) error { return fn(addingUpTx{tx, c.n}) })
+}
+
+type addingUpTx struct {
+	api.Tx
+	n *atomic.Int32
+}
+
+func (c addingUpTx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
+	c.n.Add(1)
+	return c.Tx.UsageOf(workspaceID, but)
+}
+
 func TestOverHTTPARefusalIsTooManyRequests(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 1}))
 	w.deploy("chat")

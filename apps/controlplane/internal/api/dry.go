@@ -161,7 +161,7 @@ func (t *dryTx) LockAdmission(workspaceID string) (model.Admission, error) {
 	return t.GetAdmission(workspaceID)
 }
 
-func (t *dryTx) PutStarts(string, int64) error { return nil }
+func (t *dryTx) PutStanding(model.Admission) error { return nil }
 
 func (t *dryTx) PutClaims([]model.Claim) error { return nil }
 

@@ -40,6 +40,8 @@ type change struct {
 	starts bool
 	asked  *asked
 	also   []model.Claim
+	// grown is what also asks for more.
+	grown model.Usage
 	// pinned is what the pins of the app that is changed count for.
 	pinned  model.Usage
 	learned learned

@@ -178,7 +178,7 @@ type admissionTx interface {
 	LockAdmission(workspaceID string) (model.Admission, error)
 	GetAdmission(workspaceID string) (model.Admission, error)
 	PutLimits(model.Admission) error
-	PutStarts(workspaceID string, fullAt int64) error
+	PutStanding(model.Admission) error
 	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
 	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
 	PutClaims([]model.Claim) error

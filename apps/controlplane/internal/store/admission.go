@@ -15,8 +15,8 @@ type AdmissionTx interface {
 	GetAdmission(workspaceID string) (model.Admission, error)
 	// PutLimits stores a.Own, UpdatedAt and ResourceVersion as they are.
 	PutLimits(a model.Admission) error
-	// PutStarts stores when the workspace's bucket will be full, in unix microseconds.
-	PutStarts(workspaceID string, fullAt int64) error
+	// PutStanding stores a.FullAt and a.Ceiling as they are.
+	PutStanding(a model.Admission) error
 
 	// UsageOf adds up the workspace's apps that are not deleted, but for one (empty:
 	// none), by their claims. unsettled are those that run something and whose claim

@@ -160,6 +160,9 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	return s, nil
 }
 
+// plenty of anything: of calls a minute one each microsecond, which is the finest that there is.
+const plenty = "60000000"
+
 // wire chooses ports and says how each part is started, now and after a kill.
 func (s *Stack) wire() error {
 	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
@@ -260,9 +263,9 @@ func (s *Stack) addControlPlane(name, database string, api, admin, workflows int
 		"--restate-admin=http://"+address(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"),
 		"--pprof",
-		// What is measured is what a part can do, and who may is not in its way.
-		"--limit-apps=0", "--limit-deployments=0", "--limit-instances=0", "--limit-gpus=0", "--limit-rollouts=0",
-		"--limit-starts-per-minute=0",
+		// Limits that nobody reaches: they are seen to, as they are for users, and not in the way.
+		"--limit-apps="+plenty, "--limit-deployments="+plenty, "--limit-instances="+plenty, "--limit-gpus="+plenty,
+		"--limit-rollouts="+plenty, "--limit-starts-per-minute="+plenty, "--limit-starts-burst="+plenty,
 	)
 	if s.cfg.LeaseTTL > 0 {
 		args = append(args, "--lease-ttl="+s.cfg.LeaseTTL.String())

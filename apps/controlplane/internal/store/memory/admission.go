@@ -7,10 +7,11 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// starts is a workspace's bucket of calls that start work.
+// starts is a workspace's bucket of calls that start work, and what it has at most.
 type starts struct {
 	workspaceID string
 	fullAt      int64
+	ceiling     model.Ceiling
 }
 
 func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
@@ -29,17 +30,17 @@ func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
 		a = model.Admission{WorkspaceID: workspaceID, Own: model.NoLimitsOfItsOwn}
 	}
 	bucket, _ := t.starts.get(workspaceID)
-	a.FullAt, a.Now = bucket.fullAt, t.store.now()*1000
+	a.FullAt, a.Ceiling, a.Now = bucket.fullAt, bucket.ceiling, t.store.now()*1000
 	return a, nil
 }
 
 func (t *tx) PutLimits(a model.Admission) error {
-	a.FullAt, a.Now = 0, 0
+	a.FullAt, a.Ceiling, a.Now = 0, model.Ceiling{}, 0
 	return t.limits.put(a)
 }
 
-func (t *tx) PutStarts(workspaceID string, fullAt int64) error {
-	return t.starts.put(starts{workspaceID, fullAt})
+func (t *tx) PutStanding(a model.Admission) error {
+	return t.starts.put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
 }
 
 func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error) {

@@ -16,6 +16,9 @@ func admission(r gen.GetAdmissionRow) (model.Admission, error) {
 			StartsPerMinute: r.StartsPerMinute, StartsBurst: r.StartsBurst,
 		},
 		UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion, FullAt: r.FullAt, Now: r.NowAt,
+		Ceiling: model.Ceiling{CountedAt: r.CountedAt, Usage: model.Usage{
+			Apps: r.HasApps, Deployments: r.HasDeployments, Instances: r.HasInstances, GPUs: r.HasGpus, Rollouts: r.HasRollouts,
+		}},
 	}, nil
 }
 
@@ -39,9 +42,12 @@ func (t *tx) PutLimits(a model.Admission) error {
 	}), "put limits of workspace", a.WorkspaceID)
 }
 
-func (t *tx) PutStarts(workspaceID string, fullAt int64) error {
-	return t.err(t.q.PutStarts(t.ctx, gen.PutStartsParams{WorkspaceID: workspaceID, FullAt: fullAt}),
-		"put starts of workspace", workspaceID)
+func (t *tx) PutStanding(a model.Admission) error {
+	return t.err(t.q.PutStanding(t.ctx, gen.PutStandingParams{
+		WorkspaceID: a.WorkspaceID, FullAt: a.FullAt, CountedAt: a.Ceiling.CountedAt,
+		Apps: a.Ceiling.Apps, Deployments: a.Ceiling.Deployments, Instances: a.Ceiling.Instances,
+		Gpus: a.Ceiling.GPUs, Rollouts: a.Ceiling.Rollouts,
+	}), "put standing of workspace", a.WorkspaceID)
 }
 
 func (t *tx) UsageOf(workspaceID, but string) (model.Usage, int, error) {

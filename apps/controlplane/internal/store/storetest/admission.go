@@ -62,17 +62,18 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Equal(t, model.NoLimitsOfItsOwn, none.Own)
 		require.Zero(t, none.ResourceVersion)
 		require.Zero(t, none.FullAt)
+		require.Zero(t, none.Ceiling)
 
 		given := filled[model.Admission]()
 		given.WorkspaceID = w.ws
 		for range 2 { // they are put, not inserted
 			w.update(func(tx store.Tx) error { return tx.PutLimits(given) })
-			w.update(func(tx store.Tx) error { return tx.PutStarts(w.ws, given.FullAt) })
+			w.update(func(tx store.Tx) error { return tx.PutStanding(given) })
 			got := admission(w, w.ws)
 			require.Positive(t, got.Now)
 			got.Now = given.Now
 			require.Equal(t, given, got)
-			given.Own.GPUs, given.FullAt = 0, given.FullAt+1
+			given.Own.GPUs, given.FullAt, given.Ceiling.GPUs = 0, given.FullAt+1, 0
 		}
 		locked := write(w, func(tx store.Tx) (model.Admission, error) { return tx.LockAdmission(w.ws) })
 		require.Equal(t, admission(w, w.ws).Own, locked.Own)
@@ -82,6 +83,7 @@ func testAdmission(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.InsertWorkspace(model.Workspace{ID: w.ws, Name: "acme"}) })
 		require.Equal(t, model.NoLimitsOfItsOwn, admission(w, w.ws).Own)
 		require.Zero(t, admission(w, w.ws).FullAt)
+		require.Zero(t, admission(w, w.ws).Ceiling)
 	})
 
 	t.Run("a workspace that does not exist is not found", func(t *testing.T) {
@@ -197,7 +199,7 @@ func testAdmission(t *testing.T, setup setup) {
 				if _, _, err := tx.UsageOf(id, a.ID); err != nil {
 					return err
 				}
-				if err := tx.PutStarts(id, 1); err != nil {
+				if err := tx.PutStanding(model.Admission{WorkspaceID: id, FullAt: 1}); err != nil {
 					return err
 				}
 				return tx.PutClaims([]model.Claim{claim(a, 1, 1)})
