@@ -59,13 +59,14 @@ func (l load) limits(shortest time.Duration, most int) limits {
 }
 
 // refuses tells whether a report with instances is refused when so many rows wait,
-// and in what time it may come again. What is less than one batch never is: it is
-// not much, however long it takes.
+// and in what time it may come again: when what waits is stored, and later if it has been
+// like that for a while. What is less than one batch never is: it is not much, however long
+// it takes.
 func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 	if l.delay <= maxDelay || waiting < minBatchRows {
 		return 0, false
 	}
-	return min(pauseFactor*max(l.delay, l.steady), maxPause), true
+	return min(max(l.delay, pauseFactor*l.steady), maxPause), true
 }
 
 // Rates in rows a second.
@@ -124,7 +125,8 @@ func (m *meter) end(now time.Time, rows int, took time.Duration) {
 	m.rows += rows
 	m.busy += now.Sub(m.since)
 	m.since = now
-	if m.busy >= batchTime {
+	// Where nothing is known of the rate, little is worth knowing.
+	if m.busy >= batchTime || m.rate == 0 && m.busy >= batchTime/10 {
 		m.rate = (m.perSecond() + float64(m.rows)/m.busy.Seconds()) / 2
 		m.busy, m.rows = 0, 0
 	}

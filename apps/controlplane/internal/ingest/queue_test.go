@@ -68,8 +68,14 @@ func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T)
 	// At the rate that is believed at first, 10,000 rows a second.
 	require.Equal(t, 2, accepted)
 	require.False(t, v.full || v.crowded)
-	require.GreaterOrEqual(t, v.retryAfter, pauseFactor*maxDelay)
-	require.LessOrEqual(t, v.retryAfter, maxPause)
+	require.InDelta(t, maxDelay, v.retryAfter, float64(10*time.Millisecond), "when what waits is stored")
+	for steady, want := range map[time.Duration]time.Duration{
+		maxDelay / 10: 2 * maxDelay, 2 * maxDelay: pauseFactor * 2 * maxDelay, time.Minute: maxPause,
+	} {
+		after, no := load{delay: 2 * maxDelay, steady: steady}.refuses(minBatchRows)
+		require.True(t, no)
+		require.Equal(t, want, after, "it was like that for a while, or not: %s", steady)
+	}
 	require.True(t, q.push(waits("reg_small", expressInstances), start).ok)
 
 	// A store that does more takes more, and one that stands still takes a batch.
