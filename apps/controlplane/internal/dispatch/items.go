@@ -97,8 +97,9 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 // templateHash covers what is stored of an instance's making, never how it is
 // encoded: an encoding may change with a release, and would replace every
 // instance there is. Nor does it cover what no instance sees: a version that differs in that
-// alone is made as the one before it, and keeps its instances. A secret that only pulls the image is not in it: no instance
-// has it, and a registry's new password is no reason to start a model again.
+// alone is made as the one before it, and keeps its instances. A secret that only pulls the
+// image is not in it: no instance has it, and a registry's new password is no reason to start
+// a model again.
 func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
 	for _, ref := range spec.GetSecrets() {
