@@ -20,6 +20,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
+func init() {
+	if os.Getenv("PROC_TEST_PROGRAM") == "headless" {
+		runtime.LockOSThread() // main is to run on the process's first thread
+	}
+}
+
 // TestMain turns this test binary into the programs that the tests run.
 func TestMain(m *testing.M) {
 	switch os.Getenv("PROC_TEST_PROGRAM") {
@@ -35,6 +41,13 @@ func TestMain(m *testing.M) {
 		_, _ = fmt.Fprintln(os.Stdout, p.PID())
 		_ = p.Wait()
 		os.Exit(0)
+	case "headless":
+		// Its first thread ends; the others run on.
+		go func() {
+			_, _ = fmt.Fprintln(os.Stdout, "runs")
+			time.Sleep(5 * time.Minute)
+		}()
+		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 	}
 	os.Exit(m.Run())
 }
@@ -164,6 +177,31 @@ func TestAChildDiesWithItsKilledParentWhenAskedTo(t *testing.T) {
 		_, err := proc.Birth(child)
 		return err != nil
 	}, 10*time.Second, 5*time.Millisecond)
+}
+
+func TestAProcessRunsAsLongAsAnyOfItsThreads(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere a process is no zombie before its threads have ended")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), "PROC_TEST_PROGRAM=headless")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") Z ")
+	}, 10*time.Second, 5*time.Millisecond)
+	birth, err := proc.Birth(cmd.Process.Pid)
+	require.NoError(t, err)
+
+	require.NoError(t, cmd.Process.Kill())
+	require.True(t, proc.Ended(t.Context(), cmd.Process.Pid, birth), "a zombie whose threads have ended does not run")
+	require.Error(t, cmd.Wait())
 }
 
 func TestAMissingProgramIsNamedAndLeavesNoRecord(t *testing.T) {

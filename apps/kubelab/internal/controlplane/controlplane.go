@@ -85,6 +85,10 @@ func Start(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
 	defer cancel()
+	// First of all: their ports are wanted again.
+	if err := p.stopStrays(ctx); err != nil {
+		return nil, fmt.Errorf("start the control plane: %w", err)
+	}
 	for attempt := 1; ; attempt++ {
 		if p.ports, err = takePorts(cfg.DataDir, cfg.APIPort); err != nil {
 			return nil, fmt.Errorf("start the control plane: %w", err)
@@ -132,9 +136,6 @@ func CredentialsDir(dataDir string) string { return filepath.Join(dataDir, "cred
 func (p *Plane) start(ctx context.Context) error {
 	p.etcd, p.api, p.clients = p.newChild(component.Etcd, p.etcdArgs()), p.newChild(component.APIServer, p.apiServerArgs()), nil
 	if err := p.writeFiles(); err != nil {
-		return err
-	}
-	if err := p.stopStrays(ctx); err != nil {
 		return err
 	}
 	if err := p.etcd.start(); err != nil {

@@ -290,7 +290,11 @@ func TestLastLines(t *testing.T) {
 func TestStatIsReadPastStrangeNames(t *testing.T) {
 	st, err := parseStat([]byte("12 (a) S (b)) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"))
 	require.NoError(t, err)
-	require.Equal(t, stat{state: 'Z', ppid: 7, session: 9, start: 987654}, st)
+	require.Equal(t, stat{state: 'Z', ppid: 7, session: 9, threads: 1, start: 987654}, st)
+	require.True(t, st.ended())
+	st, err = parseStat([]byte("12 (a) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 2 0 987654 0 0"))
+	require.NoError(t, err)
+	require.False(t, st.ended(), "its port and its memory are held by the thread that is left")
 	_, err = parseStat([]byte("12 (a) S 1"))
 	require.Error(t, err)
 }

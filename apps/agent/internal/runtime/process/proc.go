@@ -40,8 +40,13 @@ type stat struct {
 	state   byte
 	ppid    int
 	session int
+	threads int
 	start   uint64
 }
+
+// ended: nothing of the process is left but what its parent has not read. A zombie
+// whose other threads are on their way out still holds its ports and its memory.
+func (s stat) ended() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
 
 func readStat(pid int) (stat, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -63,11 +68,12 @@ func parseStat(b []byte) (stat, error) {
 		return stat{}, fmt.Errorf("parse stat %q: %d fields", b, len(f))
 	}
 	var st stat
-	var errs [3]error
+	var errs [4]error
 	st.state = f[0][0]
 	st.ppid, errs[0] = strconv.Atoi(f[1])
 	st.session, errs[1] = strconv.Atoi(f[3])
-	st.start, errs[2] = strconv.ParseUint(f[19], 10, 64)
+	st.threads, errs[2] = strconv.Atoi(f[17])
+	st.start, errs[3] = strconv.ParseUint(f[19], 10, 64)
 	return st, errors.Join(errs[:]...)
 }
 
@@ -79,13 +85,13 @@ func identify(pid int) (proc, error) {
 	return proc{PID: pid, Start: st.start}, nil
 }
 
-// alive: this very process exists and has not ended. A zombie has.
+// alive: this very process exists and has not ended.
 func (p proc) alive() bool {
 	if p.PID <= 0 {
 		return false
 	}
 	st, err := readStat(p.PID)
-	return err == nil && st.start == p.Start && st.state != 'Z' && st.state != 'X'
+	return err == nil && st.start == p.Start && !st.ended()
 }
 
 // signal reaches this very process or none.
@@ -170,7 +176,7 @@ func remains(instance string, shim proc) []proc {
 			continue
 		}
 		st, err := readStat(pid)
-		if err != nil || st.state == 'Z' {
+		if err != nil || st.ended() {
 			continue
 		}
 		if shim.PID > 0 && st.session == shim.PID && st.start >= shim.Start {
