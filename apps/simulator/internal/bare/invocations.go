@@ -22,41 +22,18 @@ import (
 // alone, over so many keys: each is sent, waits for its key, and runs a handler that
 // does nothing, which is what a step of a workflow costs before it does anything.
 func Invocations(ctx context.Context, ingress, admin string, window time.Duration, senders, keys int) (perSecond float64, err error) {
-	service := ident.New("Bare")
 	var done atomic.Int64
-	object := sdk.NewObject(service, sdk.WithJournalRetention(time.Second))
-	object.Handler("Step", sdk.NewObjectHandler(func(sdk.ObjectContext, sdk.Void) (sdk.Void, error) {
+	steps, err := serve(ctx, ingress, admin, senders, func(context.Context, string) error {
 		done.Add(1)
-		return sdk.Void{}, nil
-	}))
-	calls, err := server.NewRestate().WithLogger(slog.DiscardHandler, false).Bind(object).Handler()
+		return nil
+	})
 	if err != nil {
-		return 0, fmt.Errorf("bare Restate: %w", err)
+		return 0, err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("bare Restate: %w", err)
-	}
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	protocols.SetHTTP1(true)
-	endpoint := &http.Server{Handler: calls, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- endpoint.Serve(listener) }()
-	defer func() {
-		if ended := errors.Join(endpoint.Close(), <-served); !errors.Is(ended, http.ErrServerClosed) {
-			err = errors.Join(err, ended)
-		}
-	}()
-
-	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders, MaxConnsPerHost: senders}}
-	defer client.CloseIdleConnections()
-	if err := post(ctx, client, admin+"/deployments", fmt.Sprintf(`{"uri": "http://%s"}`, listener.Addr())); err != nil {
-		return 0, fmt.Errorf("bare Restate: register: %w", err)
-	}
+	defer func() { err = errors.Join(err, steps.close()) }()
 	send := func(ctx context.Context, i int64) error {
-		if err := post(ctx, client, fmt.Sprintf("%s/%s/key-%d/Step/send", ingress, service, i%int64(keys)), ""); err != nil {
-			return fmt.Errorf("bare Restate: send: %w", err)
+		if err := steps.send(ctx, fmt.Sprintf("key-%d", i%int64(keys))); err != nil {
+			return err
 		}
 		// What is sent and not yet done is bounded, so that the rate is that of
 		// invocations and not of sends.
@@ -70,6 +47,62 @@ func Invocations(ctx context.Context, ingress, admin string, window time.Duratio
 		return 0, err
 	}
 	return float64(done.Load()) / time.Since(begin).Seconds(), nil
+}
+
+// object is a virtual object with one handler, served to a Restate.
+type object struct {
+	ingress, service string
+	client           *http.Client
+	endpoint         *http.Server
+	served           chan error
+}
+
+// serve registers a virtual object whose handler is called with the key; calls may be sent
+// to it by so many at once.
+func serve(ctx context.Context, ingress, admin string, senders int, handler func(ctx context.Context, key string) error) (*object, error) {
+	service := ident.New("Bare")
+	def := sdk.NewObject(service, sdk.WithJournalRetention(time.Second))
+	def.Handler("Step", sdk.NewObjectHandler(func(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
+		return sdk.Void{}, handler(ctx, sdk.Key(ctx))
+	}))
+	calls, err := server.NewRestate().WithLogger(slog.DiscardHandler, false).Bind(def).Handler()
+	if err != nil {
+		return nil, fmt.Errorf("bare Restate: %w", err)
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("bare Restate: %w", err)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP1(true)
+	o := &object{
+		ingress: ingress, service: service,
+		client:   &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders, MaxConnsPerHost: senders}},
+		endpoint: &http.Server{Handler: calls, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second},
+		served:   make(chan error, 1),
+	}
+	go func() { o.served <- o.endpoint.Serve(listener) }()
+	if err := post(ctx, o.client, admin+"/deployments", fmt.Sprintf(`{"uri": "http://%s"}`, listener.Addr())); err != nil {
+		return nil, errors.Join(fmt.Errorf("bare Restate: register: %w", err), o.close())
+	}
+	return o, nil
+}
+
+// send a call of a key, and do not wait for its end.
+func (o *object) send(ctx context.Context, key string) error {
+	if err := post(ctx, o.client, fmt.Sprintf("%s/%s/%s/Step/send", o.ingress, o.service, key), ""); err != nil {
+		return fmt.Errorf("bare Restate: send: %w", err)
+	}
+	return nil
+}
+
+func (o *object) close() error {
+	o.client.CloseIdleConnections()
+	if err := errors.Join(o.endpoint.Close(), <-o.served); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 func post(ctx context.Context, client *http.Client, url, body string) error {

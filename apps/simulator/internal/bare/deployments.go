@@ -1,0 +1,113 @@
+package bare
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// Deployments is how many deployments a second to one region could be made if Windlass did
+// nothing, with so many under way: what has to outlive a crash is committed, and Restate
+// invokes the two steps. There is no call to answer, nothing is read, planned, streamed or
+// checked, and nobody runs anything.
+//
+//	call      commit the row               send step 1
+//	step 1    commit the change (feed)
+//	agent     commit the instance          send step 2
+//	step 2    commit that it is ready
+//
+// With least, only the first is committed: less than that is not durable, whatever is
+// coalesced.
+func (db *DB) Deployments(ctx context.Context, ingress, admin string, window time.Duration, underWay int, least bool) (perSecond float64, err error) {
+	feed, region := NewFeedWriter(db), "reg_bare_"+nonce()
+	// A region that no agent has, so that nobody is sent anything.
+	origin := make([]byte, sha256.Size)
+	if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
+		region, 1, 0, origin, 0, origin); err != nil {
+		return 0, fmt.Errorf("add a region: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.clear(ctx, region)) }()
+	var waiting sync.Map // what is under way, by deployment
+	var first sync.Map   // those whose first step was made
+	steps, err := serve(ctx, ingress, admin, underWay, func(ctx context.Context, id string) error {
+		done, ok := waiting.Load(id)
+		if !ok {
+			return nil // it is invoked again, and was done
+		}
+		_, again := first.LoadOrStore(id, true)
+		var err error
+		switch {
+		case least:
+		case again:
+			_, err = db.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id = ?", time.Now().UnixMilli(), id)
+		default:
+			err = feed.Commit(ctx, id, []string{region}, 1)
+		}
+		done.(chan error) <- err
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, steps.close()) }()
+	var guard atomic.Int64
+	step := func(ctx context.Context, id string, done chan error) error {
+		if err := steps.send(ctx, id); err != nil {
+			return err
+		}
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	perSecond, err = rate(ctx, window, underWay, func(ctx context.Context, _ int64) error {
+		id, done := ident.New("dep"), make(chan error, 2)
+		waiting.Store(id, done)
+		defer waiting.Delete(id)
+		defer first.Delete(id)
+		if err := feed.SeedTopology(ctx, id, []string{region}); err != nil {
+			return err
+		}
+		if err := step(ctx, id, done); err != nil {
+			return fmt.Errorf("the first step of %s: %w", id, err)
+		}
+		if !least {
+			if err := db.putInstance(ctx, id, region, guard.Add(1)); err != nil {
+				return err
+			}
+		}
+		if err := step(ctx, id, done); err != nil {
+			return fmt.Errorf("the second step of %s: %w", id, err)
+		}
+		return nil
+	})
+	return perSecond, err
+}
+
+func (db *DB) putInstance(ctx context.Context, deploymentID, region string, guard int64) error {
+	_, err := db.ExecContext(ctx, "INSERT INTO instances (id, region, guard_no, workspace_id, app_id, deployment_id, role, group_no, slot_no, status, "+
+		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at) VALUES "+values(1, 20),
+		ident.New("ins"), region, guard, "ws_bare", "app_bare", deploymentID, "main", 0, 0, 4, "", "", "10.0.0.1:8000", "pod-1", 0, "[]", guard, guard, guard, 0)
+	if err != nil {
+		return fmt.Errorf("insert an instance of %s: %w", deploymentID, err)
+	}
+	return nil
+}
+
+// clear removes all that there is of a region.
+func (db *DB) clear(ctx context.Context, region string) error {
+	for _, table := range []string{"instances", "deployment_topology", "region_changes", "region_heads"} {
+		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE region = ?", region); err != nil {
+			return fmt.Errorf("clear %s: %w", table, err)
+		}
+	}
+	return nil
+}
