@@ -22,6 +22,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // grpcInstance answers as the request says, and sends back what came in "echo", in the header and
@@ -264,7 +265,7 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 
 			// Without a key nobody is let in.
 			_, err = client.UnaryCall(metadata.NewOutgoingContext(ctx, metadata.Pairs("echo", "a")), &grpc_testing.SimpleRequest{})
-			require.Equal(t, codes.Unauthenticated, status.Code(err))
+			isOurs(t, err, codes.Unauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "no API key")
 		})
 	}
 
@@ -274,7 +275,43 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret"), patience)
 		_, err := r.grpc(t).UnaryCall(ctx, &grpc_testing.SimpleRequest{})
 		cancel()
-		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		isOurs(t, err, codes.Unavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "no instance")
+	}
+}
+
+// isOurs tells that an error is the gateway's own, with all that it says in other forms.
+func isOurs(t *testing.T, err error, code codes.Code, reason windlassv1.ErrorReason, says string) {
+	t.Helper()
+	st := status.Convert(err)
+	require.Equal(t, code, st.Code(), "%v", err)
+	require.Contains(t, st.Message(), says)
+	require.Len(t, st.Details(), 1)
+	require.Equal(t, reason, st.Details()[0].(*windlassv1.ErrorDetail).Reason)
+}
+
+// What a call came to counts, by any of the ways in which a server says that.
+func TestCallsOfGRPCCountByTheirStatus(t *testing.T) {
+	r := start(t, nil)
+	instance, address := startGRPC(t)
+	r.put(t, echo(address))
+	client := r.grpc(t)
+	for _, code := range []codes.Code{codes.OK, codes.NotFound, codes.Internal, codes.Unavailable, codes.ResourceExhausted, 99} {
+		said := &grpc_testing.EchoStatus{Code: int32(code), Message: "as asked"}
+		_, err := client.UnaryCall(t.Context(), &grpc_testing.SimpleRequest{ResponseStatus: said})
+		require.Equal(t, code, status.Code(err))
+		stream, err := client.StreamingOutputCall(t.Context(), &grpc_testing.StreamingOutputCallRequest{
+			ResponseParameters: []*grpc_testing.ResponseParameters{{Size: 1}}, ResponseStatus: said,
+		})
+		require.NoError(t, err)
+		instance.next <- struct{}{}
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		if _, err = stream.Recv(); !errors.Is(err, io.EOF) {
+			require.Equal(t, code, status.Code(err))
+		}
+	}
+	for code, n := range map[string]float64{"200": 2, "404": 2, "500": 4, "503": 2, "429": 2} {
+		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code="+code+",version=1,windlass_deployment=dep_1", n)
 	}
 }
 

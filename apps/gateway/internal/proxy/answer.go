@@ -268,6 +268,9 @@ func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*pa
 	if x.used != (usage{}) {
 		attrs = append(attrs, slog.Uint64("prompt_tokens", x.used.Prompt), slog.Uint64("completion_tokens", x.used.Completion))
 	}
+	if x.grpcCode != "" {
+		attrs = append(attrs, slog.String("grpc_status", x.grpcCode))
+	}
 	if r.trace != "" {
 		attrs = append(attrs, slog.String("traceparent", r.trace))
 	}

@@ -157,6 +157,7 @@ func (f *failure) answer() (fields [][2]string, body []byte) {
 	return fields, body
 }
 
+// write answers in JSON; see writeGRPC for those who cannot read that.
 func (f *failure) write(w http.ResponseWriter) {
 	fields, body := f.answer()
 	for _, field := range fields {

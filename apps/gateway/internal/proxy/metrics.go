@@ -40,7 +40,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 	m := &metrics{
 		traffic: counts,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by what the client got; code 499: the client went away first.",
+			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by what the client got, of gRPC the HTTP status that means the same; code 499: the client went away first.",
 		}, append([]string{"code"}, version...)),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "windlass_gateway_request_seconds", Help: "From a request's header to the last byte of its answer.", Buckets: buckets,
@@ -95,7 +95,7 @@ func (m *metrics) handedOver(x *exchange, region, why string) {
 }
 
 func (m *metrics) ended(x *exchange, took time.Duration) {
-	status := x.status
+	status := x.outcome()
 	if status == 0 {
 		status = statusClientGone
 	}

@@ -202,9 +202,12 @@ type exchange struct {
 	// firstToken is when a stream's body began.
 	firstToken time.Time
 	status     int
-	sent       int64
-	tail       tail
-	used       usage
+	// grpc: the client speaks gRPC; grpcCode is the status that it was told.
+	grpc     bool
+	grpcCode string
+	sent     int64
+	tail     tail
+	used     usage
 	// payload is what is to be logged of it, nil for nothing.
 	payload *payload.Entry
 	// passed: it goes the long way after all, where it is counted.
@@ -228,7 +231,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
 	x := &exchange{start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handed: r.Header.Get(HandedOverHeader)}
-	x.id = requestID(r.Header.Get(RequestIDHeader), x.start)
+	x.id, x.grpc = requestID(r.Header.Get(RequestIDHeader), x.start), speaksGRPC(r)
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
 	p.say(out.Header(), r, x)
@@ -242,6 +245,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if x.in != nil {
 			x.in.over()
+		}
+		if x.grpc {
+			x.grpcCode = grpcCode(w.Header())
 		}
 		p.finish(ctx, x, &seen{
 			method: r.Method, path: r.URL.Path, remote: r.RemoteAddr, proto: r.Proto, trace: r.Header.Get("Traceparent"),
@@ -419,7 +425,11 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 func (p *Proxy) fail(w http.ResponseWriter, x *exchange, f *failure, cause error) {
 	x.failure, x.cause = f, cause
-	f.write(w)
+	if x.grpc {
+		f.writeGRPC(w)
+	} else {
+		f.write(w)
+	}
 }
 
 // classify tells whose fault an error of the transport is.

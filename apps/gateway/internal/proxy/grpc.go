@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Fields of gRPC's answers; see "gRPC over HTTP2" in its repository, and gRFC A6 for the
+// last.
+const (
+	grpcStatus   = "Grpc-Status"
+	grpcMessage  = "Grpc-Message"
+	grpcDetails  = "Grpc-Status-Details-Bin"
+	grpcPushback = "Grpc-Retry-Pushback-Ms"
+)
+
+// speaksGRPC tells whether the client reads an error in gRPC's form only.
+func speaksGRPC(r *http.Request) bool {
+	kind, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return r.ProtoMajor == 2 && ok && (kind == "" || kind[0] == '+' || kind[0] == ';')
+}
+
+// writeGRPC answers with trailers alone, as a gRPC server that fails at once does: the same
+// code, message and detail as in JSON.
+func (f *failure) writeGRPC(w http.ResponseWriter) {
+	code := codes.Unknown
+	_ = code.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(f.connect)))) // but for the spelling, the same names
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set(ErrorHeader, f.code)
+	h.Set(grpcStatus, strconv.Itoa(int(code)))
+	h.Set(grpcMessage, percentEncoded(f.message))
+	if f.retry > 0 {
+		h.Set(grpcPushback, strconv.FormatInt(f.retry.Milliseconds(), 10))
+	}
+	if whole, err := status.New(code, f.message).WithDetails(&windlassv1.ErrorDetail{Reason: f.reason, Fix: f.fix}); err == nil {
+		if packed, err := proto.Marshal(whole.Proto()); err == nil {
+			h.Set(grpcDetails, base64.RawStdEncoding.EncodeToString(packed))
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// percentEncoded is a text as a grpc-message: printable ASCII but the percent sign.
+func percentEncoded(s string) string {
+	var out strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '%' {
+			fmt.Fprintf(&out, "%%%02X", c)
+		} else {
+			out.WriteByte(c)
+		}
+	}
+	return out.String()
+}
+
+// grpcCode is the status in what was answered; "": there is none.
+func grpcCode(answered http.Header) string {
+	if code := answered.Get(grpcStatus); code != "" {
+		return code
+	}
+	return answered.Get(http.TrailerPrefix + grpcStatus)
+}
+
+// equivalents are the HTTP statuses of gRPC's codes, as google.rpc.Code maps them.
+var equivalents = [...]int{
+	0: http.StatusOK, 1: statusClientGone, 2: http.StatusInternalServerError, 3: http.StatusBadRequest, 4: http.StatusGatewayTimeout,
+	5: http.StatusNotFound, 6: http.StatusConflict, 7: http.StatusForbidden, 8: http.StatusTooManyRequests, 9: http.StatusBadRequest,
+	10: http.StatusConflict, 11: http.StatusBadRequest, 12: http.StatusNotImplemented, 13: http.StatusInternalServerError,
+	14: http.StatusServiceUnavailable, 15: http.StatusInternalServerError, 16: http.StatusUnauthorized,
+}
+
+// outcome is the HTTP status that says how the request ended: that of the answer, or of what
+// gRPC says in one that is 200 whatever happened. 0: there was no answer.
+func (x *exchange) outcome() int {
+	if x.status != http.StatusOK || x.grpcCode == "" {
+		return x.status
+	}
+	code, err := strconv.Atoi(x.grpcCode)
+	if err != nil || code < 0 || code >= len(equivalents) {
+		return http.StatusInternalServerError // clients take it for UNKNOWN
+	}
+	return equivalents[code]
+}
