@@ -70,8 +70,11 @@ func compareFacts(before, now picture) diff {
 		}
 	}
 	for id, was := range before.rollups {
+		if now.rollups[id] != nil {
+			continue
+		}
 		// What was told to be none is not told again.
-		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); now.rollups[id] == nil && !proto.Equal(was, none) {
+		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); !proto.Equal(was, none) {
 			d.count(was, none)
 		}
 	}
