@@ -303,35 +303,6 @@ func (v *view) leftBy(next *view) []*instance {
 	return gone
 }
 
-// InFlight is what is under way at the instances of a deployment.
-type InFlight struct {
-	DeploymentID string
-	Version      int32
-	Requests     int64
-}
-
-// InFlight tells it of each deployment that the route has now, one that has none under way
-// included.
-func (r *Route) InFlight() []InFlight {
-	v := r.now.Load()
-	if v == nil {
-		return nil
-	}
-	out := make([]InFlight, 0, len(v.targets))
-	for i := range v.targets {
-		t := &v.targets[i]
-		d := InFlight{DeploymentID: t.DeploymentID, Version: t.Version}
-		for _, m := range t.all {
-			d.Requests += m.InFlight()
-		}
-		out = append(out, d)
-	}
-	return out
-}
-
-// Waiting is how many requests are in the queue.
-func (r *Route) Waiting() int { return r.queue.len() }
-
 // Health is what others want to know of an instance.
 type Health struct {
 	InstanceID string

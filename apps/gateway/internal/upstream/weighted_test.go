@@ -63,6 +63,10 @@ func TestWeightsAreOfTheInstanceAsItIs(t *testing.T) {
 		require.InDelta(t, 250, by["old-0"], 20)
 
 		require.NoError(t, r.Update(weightedApp(Ready, Ready, Ready)))
+		parts := r.Parts()
+		require.Len(t, parts, 3)
+		require.InDelta(t, 3, parts[1].Part/parts[0].Part, 0.2, "for people to see")
+		require.InDelta(t, 2, parts[2].Part/parts[0].Part, 0.2, "the mean of those that are known")
 		by = ask(t, r, 100, serves)
 		require.InDelta(t, 14, by["old-0"], 8, "of the one that is slow it is still known: %v", by)
 
