@@ -18,6 +18,7 @@ var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_LEAST_REQUESTS: gatewayv1.Balancing_BALANCING_LEAST_REQUESTS,
 	windlassv1.RoutingPolicy_BALANCING_POWER_OF_TWO:   gatewayv1.Balancing_BALANCING_POWER_OF_TWO,
 	windlassv1.RoutingPolicy_BALANCING_AFFINITY:       gatewayv1.Balancing_BALANCING_AFFINITY,
+	windlassv1.RoutingPolicy_BALANCING_WEIGHTED:       gatewayv1.Balancing_BALANCING_WEIGHTED,
 }
 
 // crossRegion by the word of the user API. What a later release may add is off.

@@ -17,6 +17,8 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	weightedv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/client_side_weighted_round_robin/v3"
+	roundrobinv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -195,6 +197,8 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 	switch policy.GetBalancing() {
 	case gatewayv1.Balancing_BALANCING_ROUND_ROBIN:
 		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+	case gatewayv1.Balancing_BALANCING_WEIGHTED:
+		c.LbPolicy, c.LoadBalancingPolicy = clusterv3.Cluster_ROUND_ROBIN, byLoad()
 	case gatewayv1.Balancing_BALANCING_AFFINITY:
 		c.LbPolicy = clusterv3.Cluster_RING_HASH
 	case gatewayv1.Balancing_BALANCING_LEAST_REQUESTS:
@@ -206,6 +210,26 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	}
 	return c
+}
+
+// byLoad is the first of these that who asks can do: round robin by the load that instances report,
+// with the defaults of gRFC A58, which are the gateway's own, or without. Where instances report
+// none it is without, too: what a gateway sees of them itself nobody here looks at. Who is older
+// than lists of policies has the cluster's plain one.
+func byLoad() *clusterv3.LoadBalancingPolicy {
+	out := &clusterv3.LoadBalancingPolicy{}
+	for _, p := range []struct {
+		name   string
+		config proto.Message
+	}{
+		{"envoy.load_balancing_policies.client_side_weighted_round_robin", &weightedv3.ClientSideWeightedRoundRobin{}},
+		{"envoy.load_balancing_policies.round_robin", &roundrobinv3.RoundRobin{}},
+	} {
+		out.Policies = append(out.Policies, &clusterv3.LoadBalancingPolicy_Policy{
+			TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: p.name, TypedConfig: anyOf(p.config)},
+		})
+	}
+	return out
 }
 
 // endpointsOf are the instances that requests may be sent to. Those that drain, or were never

@@ -74,6 +74,20 @@ func TestARouteHasItsPolicy(t *testing.T) {
 	require.NotNil(t, action.Timeout, "without one an Envoy ends every stream after 15 s")
 }
 
+func TestWeightedIsByLoadForWhoCanAndElseRoundRobin(t *testing.T) {
+	c := clusterOf("dep_1", &gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing_BALANCING_WEIGHTED})
+	require.NoError(t, c.ValidateAll())
+	var types []string
+	for _, p := range c.LoadBalancingPolicy.Policies {
+		types = append(types, string(p.TypedExtensionConfig.TypedConfig.MessageName().Name()))
+	}
+	require.Equal(t, []string{"ClientSideWeightedRoundRobin", "RoundRobin"}, types)
+	require.Equal(t, clusterv3.Cluster_ROUND_ROBIN, c.LbPolicy, "for who knows no list")
+	later := clusterOf("dep_1", &gatewayv1.RoutePolicy{Balancing: 99})
+	require.Equal(t, clusterv3.Cluster_LEAST_REQUEST, later.LbPolicy)
+	require.Nil(t, later.LoadBalancingPolicy)
+}
+
 func TestAHostOfTwoAppsIsThatOnesWhichChangedLast(t *testing.T) {
 	c := assemble(map[string]*part{
 		"app_1": partOf(app("app_1", 7, "chat.test", target("dep_1", 1)), "eu"),

@@ -25,5 +25,6 @@
 // retries are in the configuration. The queue, the limits of requests in flight and of
 // bodies, the timeout of a first byte, CORS and the log of payloads are the gateway's own. Affinity
 // is to an instance of a version, and which version has a request is drawn: the gateway alone
-// chooses that by the key, too.
+// chooses that by the key, too. Weights of instances are by what those report of their load, by
+// ORCA, and only there: the gateway alone goes by what it sees where they report nothing.
 package xds

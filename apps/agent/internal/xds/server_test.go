@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/orca"
 	"google.golang.org/grpc/status"
 	grpcxds "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -54,6 +55,8 @@ type region struct {
 	t       *testing.T
 	inbox   *inbox.Inbox
 	address string
+	// policy of the route that is held next.
+	policy *windlassv1.RoutingPolicy
 }
 
 func start(t *testing.T, grace time.Duration) *region {
@@ -88,7 +91,7 @@ func start(t *testing.T, grace time.Duration) *region {
 // hold is the region's desired state: deployments of one app, and shares of its requests.
 func (r *region) hold(revision int64, shares ...int32) {
 	r.t.Helper()
-	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}}
+	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Policy: r.policy}
 	var items []*agentv1.Item
 	for i, share := range shares {
 		id := fmt.Sprintf("dep_%d", i+1)
@@ -137,14 +140,18 @@ type backend struct {
 	calls   atomic.Int64
 }
 
-func serve(t *testing.T) *backend {
+// serve has it do before what a call does.
+func serve(t *testing.T, before ...func(context.Context)) *backend {
 	t.Helper()
 	b := &backend{}
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	b.address = l.Addr().String()
-	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	server := grpc.NewServer(orca.CallMetricsServerOption(nil), grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		b.calls.Add(1)
+		for _, do := range before {
+			do(ctx)
+		}
 		return next(ctx, req)
 	}))
 	healthv1.RegisterHealthServer(server, health.NewServer())
@@ -216,6 +223,36 @@ func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
 		_, err := c.Check(ctx, &healthv1.HealthCheckRequest{})
 		return status.Code(err) == codes.Unavailable
 	}, patience, time.Millisecond, "a route that leads nowhere is refused at once")
+}
+
+// What instances report of their load, grpc-go's own client goes by; where they report none it is
+// plain round robin.
+func TestAClientOfGRPCWeighsInstancesByTheLoadThatTheyReport(t *testing.T) {
+	reporting := func(utilization float64) *backend {
+		return serve(t, func(ctx context.Context) {
+			recorder := orca.CallMetricsRecorderFromContext(ctx)
+			recorder.SetApplicationUtilization(utilization)
+			recorder.SetQPS(100)
+		})
+	}
+	silent, silent2, idle, busy := serve(t), serve(t), reporting(0.2), reporting(0.8)
+	r := start(t, time.Minute)
+	r.policy = &windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED}
+	r.hold(1, 100)
+	r.see(ready(silent.address, silent2.address))
+	c := r.client("chat.test")
+	share := func(a, b *backend) float64 {
+		beforeA, beforeB := a.calls.Load(), b.calls.Load()
+		call(t, c, 100)
+		a100, b100 := a.calls.Load()-beforeA, b.calls.Load()-beforeB
+		return float64(a100) / float64(max(a100+b100, 1))
+	}
+	require.Eventually(t, func() bool { return share(silent, silent2) == 0.5 }, patience, time.Millisecond)
+	r.see(ready(idle.address, busy.address))
+	require.Eventually(t, func() bool {
+		got := share(idle, busy)
+		return got > 0.77 && got < 0.83
+	}, patience, 50*time.Millisecond, "once they are believed, after ten seconds")
 }
 
 // envoy is a client that speaks the protocol as an Envoy does: it acknowledges, and asks for

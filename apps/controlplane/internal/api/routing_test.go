@@ -36,6 +36,7 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 	}
 	try("affinity", "nothing says what ties requests together", &windlassv1.RoutingPolicy{Balancing: affinity})
 	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Affinity: header})
+	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED, Affinity: header})
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{}})
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "a", Cookie: "b"}})
 	try("affinity.header", "", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "X Session:"}})
@@ -83,6 +84,8 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 		_, err := w.tryDeploy("chat", "", routing(origins(origin)))
 		require.NoError(t, err, origin)
 	}
+	_, err := w.tryDeploy("chat", "", routing(&windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED}))
+	require.NoError(t, err)
 }
 
 func TestARegionIsRoutedByThePolicyOfTheVersionThatItServes(t *testing.T) {

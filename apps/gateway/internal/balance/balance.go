@@ -1,10 +1,10 @@
 // Package balance chooses: the deployment of a route by weight, in turn or by a key, and the
-// instance of a deployment by a strategy. It is pure: randomness comes in as an argument, and what
-// is under way at an instance is a counter that the caller keeps.
+// instance of a deployment by a strategy. It is pure: randomness and time come in as arguments, and
+// what is under way at an instance is a counter that the caller keeps.
 //
-// A strategy is one file: it implements Strategy and registers itself by name. One is
-// made for each deployment of each route and lives as long as that does, so that its
-// state (a turn, a counter) outlives changes of the instances.
+// A strategy is one file: it implements Strategy, and Observer if it goes by how requests fare,
+// and registers itself by name. One is made for each deployment of each route and lives as long as
+// that does, so that its state (a turn, a counter) outlives changes of the instances.
 package balance
 
 import (
@@ -13,6 +13,9 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
 )
 
 // Endpoint is an instance as strategies see it.
@@ -21,6 +24,7 @@ type Endpoint struct {
 	ID, Address string
 	hash        uint64
 	inFlight    atomic.Int64
+	meter       atomic.Pointer[meter]
 }
 
 // NewEndpoint returns one with nothing under way.
@@ -43,6 +47,8 @@ type Request struct {
 	Affinity string
 	// Random is drawn anew for each choice.
 	Random uint64
+	// Now is when the choice is made.
+	Now time.Time
 }
 
 // Strategy chooses among instances. It is safe for concurrent use and does not keep
@@ -51,6 +57,29 @@ type Strategy interface {
 	// Pick returns the index of one of candidates, of which there is at least one.
 	Pick(candidates []*Endpoint, req Request) int
 }
+
+// Observer is a Strategy that goes by how requests fare, and what instances say of their load. It
+// is told of each request that begins at an endpoint, and that it ended. Of others nobody looks.
+type Observer interface {
+	Strategy
+
+	Began(e *Endpoint, now time.Time)
+	Ended(e *Endpoint, now time.Time, how Outcome)
+	// Reported is called for each report; failed: it came with an answer that is a failure.
+	Reported(e *Endpoint, now time.Time, load orca.Load, failed bool)
+}
+
+// Outcome of a request, as far as it tells what work the instance does.
+type Outcome int32
+
+const (
+	// Nothing: the client went away, or the instance refused what was asked.
+	Nothing Outcome = iota
+	// Served: the answer was passed on, whole.
+	Served
+	// Failed: it was the instance that failed.
+	Failed
+)
 
 // registry is filled while the package's variables are made, by one line of each
 // strategy's file.

@@ -70,7 +70,7 @@ func TestWeightsHoldWhateverAsksAtOnce(t *testing.T) {
 }
 
 func TestEveryStrategyChoosesOneOfTheCandidates(t *testing.T) {
-	require.Equal(t, []string{Affinity, LeastRequests, PowerOfTwo, RoundRobin}, Names())
+	require.Equal(t, []string{Affinity, LeastRequests, PowerOfTwo, RoundRobin, Weighted}, Names())
 	_, err := New("fastest")
 	require.ErrorContains(t, err, `"fastest" is not known`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -88,7 +88,7 @@ func TestEveryStrategyChoosesOneOfTheCandidates(t *testing.T) {
 }
 
 func TestRoundRobinAndLeastRequestsSpreadEvenly(t *testing.T) {
-	for _, name := range []string{RoundRobin, LeastRequests} {
+	for _, name := range []string{RoundRobin, LeastRequests, Weighted} {
 		s, err := New(name)
 		require.NoError(t, err)
 		all := endpoints(3)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/front"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
@@ -225,6 +226,9 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 				outcome = health.Failure
 			}
 			lease.Told(outcome)
+			if lease.Observed() {
+				d.answer.Fields = report(lease, d.answer.Fields, outcomeOf(d.answer.Status) == balance.Failed)
+			}
 			return
 		}
 		if g.conn != nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/front"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -167,7 +168,7 @@ func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 		}
 	}
 	x.tail.begin(kind, coded)
-	b := &passing{d: d, g: &g, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
+	b := &passing{d: d, g: &g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
 	var err error
 	switch {
 	case !content:
@@ -194,14 +195,18 @@ func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
 		}
 		x.broke(err)
 	}
+	if err == nil && lease.Observed() {
+		lease.Fared(outcomeOf(r.Status))
+	}
 	lease.End()
 	return d.ended(err, closing)
 }
 
 // passing is an answer's content under way. Every read of it is one write.
 type passing struct {
-	d *direct
-	g *got
+	d     *direct
+	g     *got
+	lease *upstream.Lease
 	// left of what has a length.
 	left int64
 	// stream: its first byte is a token's.
@@ -336,7 +341,11 @@ func (b *passing) sendChunk(p []byte, last bool) error {
 	}
 	if last {
 		d.out = append(d.out, "0\r\n"...)
-		for _, f := range d.chunks.Trailers() {
+		trailers := d.chunks.Trailers()
+		if b.lease.Observed() {
+			trailers = report(b.lease, trailers, outcomeOf(d.answer.Status) == balance.Failed)
+		}
+		for _, f := range trailers {
 			if name := http.CanonicalHeaderKey(string(f.Name)); keepsTrailer(name) {
 				d.out = copyField(d.out, &f)
 			}

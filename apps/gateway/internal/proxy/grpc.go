@@ -82,12 +82,18 @@ var equivalents = [...]int{
 // outcome is the HTTP status that says how the request ended: that of the answer, or of what
 // gRPC says in one that is 200 whatever happened. 0: there was no answer.
 func (x *exchange) outcome() int {
-	if x.status != http.StatusOK || x.grpcCode == "" {
-		return x.status
+	return meant(x.status, x.grpcCode)
+}
+
+// meant is the HTTP status that says how a request ended that was answered by these two, of which
+// there may be no code.
+func meant(status int, code string) int {
+	if status != http.StatusOK || code == "" {
+		return status
 	}
-	code, err := strconv.Atoi(x.grpcCode)
-	if err != nil || code < 0 || code >= len(equivalents) {
+	n, err := strconv.Atoi(code)
+	if err != nil || n < 0 || n >= len(equivalents) {
 		return http.StatusInternalServerError // clients take it for UNKNOWN
 	}
-	return equivalents[code]
+	return equivalents[n]
 }

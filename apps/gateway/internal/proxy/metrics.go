@@ -244,12 +244,16 @@ var (
 		"Requests under way at instances that are routed to, by version.", []string{"app_id", "app", "windlass_deployment", "version"}, nil)
 	queueDesc = prometheus.NewDesc("windlass_gateway_queue",
 		"Requests that wait for an instance; by app alone, because they wait before a version is chosen.", []string{"app_id", "app"}, nil)
+	partDesc = prometheus.NewDesc("windlass_gateway_instance_part",
+		"What each ready instance gets of the requests of its version where balancing is weighted; 1 is the mean.",
+		[]string{"app_id", "app", "windlass_deployment", "version", "instance_id"}, nil)
 	routesDesc = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes here.", nil, nil)
 )
 
 func (c routesCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- inFlightDesc
 	ch <- queueDesc
+	ch <- partDesc
 	ch <- routesDesc
 }
 
@@ -267,6 +271,10 @@ func (c routesCollector) Collect(ch chan<- prometheus.Metric) {
 		for _, d := range r.InFlight() {
 			ch <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, float64(d.Requests),
 				spec.AppID, spec.AppName, d.DeploymentID, strconv.Itoa(int(d.Version)))
+		}
+		for _, p := range r.Parts() {
+			ch <- prometheus.MustNewConstMetric(partDesc, prometheus.GaugeValue, p.Part,
+				spec.AppID, spec.AppName, p.DeploymentID, strconv.Itoa(int(p.Version)), p.InstanceID)
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(here))

@@ -270,6 +270,9 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 		outcome = health.Failure
 	}
 	at.Told(outcome)
+	if in, ok := at.(instance); ok && in.Observed() {
+		observe(in.Lease, res)
+	}
 	b := &responseBody{ReadCloser: res.Body, res: res, x: x, req: req, at: at, cancel: cancel, limit: x.policy.Idle}
 	b.ctx = ctx
 	b.idle = time.AfterFunc(x.policy.Idle, func() { cancel(failTimeout) })
@@ -346,6 +349,9 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	// What the client takes its time with is not the instance's.
 	b.idle.Stop()
 	if errors.Is(err, io.EOF) {
+		if in, ok := b.at.(instance); ok && in.Observed() {
+			observeEnd(in.Lease, b.res)
+		}
 		keepTrailers(b.res.Trailer)
 	} else if err != nil {
 		b.broke(err)

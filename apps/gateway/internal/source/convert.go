@@ -148,6 +148,8 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 		out.Strategy = balance.PowerOfTwo
 	case gatewayv1.Balancing_BALANCING_AFFINITY:
 		out.Strategy = balance.Affinity
+	case gatewayv1.Balancing_BALANCING_WEIGHTED:
+		out.Strategy = balance.Weighted
 	default: // a strategy of a later release: the app is served, by the default
 	}
 	switch a := p.Affinity.(type) {

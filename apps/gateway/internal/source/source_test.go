@@ -56,6 +56,20 @@ func TestWhatAnAppSaysNothingOfIsTheDefault(t *testing.T) {
 	require.Equal(t, want, spec.Policy)
 }
 
+func TestEachBalancingHasItsStrategyAndThatOfALaterReleaseTheDefault(t *testing.T) {
+	strategies := map[string]bool{}
+	values := gatewayv1.Balancing(0).Descriptor().Values()
+	for i := range values.Len() {
+		p, err := policyOf(&gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing(values.Get(i).Number())})
+		require.NoError(t, err)
+		strategies[p.Strategy] = true
+	}
+	require.Len(t, strategies, len(balance.Names()))
+	p, err := policyOf(&gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing(values.Len())})
+	require.NoError(t, err)
+	require.Equal(t, upstream.DefaultPolicy().Strategy, p.Strategy)
+}
+
 // What is left of an app here, while its hosts are elsewhere, lets in nobody whom it did not before;
 // and what is asked for its hosts is all passed on.
 func TestAnAppThatLeavesTheRegionKeepsItsPreviewsClosed(t *testing.T) {

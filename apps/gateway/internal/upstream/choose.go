@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
 )
 
 // Lease is one request at one instance.
@@ -14,10 +15,13 @@ type Lease struct {
 	DeploymentID string
 	Version      int32
 	instance     *instance
-	health       health.Policy
-	trial        bool
-	told         atomic.Bool
-	ended        atomic.Bool
+	health       *health.Policy // the view's, which is not changed
+	// observer is told how the request fares; nil: nobody is.
+	observer balance.Observer
+	trial    bool
+	told     atomic.Bool
+	ended    atomic.Bool
+	outcome  atomic.Int32 // balance.Outcome
 }
 
 // InstanceID and Address of the instance.
@@ -30,7 +34,24 @@ func (l *Lease) Address() string { return l.instance.Address }
 // byte of the answer is there, or it is clear that none comes.
 func (l *Lease) Told(outcome health.Outcome) {
 	l.told.Store(true)
-	l.instance.told(outcome, l.health)
+	if outcome != health.Success {
+		l.outcome.Store(int32(balance.Failed))
+	}
+	l.instance.told(outcome, *l.health)
+}
+
+// Observed tells whether how the request fares matters to those that follow, and what the instance
+// says of its load. Only then anybody has to call Reported and Fared.
+func (l *Lease) Observed() bool { return l.observer != nil }
+
+// Reported is what the instance says of its load with an answer, which may be a failure.
+func (l *Lease) Reported(load orca.Load, failed bool) {
+	l.observer.Reported(l.instance.Endpoint, l.instance.route.cfg.Now(), load, failed)
+}
+
+// Fared says what became of the answer, before End. What was told to have failed has.
+func (l *Lease) Fared(how balance.Outcome) {
+	l.outcome.CompareAndSwap(int32(balance.Nothing), int32(how))
 }
 
 // End of the request, with its last byte. Calls after the first do nothing. A trial that
@@ -38,6 +59,9 @@ func (l *Lease) Told(outcome health.Outcome) {
 func (l *Lease) End() {
 	if !l.ended.CompareAndSwap(false, true) {
 		return
+	}
+	if l.observer != nil {
+		l.observer.Ended(l.instance.Endpoint, l.instance.route.cfg.Now(), balance.Outcome(l.outcome.Load()))
 	}
 	if left := l.instance.End(); left == 0 && l.instance.leaving.Load() {
 		l.instance.route.cfg.Drained(l.instance.ID)
@@ -80,7 +104,7 @@ func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 			return nil, why
 		}
 		i := 0
-		req := balance.Request{Affinity: w.Affinity, Random: r.cfg.Random()}
+		req := balance.Request{Affinity: w.Affinity, Random: r.cfg.Random(), Now: at}
 		if len(candidates.instances) > 1 {
 			i = t.strategy.Pick(candidates.endpoints, req)
 		}
@@ -104,7 +128,10 @@ func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 			v = now
 			continue
 		}
-		return &Lease{DeploymentID: t.DeploymentID, Version: t.Version, instance: chosen, health: v.policy.Health, trial: trial}, refusal{}
+		if t.observer != nil {
+			t.observer.Began(chosen.Endpoint, at)
+		}
+		return &Lease{DeploymentID: t.DeploymentID, Version: t.Version, instance: chosen, health: &v.policy.Health, observer: t.observer, trial: trial}, refusal{}
 	}
 }
 

@@ -112,6 +112,7 @@ type target struct {
 	TargetSpec
 
 	strategy balance.Strategy
+	observer balance.Observer // strategy, if it is one
 	// known are the instances that are ready, of which there are so many, and then those that
 	// were and no longer are.
 	known []*instance
@@ -216,6 +217,7 @@ func (r *Route) Update(spec Spec) error {
 				return fmt.Errorf("routes of %s: %w", spec.AppID, err)
 			}
 		}
+		t.observer, _ = t.strategy.(balance.Observer)
 		var lapsed []*instance
 		for _, is := range ts.Instances {
 			m := known[is.ID]
@@ -300,35 +302,6 @@ func (v *view) leftBy(next *view) []*instance {
 	}
 	return gone
 }
-
-// InFlight is what is under way at the instances of a deployment.
-type InFlight struct {
-	DeploymentID string
-	Version      int32
-	Requests     int64
-}
-
-// InFlight tells it of each deployment that the route has now, one that has none under way
-// included.
-func (r *Route) InFlight() []InFlight {
-	v := r.now.Load()
-	if v == nil {
-		return nil
-	}
-	out := make([]InFlight, 0, len(v.targets))
-	for i := range v.targets {
-		t := &v.targets[i]
-		d := InFlight{DeploymentID: t.DeploymentID, Version: t.Version}
-		for _, m := range t.all {
-			d.Requests += m.InFlight()
-		}
-		out = append(out, d)
-	}
-	return out
-}
-
-// Waiting is how many requests are in the queue.
-func (r *Route) Waiting() int { return r.queue.len() }
 
 // Health is what others want to know of an instance.
 type Health struct {
@@ -424,13 +397,14 @@ func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
 	return i.passive.Verdict(now), i.passive.Until()
 }
 
-// reset forgets what traffic found: the check of the agent has seen it recover.
+// reset forgets what traffic found, and how fast it was: the check of the agent has seen it recover.
 func (i *instance) reset() {
 	i.mu.Lock()
 	was := !i.passive.Until().IsZero()
 	i.passive = health.State{}
 	i.touched.Store(false)
 	i.mu.Unlock()
+	i.Forget()
 	if was {
 		i.route.cfg.Ejected(Ejection{InstanceID: i.ID})
 	}

@@ -40,6 +40,26 @@ const (
 	// old version to the new once, and finds what was computed for it until then. Versions get
 	// the share of the requests that their keys make, which is the weight where keys are many.
 	RoutingPolicy_BALANCING_AFFINITY RoutingPolicy_Balancing = 4
+	// In turn, and those that do more work more often: for versions whose instances are not
+	// alike, by the GPUs that they have or what else slows one down. A weight is what an instance
+	// says of its load by ORCA (https://github.com/cncf/xds, xds.data.orca.v3), in the answer's
+	// header or trailer endpoint-load-metrics ("TEXT rps_fractional=12, ..." or "JSON {...}") or
+	// endpoint-load-metrics-bin: rps_fractional / (utilization + eps / rps_fractional), where
+	// utilization is application_utilization, or else cpu_utilization. That is gRFC A58, with its
+	// defaults: a report counts once an instance has made some for 10 s, and for 3 min; an instance
+	// without one has the mean. Those fields go no further than the gateway.
+	//
+	// Where fewer than two instances of the version say so much, as vLLM and SGLang do not, it is
+	// what the gateway sees: requests answered in the time that requests spent at the instance,
+	// those under way included; of the last 20 s or so, and of longer where answers take longer. An
+	// instance of which little is known counts as the others do on average. A failed answer (5xx,
+	// 429, a gRPC status that is the server's fault, none at all) never raises a weight, however
+	// quick it was: it counts as the mean of all answers' time with nothing done. No instance gets
+	// less than a tenth of what another gets. Weights are made anew every second, by each gateway
+	// for itself.
+	//
+	// A gateway of a release before takes it for POWER_OF_TWO.
+	RoutingPolicy_BALANCING_WEIGHTED RoutingPolicy_Balancing = 5
 )
 
 // Enum value maps for RoutingPolicy_Balancing.
@@ -50,6 +70,7 @@ var (
 		2: "BALANCING_LEAST_REQUESTS",
 		3: "BALANCING_POWER_OF_TWO",
 		4: "BALANCING_AFFINITY",
+		5: "BALANCING_WEIGHTED",
 	}
 	RoutingPolicy_Balancing_value = map[string]int32{
 		"BALANCING_UNSPECIFIED":    0,
@@ -57,6 +78,7 @@ var (
 		"BALANCING_LEAST_REQUESTS": 2,
 		"BALANCING_POWER_OF_TWO":   3,
 		"BALANCING_AFFINITY":       4,
+		"BALANCING_WEIGHTED":       5,
 	}
 )
 
@@ -554,7 +576,7 @@ var File_windlass_v1_routing_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xcb\t\n" +
+	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe3\t\n" +
 	"\rRoutingPolicy\x12L\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2$.windlass.v1.RoutingPolicy.BalancingB\b\xbaH\x05\x82\x01\x02\x10\x01R\tbalancing\x121\n" +
 	"\baffinity\x18\x02 \x01(\v2\x15.windlass.v1.AffinityR\baffinity\x12T\n" +
@@ -575,13 +597,14 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\vpayload_log\x18\f \x01(\v2\x17.windlass.v1.PayloadLogR\n" +
 	"payloadLog\x12S\n" +
 	"\fcross_region\x18\r \x01(\x0e2&.windlass.v1.RoutingPolicy.CrossRegionB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcrossRegion\x12&\n" +
-	"\x0frequire_api_key\x18\x0e \x01(\bR\rrequireApiKey\"\x93\x01\n" +
+	"\x0frequire_api_key\x18\x0e \x01(\bR\rrequireApiKey\"\xab\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
 	"\x18BALANCING_LEAST_REQUESTS\x10\x02\x12\x1a\n" +
 	"\x16BALANCING_POWER_OF_TWO\x10\x03\x12\x16\n" +
-	"\x12BALANCING_AFFINITY\x10\x04\"x\n" +
+	"\x12BALANCING_AFFINITY\x10\x04\x12\x16\n" +
+	"\x12BALANCING_WEIGHTED\x10\x05\"x\n" +
 	"\vCrossRegion\x12\x1c\n" +
 	"\x18CROSS_REGION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10CROSS_REGION_OFF\x10\x01\x12\x19\n" +

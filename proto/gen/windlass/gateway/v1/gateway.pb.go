@@ -108,6 +108,9 @@ const (
 	// hashing over deployment_id, which is the same in every gateway, so that targets have
 	// keys by weight, and a weight that changes moves only the keys that it gains or loses.
 	Balancing_BALANCING_AFFINITY Balancing = 4
+	// In turn, by what each instance says of its load, or the gateway sees of it: see
+	// windlass.v1.RoutingPolicy. A gateway that does not know it has its default in its place.
+	Balancing_BALANCING_WEIGHTED Balancing = 5
 )
 
 // Enum value maps for Balancing.
@@ -118,6 +121,7 @@ var (
 		2: "BALANCING_LEAST_REQUESTS",
 		3: "BALANCING_POWER_OF_TWO",
 		4: "BALANCING_AFFINITY",
+		5: "BALANCING_WEIGHTED",
 	}
 	Balancing_value = map[string]int32{
 		"BALANCING_UNSPECIFIED":    0,
@@ -125,6 +129,7 @@ var (
 		"BALANCING_LEAST_REQUESTS": 2,
 		"BALANCING_POWER_OF_TWO":   3,
 		"BALANCING_AFFINITY":       4,
+		"BALANCING_WEIGHTED":       5,
 	}
 )
 
@@ -2295,13 +2300,14 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x18CROSS_REGION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10CROSS_REGION_OFF\x10\x01\x12\x19\n" +
 	"\x15CROSS_REGION_FAILOVER\x10\x02\x12\x1a\n" +
-	"\x16CROSS_REGION_SPILLOVER\x10\x03*\x93\x01\n" +
+	"\x16CROSS_REGION_SPILLOVER\x10\x03*\xab\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
 	"\x18BALANCING_LEAST_REQUESTS\x10\x02\x12\x1a\n" +
 	"\x16BALANCING_POWER_OF_TWO\x10\x03\x12\x16\n" +
-	"\x12BALANCING_AFFINITY\x10\x042\xb3\x01\n" +
+	"\x12BALANCING_AFFINITY\x10\x04\x12\x16\n" +
+	"\x12BALANCING_WEIGHTED\x10\x052\xb3\x01\n" +
 	"\fRouteService\x12P\n" +
 	"\x05Watch\x12!.windlass.gateway.v1.WatchRequest\x1a\".windlass.gateway.v1.WatchResponse0\x01\x12Q\n" +
 	"\x06Report\x12\".windlass.gateway.v1.ReportRequest\x1a#.windlass.gateway.v1.ReportResponseB\xdf\x01\n" +

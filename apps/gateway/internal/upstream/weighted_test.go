@@ -1,0 +1,121 @@
+package upstream
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
+)
+
+func weightedApp(states ...State) Spec {
+	return app(1, 0, states, nil, func(p *Policy) { p.Strategy = balance.Weighted })
+}
+
+// ask places so many requests, one after the other, and has each end as it does.
+func ask(t *testing.T, r *Route, n int, do func(l *Lease)) (by map[string]int) {
+	t.Helper()
+	by = map[string]int{}
+	for range n {
+		l, err := r.Acquire(context.Background(), want())
+		require.NoError(t, err)
+		require.True(t, l.Observed())
+		by[l.InstanceID()]++
+		do(l)
+		l.End()
+	}
+	return by
+}
+
+// serves has "old-0" take a time, and others a third of it.
+func serves(l *Lease) {
+	takes := 3 * time.Millisecond
+	if l.InstanceID() != "old-0" {
+		takes /= 3
+	}
+	time.Sleep(takes)
+	l.Told(health.Success)
+	l.Fared(balance.Served)
+}
+
+func TestOnlyAWeightedRouteLooksAtWhatInstancesSay(t *testing.T) {
+	for _, name := range balance.Names() {
+		r, _ := newRoute(t, app(1, 0, []State{Ready}, nil, func(p *Policy) { p.Strategy = name }))
+		l, err := r.Acquire(t.Context(), want())
+		require.NoError(t, err)
+		require.Equal(t, name == balance.Weighted, l.Observed(), name)
+		l.End()
+	}
+}
+
+// Weights outlive changes of the route and of instances beside; those of an instance that has
+// become ready anew begin again.
+func TestWeightsAreOfTheInstanceAsItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRoute(t, weightedApp(Ready, Ready))
+		ask(t, r, 2000, serves)
+		by := ask(t, r, 1000, serves)
+		require.InDelta(t, 250, by["old-0"], 20)
+
+		require.NoError(t, r.Update(weightedApp(Ready, Ready, Ready)))
+		parts := r.Parts()
+		require.Len(t, parts, 3)
+		require.InDelta(t, 3, parts[1].Part/parts[0].Part, 0.2, "for people to see")
+		require.InDelta(t, 2, parts[2].Part/parts[0].Part, 0.2, "the mean of those that are known")
+		by = ask(t, r, 100, serves)
+		require.InDelta(t, 14, by["old-0"], 8, "of the one that is slow it is still known: %v", by)
+
+		require.NoError(t, r.Update(weightedApp(NotReady, Ready)))
+		require.NoError(t, r.Update(weightedApp(Ready, Ready)))
+		time.Sleep(2 * time.Second)
+		by = ask(t, r, 10, func(l *Lease) { l.Fared(balance.Nothing) })
+		require.InDelta(t, 5, by["old-0"], 1, "another process: %v", by)
+	})
+}
+
+// What was told to have failed did, whatever is said of its answer then.
+func TestARequestThatFailedIsNotServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRoute(t, weightedApp(Ready, Ready))
+		failing := 0
+		share := func() int {
+			return ask(t, r, 2000, func(l *Lease) {
+				time.Sleep(time.Millisecond)
+				if l.InstanceID() == "old-0" {
+					if failing++; failing%3 == 0 {
+						l.Told(health.Success)
+						l.Fared(balance.Served)
+						return
+					}
+					l.Told(health.Failure)
+				}
+				l.Fared(balance.Served)
+			})["old-0"]
+		}
+		share()
+		require.InDelta(t, 2000/5, share(), 120)
+	})
+}
+
+func TestWhatInstancesReportIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRoute(t, weightedApp(Ready, Ready))
+		says := func(l *Lease) {
+			load := orca.Load{Requests: 10, Application: 0.2}
+			if l.InstanceID() == "old-0" {
+				load.Application = 0.8
+			}
+			time.Sleep(10 * time.Millisecond)
+			l.Reported(load, false)
+			l.Fared(balance.Served)
+		}
+		require.InDelta(t, 500, ask(t, r, 1000, says)["old-0"], 2, "in the blackout")
+		ask(t, r, 200, says)
+		require.InDelta(t, 200, ask(t, r, 1000, says)["old-0"], 2)
+	})
+}
