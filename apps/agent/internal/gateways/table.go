@@ -19,7 +19,9 @@ type table struct {
 	assignment func(deploymentID string) *agentv1.DeploymentState
 	apps       map[string]*app
 	// workloads are those that something runs of, by what targets find them by.
-	workloads map[string]workload
+	workloads map[string]*workload
+	// looks counts calls of see.
+	looks int64
 	// users are the apps whose state is made of the workload, too.
 	users map[string]map[string]bool
 	// previewed are the apps of deployments that have a preview.
@@ -37,7 +39,12 @@ type table struct {
 }
 
 // workload is what runs of one: the lists of the deployments that have, or had, it.
-type workload []runtime.ObservedDeployment
+type workload struct {
+	lists []runtime.ObservedDeployment
+	// look is the last one that found any of them, and found is how many it did.
+	look  int64
+	found int
+}
 
 // app is one with a route or a preview, or one that had, and not every gateway serves that it
 // has none.
@@ -63,7 +70,7 @@ func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews
 
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
-		assignment: assignment, apps: map[string]*app{}, workloads: map[string]workload{},
+		assignment: assignment, apps: map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
 	}
@@ -97,24 +104,45 @@ func (t *table) route(r *agentv1.Routes, epoch, generation int64) []string {
 // see takes what runs and returns the apps that changed. It costs by the deployments that
 // run and the instances of those that changed.
 func (t *table) see(seen []runtime.ObservedDeployment) []string {
-	now := make(map[string]workload, len(seen))
+	t.looks++
+	dirty := map[string]bool{}
 	for _, d := range seen {
 		key := cmp.Or(t.assignment(d.DeploymentID).GetWorkloadKey(), d.DeploymentID)
-		now[key] = append(now[key], d)
-	}
-	dirty := map[string]bool{}
-	for key, w := range now {
-		if !slices.EqualFunc(w, t.workloads[key], sameLists) {
+		w := t.workloads[key]
+		if w == nil {
+			w = &workload{}
+			t.workloads[key] = w
+		}
+		if w.look != t.looks {
+			w.look, w.found = t.looks, 0
+		}
+		if w.found == len(w.lists) {
+			w.lists = append(w.lists, runtime.ObservedDeployment{})
+		}
+		if !sameLists(w.lists[w.found], d) {
 			maps.Copy(dirty, t.users[key])
 		}
+		w.lists[w.found] = d
+		w.found++
 	}
-	for key := range t.workloads {
-		if _, ok := now[key]; !ok {
+	for key, w := range t.workloads {
+		if w.look != t.looks {
 			maps.Copy(dirty, t.users[key])
+			delete(t.workloads, key)
+		} else if w.found < len(w.lists) {
+			maps.Copy(dirty, t.users[key])
+			w.lists = slices.Delete(w.lists, w.found, len(w.lists))
 		}
 	}
-	t.workloads = now
 	return t.renewAll(dirty)
+}
+
+// runs are the lists of a workload's deployments.
+func (t *table) runs(key string) []runtime.ObservedDeployment {
+	if w := t.workloads[key]; w != nil {
+		return w.lists
+	}
+	return nil
 }
 
 // sameLists tells at once that two observations of a deployment have the same list, and
@@ -142,7 +170,7 @@ func (t *table) stay(deploymentID string) []string {
 func (t *table) usersOf(deploymentID string) map[string]bool {
 	dirty := map[string]bool{}
 	for key, w := range t.workloads {
-		if slices.ContainsFunc(w, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == deploymentID }) {
+		if slices.ContainsFunc(w.lists, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == deploymentID }) {
 			maps.Copy(dirty, t.users[key])
 		}
 	}
@@ -266,7 +294,7 @@ func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target
 // isOf tells whether an instance is the deployment's own: one that it took over, and has
 // yet to replace, is still of the version before.
 func (t *table) isOf(instanceID, deploymentID, key string) bool {
-	for _, d := range t.workloads[key] {
+	for _, d := range t.runs(key) {
 		if d.DeploymentID != deploymentID {
 			continue
 		}
@@ -361,7 +389,7 @@ func (t *table) index(a *app) {
 // instances of a deployment's workload that can be reached, by id.
 func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
-	for _, d := range t.workloads[key] {
+	for _, d := range t.runs(key) {
 		for n := range d.Instances {
 			in := &d.Instances[n]
 			state := stateOf(in)

@@ -1,0 +1,32 @@
+package gateways
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// BenchmarkALookAfterOneChange is what it costs to find whom to tell of the one deployment
+// whose instances changed, in a region that has so many.
+func BenchmarkALookAfterOneChange(b *testing.B) {
+	for _, deployments := range []int{100, 3000} {
+		b.Run(fmt.Sprintf("deployments=%d", deployments), func(b *testing.B) {
+			table := newTable(func(string) *agentv1.DeploymentState { return nil })
+			var seen []runtime.ObservedDeployment
+			for n := range deployments {
+				id := fmt.Sprintf("dep_%032d", n)
+				seen = append(seen, runtime.ObservedDeployment{DeploymentID: id, Instances: []runtime.Instance{{ID: id}}})
+				table.route(&agentv1.Routes{AppId: id, Hosts: []string{id}, Targets: []*agentv1.RouteTarget{{DeploymentId: id, Weight: 1}}}, 1, 1)
+			}
+			table.see(seen)
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				d := &seen[n%deployments]
+				d.Instances = []runtime.Instance{{ID: d.DeploymentID, Restarts: n}}
+				table.see(seen)
+			}
+		})
+	}
+}
