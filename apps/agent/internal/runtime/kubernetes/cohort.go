@@ -67,10 +67,10 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 			of[c.UID] = append(of[c.UID], p)
 		}
 	}
-	print := printOf(&live.Spec.Template)
+	template := printOf(&live.Spec.Template)
 	for _, s := range r.caches.replicaSetsOf(live) {
 		c := cohort{
-			live: s.Annotations[templatePrint] == print, created: s.CreationTimestamp.Time,
+			live: s.Annotations[templatePrint] == template, created: s.CreationTimestamp.Time,
 			available: int(s.Status.AvailableReplicas), guarded: s.Spec.MinReadySeconds == neverAvailable,
 			pods: of[s.UID],
 		}
@@ -85,6 +85,14 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 		}
 	}
 	return m
+}
+
+// sum is how many pods there are to be of all templates.
+func (m *replacement) sum() (n int) {
+	for _, c := range m.cohorts {
+		n += c.replicas
+	}
+	return n
 }
 
 // mixed tells whether there are, or are to be, pods of several templates.

@@ -85,28 +85,44 @@ func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentAppl
 	if r.released == nil || live == nil || live.Spec.Replicas == nil {
 		return drain{}
 	}
-	replicas := int(*live.Spec.Replicas)
-	want := replicas // somebody else's to say
+	want := int(*live.Spec.Replicas) // somebody else's to say
 	if config.Spec.Replicas != nil {
 		want = int(*config.Spec.Replicas)
 	}
 	released := func(p *corev1.Pod) bool { return r.released(render.InstanceID(p.UID)) }
 	pods := slices.DeleteFunc(r.caches.podsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
 	m := r.replacementOf(live, pods, a, switched)
-	sends := slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !released(p) })
+	return m.decide(pods, want, switched, released, r.patience, now)
+}
+
+// decide what is to be done before the workload has so many replicas, of the wanted template.
+// pods are all that count. It is pure.
+func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+	// Who is not ready, or not made yet, may be sent to before it goes, and nobody marks
+	// where nobody sends.
+	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		return !isReady(p) || render.Drains(p) || !released(p)
+	})
+	replaces := m.may > 0 || sends && (!switched || m.mixed())
 	switch {
-	case replicas == 0 || m.may == 0 && (switched || !sends):
-		return drained(pods, replicas, want, !switched || m.mixed(), released, r.patience, now)
-	case want == 0 || want < replicas && !m.mixed():
-		d := drained(pods, replicas, want, false, released, r.patience, now)
+	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
+		// Kubernetes chooses among all that are marked: until it has taken those that it was
+		// told to, no more are, and none is that stays after all.
+		return drain{waits: true, hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
+	case m.replicas == 0:
+		return drained(pods, 0, want, true, released, patience, now)
+	case !replaces:
+		return drained(pods, m.replicas, want, !switched || m.mixed(), released, patience, now)
+	case want == 0 || want < m.replicas && !m.mixed():
+		d := drained(pods, m.replicas, want, false, released, patience, now)
 		if want > 0 || d.waits {
 			d.waits, d.hold, d.may = true, !switched, m.may
 		}
 		return d
 	}
-	d := m.next(released, r.patience, now)
-	if want < replicas {
-		d.waits, d.replicas = true, live.Spec.Replicas
+	d := m.next(released, patience, now)
+	if want < m.replicas {
+		d.waits, d.replicas = true, new(int32(m.replicas))
 	}
 	return d
 }

@@ -34,7 +34,11 @@ import (
 // made again from the template that they had.
 //
 // A change of mind is a replacement like any other, whichever templates there are: the pods
-// that are of the wanted one count as new.
+// that are of the wanted one count as new. So is one that Kubernetes began by itself, because
+// nobody sent then, or somebody edited the template: from when the agent sees it. Who changes
+// it twice before the first replacement is over may have up to twice as many out of service
+// as may be: the controller takes pods of the oldest template that was given up, though those
+// of a younger one are not ready.
 
 // mayReplace says how many pods may be of the workload's template, while the agent replaces
 // them; without it, that is Kubernetes' own to find out.
@@ -112,6 +116,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	leaving := order[:max(0, min(m.most-(freshReplicas-ready), len(order)))]
 	for _, p := range leaving {
 		switch {
+		case p == nil:
 		case !render.Drains(p):
 			out.mark = append(out.mark, p)
 			if isReady(p) {
@@ -126,9 +131,9 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 		return out
 	}
 	out.hold, out.may = false, freshReplicas+len(leaving)
-	if !switched {
-		// Who goes back to a template finds pods of it that are available, until their
-		// controller has heard that they never are: no more than these go even if all are.
+	if !switched || m.may == 0 {
+		// Pods of the template that are there are available until their controller has heard
+		// that they never are: no more than these go even if all are.
 		out.may = len(leaving)
 	}
 	return out
@@ -139,7 +144,7 @@ func (m *replacement) settled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {
 		sum, available = sum+c.replicas, available+c.available
-		if len(c.pods) > c.replicas {
+		if max(len(c.pods), c.available) > c.replicas {
 			return false
 		}
 		if c.live {
@@ -161,13 +166,14 @@ func (m *replacement) settled() bool {
 }
 
 // goes orders pods as the controller takes them: of the oldest ReplicaSet before others,
-// those that are not available before those that are.
+// those that are not available before those that are. nil is one that is yet to be made.
 func goes(old []cohort) (order []*corev1.Pod) {
 	var rest []*corev1.Pod
 	for _, c := range slices.SortedStableFunc(slices.Values(old), func(a, b cohort) int { return a.created.Compare(b.created) }) {
 		pods := slices.SortedFunc(slices.Values(c.pods), func(a, b *corev1.Pod) int {
 			return cmp.Or(compareBool(isReady(a), isReady(b)), leavesFirst(a, b))
 		})
+		pods = append(make([]*corev1.Pod, max(0, c.replicas-len(pods))), pods...)
 		n := max(0, len(pods)-c.available)
 		order, rest = append(order, pods[:n]...), append(rest, pods[n:]...)
 	}

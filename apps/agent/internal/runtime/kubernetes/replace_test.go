@@ -198,6 +198,7 @@ func stays(t *testing.T, ok func() bool) {
 }
 
 func TestWhoIsReplacedIsOutOfRotationUntilNobodySendsToIt(t *testing.T) {
+	t.Parallel()
 	for _, m := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d at once", m), func(t *testing.T) {
 			p, gateways := gated(t, 4, time.Hour)
@@ -274,6 +275,7 @@ func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
 }
 
 func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *testing.T) {
+	t.Parallel()
 	for name, back := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
 			p, gateways := gated(t, 4, time.Hour)
@@ -292,6 +294,7 @@ func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *
 }
 
 func TestAChangeOfMindAmidAReplacementTakesNobodyUnasked(t *testing.T) {
+	t.Parallel()
 	for name, to := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
 			p, gateways := gated(t, 4, time.Hour)
@@ -312,6 +315,7 @@ func TestAChangeOfMindAmidAReplacementTakesNobodyUnasked(t *testing.T) {
 }
 
 func TestAReplacementWithAnotherNumberOfReplicasTakesNobodyUnasked(t *testing.T) {
+	t.Parallel()
 	for name, replicas := range map[string]int{"more": 5, "fewer": 1, "none": 0} {
 		for _, amid := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, amid: %t", name, amid), func(t *testing.T) {
