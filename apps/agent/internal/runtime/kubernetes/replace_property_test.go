@@ -249,9 +249,10 @@ func (m *model) check() {
 	// pods of a younger one are not ready.
 	left, guarded := 0, 0
 	for _, s := range m.sets {
-		if pods := m.of(s); s.template != m.template && s.guarded && len(pods) > 0 {
+		if s.template != m.template && s.guarded && s.replicas > 0 {
 			guarded++
-			left += len(slices.DeleteFunc(pods, func(p *modelPod) bool { return isReady(p.Pod) }))
+			up := slices.DeleteFunc(m.of(s), func(p *modelPod) bool { return !isReady(p.Pod) })
+			left += max(0, s.replicas-len(up))
 		}
 	}
 	if m.givenUp = max(m.givenUp, guarded); m.givenUp > 1 {
