@@ -157,7 +157,7 @@ func (c *cluster) call(ctx context.Context, method, path string, body, into any)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
+	if err == nil && resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated {
 		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
 	}
 	if err != nil || into == nil {
@@ -233,6 +233,44 @@ func (s *stack) podsOf(t *testing.T, app string) map[string]object {
 		}
 	}
 	return out
+}
+
+// drainNode empties a node of the region that the app has a pod on, as kubectl does: nothing
+// new comes to it, and what is there is evicted as fast as budgets let it. It takes pods again
+// when it is empty.
+func (s *stack) drainNode(t *testing.T, region, app string) {
+	t.Helper()
+	c := s.cluster(t, region)
+	on := func(ctx context.Context, node string) (left []object) {
+		pods, err := c.list(ctx, "api/v1/pods", "app.kubernetes.io/name="+app)
+		require.NoError(t, err)
+		return slices.DeleteFunc(pods, func(p object) bool { return node != "" && p.Spec.NodeName != node })
+	}
+	all := on(t.Context(), "")
+	require.NotEmpty(t, all)
+	node := all[0].Spec.NodeName
+	cordon := func(yes bool) {
+		require.NoError(t, c.call(t.Context(), http.MethodPatch, "/api/v1/nodes/"+node, map[string]any{"spec": map[string]any{"unschedulable": yes}}, nil))
+	}
+	cordon(true)
+	s.eventually(t, node+" is empty", func(ctx context.Context) error {
+		left := on(ctx, node)
+		if len(left) == 0 {
+			return nil
+		}
+		refused := fmt.Errorf("there are %v", left)
+		for _, p := range left {
+			m := p.Metadata
+			if m.DeletionTimestamp != "" {
+				continue
+			}
+			refused = errors.Join(refused, c.call(ctx, http.MethodPost, "/api/v1/namespaces/"+m.Namespace+"/pods/"+m.Name+"/eviction", map[string]any{
+				"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": m.Name, "namespace": m.Namespace},
+			}, nil))
+		}
+		return refused
+	})
+	cordon(false)
 }
 
 func uids(pods map[string]object) []string { return slices.Sorted(maps.Keys(pods)) }

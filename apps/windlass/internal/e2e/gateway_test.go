@@ -275,6 +275,18 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 			resp := s.deployBy(t, "chat", spec(two, variable(fresh("canary"))), p)
 			s.waitLive(t, "chat", resp.Version)
 		}},
+		{"a version in the place of the one before", func() {
+			p := euThenUs()
+			p.MaxSurge, p.Strategy = "", windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
+			resp := s.deployBy(t, "chat", spec(two, variable(fresh("in place"))), p)
+			s.waitLive(t, "chat", resp.Version)
+		}},
+		{"nodes that are drained", func() {
+			for _, region := range s.cfg.regions {
+				s.drainNode(t, region, "chat")
+				s.waitReplicas(t, "chat", 4)
+			}
+		}},
 		{"more replicas, and fewer", func() {
 			for _, n := range []int32{4, 1, 2} {
 				must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named("chat"), Replicas: n})
@@ -327,6 +339,9 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 	} {
 		before, times := load.count(), 0
 		if short && slices.Contains([]string{"blue-green", "a canary", "a version that goes back", "a control plane that is gone"}, change.name) {
+			continue
+		}
+		if change.name == "nodes that are drained" && s.cfg.runtime != "kubernetes" {
 			continue
 		}
 		for times == 0 || load.count()-before < callsEach {

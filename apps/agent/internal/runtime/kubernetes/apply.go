@@ -115,7 +115,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 	}
 	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
 		// What the server would refuse it must refuse before anything is changed.
-		if _, err := r.put(ctx, step{ref: w, config: s.config, live: s.live}, true); err != nil {
+		if _, err := r.put(ctx, step{ref: w, config: s.goal, live: s.live}, true); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		return err
 	}
 	r.settled(w, a, s)
-	if o := r.caches.get(w); o != nil && !s.complete {
+	if o := r.caches.get(w); o != nil && !s.complete && !s.drain.waits {
 		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
 			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
 	}
@@ -324,8 +324,8 @@ func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
 	r.mu.Lock()
 	known := r.wanted[w]
 	known.hash = s.hash
-	began := s.drain.replicas != nil && !known.drains
-	if known.drains = s.drain.replicas != nil; known.drains {
+	began := s.drain.waits && !known.drains
+	if known.drains = s.drain.waits; s.drain.left > 0 {
 		r.repairs.queue.AddAfter(w, s.drain.left)
 	}
 	if began && len(s.drain.mark) == 0 {

@@ -37,6 +37,8 @@ type caches struct {
 	ours  map[kind]cache.SharedIndexInformer
 	pods  cache.SharedIndexInformer
 	nodes cache.SharedIndexInformer
+	// replicaSets are Kubernetes' own, which count the pods of one template each.
+	replicaSets cache.SharedIndexInformer
 
 	mu sync.Mutex
 	// written is what we wrote and may not have seen yet.
@@ -86,9 +88,10 @@ func newCaches(c kubernetes.Interface, again patience, region string) *caches {
 		pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
 			byWorkload: ourIndexes[byWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
 		}),
-		nodes:   informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
-		written: map[ref]written{},
-		ended:   map[types.UID]bool{},
+		replicaSets: informer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{byWorkload: ourIndexes[byWorkload]}),
+		nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
+		written:     map[ref]written{},
+		ended:       map[types.UID]bool{},
 	}
 }
 
@@ -128,7 +131,7 @@ func indexOf(value func(metav1.Object) string) cache.IndexFunc {
 }
 
 func (c *caches) all() []cache.SharedIndexInformer {
-	out := []cache.SharedIndexInformer{c.pods, c.nodes}
+	out := []cache.SharedIndexInformer{c.pods, c.nodes, c.replicaSets}
 	for _, i := range c.ours {
 		out = append(out, i)
 	}
@@ -296,6 +299,20 @@ func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
 // podsOf are the pods of a workload, by its label.
 func (c *caches) podsOf(namespace, workload string) []*corev1.Pod {
 	return podsIn(c.pods.GetIndexer().ByIndex(byWorkload, namespace+"/"+workload))
+}
+
+// replicaSetsOf are those that a workload has made.
+func (c *caches) replicaSetsOf(w *appsv1.Deployment) (out []*appsv1.ReplicaSet) {
+	found, err := c.replicaSets.GetIndexer().ByIndex(byWorkload, namespaced(w, render.LabelWorkload))
+	if err != nil {
+		return nil
+	}
+	for _, f := range found {
+		if s, ok := f.(*appsv1.ReplicaSet); ok && metav1.IsControlledBy(s, w) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 func podsIn(found []any, err error) []*corev1.Pod {

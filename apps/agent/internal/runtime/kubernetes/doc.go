@@ -39,7 +39,9 @@
 // them away (see EndedPods).
 //
 // Fewer replicas come in two steps: pods that are to go are marked as draining, and the
-// number is lowered when gateways are done with them (see drain.go).
+// number is lowered when gateways are done with them (see drain.go). Pods of another template
+// come in as many steps as they are replaced in: the agent says how many may be of it by now,
+// and Kubernetes makes it so (see replace.go).
 //
 // # How few calls are made
 //
@@ -51,9 +53,9 @@
 //
 // # What is watched
 //
-// Of our kinds of objects, those with our labels; nodes; pods of others, of which
-// only what they take of the nodes is kept; Warning events of pods, of which one
-// line each is kept. Secrets are not watched: whoever may list the Secrets of a
-// label may read those of the whole cluster. A Secret that somebody removed is
-// missed when a pod needs it, and put back then.
+// Of our kinds of objects, those with our labels; the ReplicaSets that Kubernetes makes of
+// them, of which the counts are kept; nodes; pods of others, of which only what they take of
+// the nodes is kept; Warning events of pods, of which one line each is kept. Secrets are not
+// watched: whoever may list the Secrets of a label may read those of the whole cluster. A
+// Secret that somebody removed is missed when a pod needs it, and put back then.
 package kubernetes

@@ -31,9 +31,16 @@ import (
 // that are ready. So whatever there is to know is in the cluster, and an agent that starts
 // in the middle of it goes on from there. Nobody marks where nobody sends.
 //
-// Only what the agent decides waits. Pods that Kubernetes replaces, for another template or
-// a node that is drained, have the delay of their preStop; and when a template changes with
-// the number of replicas, it is Kubernetes that chooses who goes.
+// Pods of another template go in the same way, see replace.go. Where both are to happen,
+// one waits for the other: who goes of several templates' pods when there are to be fewer
+// is the controller's choice. Fewer pods come before those that are left are replaced; once
+// some are, all are before there are fewer. None at all leaves nothing to choose.
+//
+// Only what the agent decides waits. A pod that is evicted, as when its node is drained, has
+// the delay of its preStop, in which gateways hear that it goes: the Eviction API asks nobody
+// but budgets, an image need not have code of ours that waits, and a budget that allowed
+// nothing until an agent says so would hold up nodes for as long as the agent is away. The
+// same holds for a pod that is deleted by hand, and for a template that somebody else edits.
 
 var _ runtime.Drainer = (*Runtime)(nil)
 
@@ -51,32 +58,85 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 	}
 }
 
-// drain is what scaling a workload down comes to at one moment.
+// drains tells whether pods of a workload are to go when it is time.
+func (r *Runtime) drains(w ref) bool {
+	known := r.wantOf(w)
+	return known != nil && known.drains
+}
+
+// drain is what taking pods away comes to at one moment.
 type drain struct {
+	// waits: there is more to do, when something happens or after left, if that is not 0.
+	waits bool
+	left  time.Duration
 	// replicas that the workload keeps for now; nil: as many as are wanted.
 	replicas *int32
-	// left is how long it keeps them at most.
-	left time.Duration
+	// hold: it keeps its template for now.
+	hold bool
+	// may is how many pods may be of its template; 0: as Kubernetes finds.
+	may int
 	// mark are the pods that are to leave and do not know yet; unmark stay after all.
 	mark, unmark []*corev1.Pod
 }
 
-// drainOf finds out what is to be done before live has as few replicas as the config says.
-func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentApplyConfiguration, a runtime.Assignment, now time.Time) drain {
+// drainOf finds out what is to be done before live is as config and a say. switched: it has
+// the template already.
+func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentApplyConfiguration, a runtime.Assignment, switched bool, now time.Time) drain {
 	if r.released == nil || live == nil || live.Spec.Replicas == nil {
 		return drain{}
 	}
-	replicas := int(*live.Spec.Replicas)
-	want := replicas // somebody else's to say
+	want := int(*live.Spec.Replicas) // somebody else's to say
 	if config.Spec.Replicas != nil {
 		want = int(*config.Spec.Replicas)
 	}
+	released := func(p *corev1.Pod) bool { return r.released(render.InstanceID(p.UID)) }
 	pods := slices.DeleteFunc(r.caches.podsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
-	replaces := live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash ||
-		slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Annotations[render.AnnotationTemplateHash] != a.TemplateHash })
-	return drained(pods, replicas, want, replaces, func(p *corev1.Pod) bool {
-		return r.released(render.InstanceID(p.UID))
-	}, r.patience, now)
+	m := r.replacementOf(live, pods, a, switched)
+	return m.decide(pods, want, switched, released, r.patience, now)
+}
+
+// decide what is to be done before the workload has so many replicas, of the wanted template.
+// pods are all that count. It is pure.
+func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+	// Who is not ready, or not made yet, may be sent to before it goes, and nobody marks
+	// where nobody sends.
+	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		return !isReady(p) || render.Drains(p) || !released(p)
+	})
+	replaces := m.may > 0 || sends && (!switched || m.mixed())
+	switch {
+	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
+		// Kubernetes chooses among all that are marked: until it has taken those that it was
+		// told to, no more are, and none is that stays after all.
+		return drain{waits: true, hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
+	case m.replicas == 0:
+		return drained(pods, 0, want, true, released, patience, now)
+	case !replaces:
+		return drained(pods, m.replicas, want, !switched || m.mixed(), released, patience, now)
+	case want == 0 || want < m.replicas && !m.mixed():
+		d := drained(pods, m.replicas, want, false, released, patience, now)
+		if want > 0 || d.waits {
+			d.waits, d.hold, d.may = true, !switched, m.may
+		}
+		return d
+	}
+	d := m.next(released, patience, now)
+	if want < m.replicas {
+		d.waits, d.replicas = true, new(int32(m.replicas))
+	}
+	return d
+}
+
+// shape has the workload wait as it is to.
+func (d *drain) shape(c *appsac.DeploymentApplyConfiguration) {
+	if d.replicas != nil {
+		c.Spec.Replicas = d.replicas
+	}
+	if d.may > 0 {
+		c.Annotations[mayReplace] = strconv.Itoa(d.may)
+		c.Spec.WithMinReadySeconds(neverAvailable).WithProgressDeadlineSeconds(noDeadline).
+			WithStrategy(render.InPlace(d.may))
+	}
 }
 
 // counts tells whether the pod is one of those that replicas count.
@@ -114,7 +174,7 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 		}
 	}
 	if out.left > 0 {
-		out.replicas = new(int32(replicas))
+		out.waits, out.replicas = true, new(int32(replicas))
 	}
 	return out
 }
@@ -165,20 +225,20 @@ func drainsSince(p *corev1.Pod) time.Time {
 	return t
 }
 
-// mark tells pods that they are to leave, and others that they stay.
+// mark tells pods that they stay, and others, which may go in their stead, that they leave.
 func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now time.Time) error {
 	var errs []error
-	for _, p := range d.mark {
-		errs = append(errs, r.annotate(ctx, p, map[string]any{
-			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
-		}))
-	}
 	for _, p := range d.unmark {
 		was := map[string]any{render.AnnotationDraining: nil, corev1.PodDeletionCost: nil}
 		if cost, ok := w.Spec.Template.Annotations[corev1.PodDeletionCost]; ok {
 			was[corev1.PodDeletionCost] = cost
 		}
 		errs = append(errs, r.annotate(ctx, p, was))
+	}
+	for _, p := range d.mark {
+		errs = append(errs, r.annotate(ctx, p, map[string]any{
+			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
+		}))
 	}
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
@@ -200,7 +260,7 @@ func (r *Runtime) annotate(ctx context.Context, p *corev1.Pod, annotations map[s
 	return err
 }
 
-// drainMoved tells whether what became of a pod matters to who is scaled down.
+// drainMoved tells whether what became of a pod matters to who is to go.
 func drainMoved(old, now *corev1.Pod) bool {
-	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now)
+	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }

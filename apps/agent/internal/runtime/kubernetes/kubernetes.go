@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,7 +67,7 @@ type want struct {
 	assignment runtime.Assignment
 	// hash that the workload had when all of it was as wanted; empty before.
 	hash string
-	// drains: replicas are kept until nobody sends to those that are to go.
+	// drains: pods are to go, and it is not time yet.
 	drains bool
 	// contested is what was last told about fields that others own.
 	contested string
@@ -150,6 +151,14 @@ func (r *Runtime) handle() error {
 	}); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
+	if _, err := r.caches.replicaSets.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { r.counted(nil, obj.(*appsv1.ReplicaSet)) },
+		UpdateFunc: func(old, now any) {
+			r.counted(old.(*appsv1.ReplicaSet), now.(*appsv1.ReplicaSet))
+		},
+	}); err != nil {
+		return fmt.Errorf("watch replica sets: %w", err)
+	}
 	if _, err := r.caches.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { r.nodeChanged(nil, obj.(*corev1.Node)) },
 		UpdateFunc: func(old, now any) {
@@ -212,6 +221,14 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 		r.repairs.suspect(workloadOf(p))
 	}
 	r.signal()
+}
+
+// counted looks at a workload that waits for its ReplicaSets to be as they are to be.
+func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
+	w := ref{kindWorkload, now.Namespace, now.Labels[render.LabelInstance]}
+	if r.drains(w) && (old == nil || replicaSetMoved(old, now)) {
+		r.repairs.add(w)
+	}
 }
 
 // nodeChanged takes in what a node tells. Its heartbeats are no news.

@@ -27,15 +27,15 @@ type set struct {
 	objects    *render.Objects
 	// live is the workload as it is; nil: there is none.
 	live *appsv1.Deployment
-	// config is the workload as it is to be.
-	config *appsac.DeploymentApplyConfiguration
+	// config is the workload as it is to be now, and goal when nothing has to wait.
+	config, goal *appsac.DeploymentApplyConfiguration
 	// hash of config, and whether live has it already.
 	hash     string
 	complete bool
 	// namespace is nil when it is as it is to be.
 	namespace *step
 	steps     []step
-	// drain is what comes before fewer replicas.
+	// drain is what comes before pods are taken away.
 	drain drain
 }
 
@@ -76,12 +76,18 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 	}
 	before := r.wantOf(w)
 	var err error
-	if s.config, err = r.finish(objects, s.live, a, suspect); err != nil {
+	kept := r.kept(s.live)
+	if s.goal, err = r.finish(objects, s.live, r.templateOf(objects, kept, a, suspect), a); err != nil {
 		return nil, err
 	}
-	if s.drain = r.drainOf(s.live, s.config, a, time.Now()); s.drain.replicas != nil {
-		s.config.Spec.Replicas = s.drain.replicas
+	// Without the template as it was sent there is nothing to hold on to.
+	s.drain = r.drainOf(s.live, s.goal, a, kept == nil || kept.hash == a.TemplateHash, time.Now())
+	if s.config = s.goal; s.drain.hold {
+		if s.config, err = r.finish(objects, s.live, kept.template, a); err != nil {
+			return nil, err
+		}
 	}
+	s.drain.shape(s.config)
 	if s.hash, err = seal(s.config); err != nil {
 		return nil, err
 	}
@@ -167,35 +173,60 @@ func (st *step) check(complete bool) (bool, error) {
 	return len(st.diffs) > 0, nil
 }
 
-// finish completes the rendered workload with what depends on what is there.
-func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, a runtime.Assignment, suspect bool) (*appsac.DeploymentApplyConfiguration, error) {
-	c := *objects.Workload
-	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
-	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
-	meta.Annotations = maps.Clone(meta.Annotations)
-	if meta.Annotations == nil {
-		meta.Annotations = map[string]string{}
-	}
+// keptPods is a template as a workload has kept it.
+type keptPods struct {
+	template *coreac.PodTemplateSpecApplyConfiguration
+	hash     string
+}
 
-	var old []string
-	if live != nil {
-		old = split(live.Annotations[keptSecrets])
+// kept is the template that live was sent last; nil: there is none, or none that can be read.
+func (r *Runtime) kept(live *appsv1.Deployment) *keptPods {
+	if live == nil || live.Annotations[keptTemplate] == "" {
+		return nil
+	}
+	t, err := unpackTemplate(live.Annotations[keptTemplate])
+	if err != nil {
+		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", live.Name, "namespace", live.Namespace, "error", err)
+		return nil
+	}
+	k := &keptPods{template: t}
+	if t.ObjectMetaApplyConfiguration != nil {
+		k.hash = t.Annotations[render.AnnotationTemplateHash]
+	}
+	return k
+}
+
+// templateOf is the template that all pods of a are to have: the one that was kept, if it is
+// of a.
+func (r *Runtime) templateOf(objects *render.Objects, kept *keptPods, a runtime.Assignment, suspect bool) *coreac.PodTemplateSpecApplyConfiguration {
+	if kept == nil || kept.hash != a.TemplateHash {
+		return objects.Workload.Spec.Template
 	}
 	rendered := map[string]bool{}
 	for _, s := range objects.Secrets {
 		rendered[*s.GetName()] = true
 	}
-	if kept := live != nil && live.Annotations[render.AnnotationTemplateHash] == a.TemplateHash && live.Annotations[keptTemplate] != ""; kept {
-		t, err := unpackTemplate(live.Annotations[keptTemplate])
-		switch {
-		case err != nil:
-			r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", live.Name, "namespace", live.Namespace, "error", err)
-		case suspect && !vouched(secretsNamed(t), rendered):
-			// A Secret that running pods were made with is gone, and cannot be made
-			// again under its name.
-		default:
-			spec.Template = t
-		}
+	if suspect && !vouched(secretsNamed(kept.template), rendered) {
+		// A Secret that running pods were made with is gone, and cannot be made again under
+		// its name.
+		return objects.Workload.Spec.Template
+	}
+	return kept.template
+}
+
+// finish completes the rendered workload with what depends on what is there.
+func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, template *coreac.PodTemplateSpecApplyConfiguration, a runtime.Assignment) (*appsac.DeploymentApplyConfiguration, error) {
+	c := *objects.Workload
+	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
+	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
+	spec.Template = template
+	meta.Annotations = maps.Clone(meta.Annotations)
+	if meta.Annotations == nil {
+		meta.Annotations = map[string]string{}
+	}
+	var old []string
+	if live != nil {
+		old = split(live.Annotations[keptSecrets])
 	}
 	packed, err := packTemplate(spec.Template)
 	if err != nil {

@@ -160,7 +160,7 @@ func (r *Runtime) lookAt(ctx context.Context, w ref) error {
 		return err
 	}
 	if s.idle() {
-		if s.drain.replicas != nil {
+		if s.drain.left > 0 {
 			r.repairs.queue.AddAfter(w, s.drain.left)
 		}
 		return r.prune(ctx, s)
@@ -265,12 +265,15 @@ func sameMap(a, b map[string]string) bool {
 	return true
 }
 
-// finished looks at a workload again when a rollout of it is over: Secrets of the
-// template before may go now.
+// finished looks at a workload again when Kubernetes has done what it was told: more may
+// be to do, and when a rollout of it is over, Secrets of the template before may go.
 func (r *Runtime) finished(o object) {
 	d, ok := o.(*appsv1.Deployment)
-	if ok && rolledOut(d) && len(staleSecrets(d)) > 0 {
-		r.repairs.add(ref{kindWorkload, d.Namespace, d.Name})
+	if !ok {
+		return
+	}
+	if w := (ref{kindWorkload, d.Namespace, d.Name}); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
+		r.repairs.add(w)
 	}
 }
 

@@ -20,8 +20,17 @@ import (
 // person who looks at what was.
 const revisionHistory = 2
 
-// deployment is the workload. Its instances are replaced in place, as many at a time as
-// may be out of service: one more would need a GPU that nobody has.
+// InPlace replaces instances in the place of others, so many at a time: one more would need
+// a GPU that nobody has.
+func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
+	return appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
+		WithRollingUpdate(appsac.RollingUpdateDeployment().
+			WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(atOnce)))
+}
+
+// deployment is the workload, as Kubernetes replaces its instances by itself: as many at a
+// time as may be out of service. Where gateways send, the agent says when which one goes, and
+// has it be another in some fields until all are replaced.
 func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	pods, all := r.secretHashes(variables, pulls)
 	template, err := r.template(variables, pulls, pods)
@@ -41,9 +50,7 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 		WithSpec(appsac.DeploymentSpec().
 			WithReplicas(r.d.GetReplicas()).
 			WithSelector(r.selector()).
-			WithStrategy(appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
-				WithRollingUpdate(appsac.RollingUpdateDeployment().
-					WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(r.a.MaxUnavailable())))).
+			WithStrategy(InPlace(r.a.MaxUnavailable())).
 			WithRevisionHistoryLimit(revisionHistory).
 			WithProgressDeadlineSeconds(int32(r.health.progressLimit)).
 			WithTemplate(template)), nil

@@ -1,0 +1,193 @@
+package kubernetes
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Pods of another template are replaced in place: no GPU is free for one more. Which pod goes
+// when is the agent's to say where gateways send, as it is when there are to be fewer:
+//
+//	old template kept --mark--> draining --released--> new template, one may be of it
+//	                              ^                       |
+//	                              '------- next pods -----'  ready: one more may be of it
+//
+// It is a native Deployment all the while, whose controller takes old pods down to
+//
+//	all - (replicas - maxUnavailable) - (new - available of the new)
+//
+// With no surge, all is replicas. With a minReadySeconds that never passes no new pod is ever
+// available, and what is left is maxUnavailable - new: maxUnavailable says how many pods may
+// be of the new template, and the controller makes it so and stops. It takes those that are
+// not ready first and then those with the least deletion cost, which the marks are. So the
+// agent raises that number by as many as it has marked and gateways have released, and puts
+// the ordinary fields back when no old pod is left.
+//
+// What the agent needs to go on is in the cluster: marks, the fields, and how many may be new
+// as an annotation. While it is away nobody goes, and pods that crash or lose their node are
+// made again from the template that they had.
+//
+// A change of mind is a replacement like any other, whichever templates there are: the pods
+// that are of the wanted one count as new. So is one that Kubernetes began by itself, because
+// nobody sent then, or somebody edited the template: from when the agent sees it. Who changes
+// it twice before the first replacement is over may have up to twice as many out of service
+// as may be: the controller takes pods of the oldest template that was given up, though those
+// of a younger one are not ready.
+
+// mayReplace says how many pods may be of the workload's template, while the agent replaces
+// them; without it, that is Kubernetes' own to find out.
+const mayReplace = render.Domain + "may-replace"
+
+// Fields of a workload whose pods the agent replaces.
+const (
+	// neverAvailable is a minReadySeconds of 68 years.
+	neverAvailable = noDeadline - 1
+	// noDeadline is how a progressDeadlineSeconds says that there is none. It must be more
+	// than minReadySeconds. Windlass has its own eye on the progress.
+	noDeadline = math.MaxInt32
+)
+
+// cohort are the pods of one template: a ReplicaSet, as its controller counts.
+type cohort struct {
+	// wanted: it is of the template that all pods are to have; live: of the one that the
+	// workload has.
+	wanted, live        bool
+	created             time.Time
+	replicas, available int
+	// guarded: its pods never become available.
+	guarded bool
+	// pods are those that count.
+	pods []*corev1.Pod
+}
+
+// replacement is what there is to decide on.
+type replacement struct {
+	cohorts  []cohort
+	replicas int
+	// most may be out of service for the replacement.
+	most int
+	// may is what mayReplace says; 0: nothing.
+	may int
+	// observed: the controller has acted on the workload as it is, and counted so many
+	// available pods.
+	observed  bool
+	available int
+}
+
+// next decides what is to be done now. It is pure.
+//
+// It waits for what was decided before to have happened, since any count that is too low
+// would have a pod go that nobody has marked: no cohort may have more pods than its
+// controller knows of, nor the workload another number than it is to have.
+func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+	var old, fresh []cohort
+	oldReplicas, freshReplicas, ready := 0, 0, 0
+	switched := false
+	for _, c := range m.cohorts {
+		if !c.wanted {
+			old = append(old, c)
+			oldReplicas += c.replicas
+			continue
+		}
+		fresh = append(fresh, c)
+		switched = switched || c.live
+		freshReplicas += c.replicas
+		for _, p := range c.pods {
+			if isReady(p) && !render.Drains(p) {
+				ready++
+			}
+		}
+	}
+	if m.observed && oldReplicas == 0 && freshReplicas == m.replicas {
+		return drain{unmark: marked(fresh, nil)} // nothing is left to replace
+	}
+	out := drain{waits: true, hold: !switched, may: m.may}
+	if !m.settled() {
+		return out
+	}
+
+	order := goes(old)
+	leaving := order[:max(0, min(m.most-(freshReplicas-ready), len(order)))]
+	for _, p := range leaving {
+		switch {
+		case p == nil:
+		case !render.Drains(p):
+			out.mark = append(out.mark, p)
+			if isReady(p) {
+				out.left = patience
+			}
+		case isReady(p) && !released(p):
+			out.left = max(out.left, min(drainsSince(p).Add(patience).Sub(now), patience))
+		}
+	}
+	out.unmark = marked(m.cohorts, leaving)
+	if len(leaving) == 0 || len(out.mark) > 0 || out.left > 0 {
+		return out
+	}
+	out.hold, out.may = false, freshReplicas+len(leaving)
+	if !switched || m.may == 0 {
+		// Pods of the template that are there are available until their controller has heard
+		// that they never are: no more than these go even if all are.
+		out.may = len(leaving)
+	}
+	return out
+}
+
+// settled tells whether what was decided has happened, and all that is known is of after it.
+func (m *replacement) settled() bool {
+	sum, available, old, live := 0, 0, 0, -1
+	for n, c := range m.cohorts {
+		sum, available = sum+c.replicas, available+c.available
+		if max(len(c.pods), c.available) > c.replicas {
+			return false
+		}
+		if c.live {
+			live = n
+		} else {
+			old += c.replicas
+		}
+	}
+	switch {
+	case !m.observed || sum != m.replicas:
+		return false
+	case m.may == 0:
+		return true
+	case live < 0 || available != m.available:
+		return false
+	}
+	c := m.cohorts[live]
+	return c.guarded && c.available == 0 && (old == 0 || m.may <= c.replicas)
+}
+
+// goes orders pods as the controller takes them: of the oldest ReplicaSet before others,
+// those that are not available before those that are. nil is one that is yet to be made.
+func goes(old []cohort) (order []*corev1.Pod) {
+	var rest []*corev1.Pod
+	for _, c := range slices.SortedStableFunc(slices.Values(old), func(a, b cohort) int { return a.created.Compare(b.created) }) {
+		pods := slices.SortedFunc(slices.Values(c.pods), func(a, b *corev1.Pod) int {
+			return cmp.Or(compareBool(isReady(a), isReady(b)), leavesFirst(a, b))
+		})
+		pods = append(make([]*corev1.Pod, max(0, c.replicas-len(pods))), pods...)
+		n := max(0, len(pods)-c.available)
+		order, rest = append(order, pods[:n]...), append(rest, pods[n:]...)
+	}
+	return append(order, rest...)
+}
+
+// marked are the pods that drain, but for some.
+func marked(all []cohort, but []*corev1.Pod) (out []*corev1.Pod) {
+	for _, c := range all {
+		for _, p := range c.pods {
+			if render.Drains(p) && !slices.Contains(but, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}

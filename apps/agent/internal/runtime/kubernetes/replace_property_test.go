@@ -1,0 +1,330 @@
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+const modelPatience = 30 * time.Second
+
+// model is a workload with the controllers and gateways that have to do with it, each of
+// which acts when it is its turn, on what it knows.
+type model struct {
+	t   require.TestingT
+	now time.Time
+
+	// What people want. Pods of a broken template are never ready.
+	template, want, most int
+	broken               int
+
+	// The workload.
+	live, replicas, unavailable, may int
+	guarded                          bool
+	generation, observed, available  int
+	// desired is the number of replicas that its sets were last scaled to.
+	desired int
+
+	sets   []*modelSet
+	pods   []*modelPod
+	serial int
+
+	// The least that may serve, from the most that was wanted and happened.
+	fewest, worst, evicted, givenUp, left int
+}
+
+type modelSet struct {
+	template, replicas, available int
+	guarded                       bool
+}
+
+type modelPod struct {
+	*corev1.Pod
+	set *modelSet
+	// sent: gateways send to it, or have something in flight there.
+	sent bool
+}
+
+func (m *model) of(s *modelSet) []*modelPod {
+	return slices.DeleteFunc(slices.Clone(m.pods), func(p *modelPod) bool { return p.set != s })
+}
+
+// agent decides and has it done.
+func (m *model) agent() {
+	r := replacement{replicas: m.replicas, most: m.most, may: m.may, observed: m.observed == m.generation, available: m.available}
+	for n, s := range m.sets {
+		c := cohort{live: s.template == m.live, wanted: s.template == m.template, created: m.now.Add(time.Duration(n)), replicas: s.replicas, available: s.available, guarded: s.guarded}
+		for _, p := range m.of(s) {
+			c.pods = append(c.pods, p.Pod)
+		}
+		r.cohorts = append(r.cohorts, c)
+	}
+	var pods []*corev1.Pod
+	sent := map[string]bool{}
+	for _, p := range m.pods {
+		pods = append(pods, p.Pod)
+		sent[p.Name] = p.sent
+	}
+	d := r.decide(pods, m.want, m.live == m.template, func(p *corev1.Pod) bool { return !sent[p.Name] }, modelPatience, m.now)
+	live, replicas, unavailable := m.template, m.want, m.most
+	if d.hold {
+		live = m.live
+	}
+	if d.replicas != nil {
+		replicas = int(*d.replicas)
+	}
+	if d.may > 0 {
+		unavailable = d.may
+	}
+	if live != m.live || replicas != m.replicas || d.may != m.may || unavailable != m.unavailable {
+		m.live, m.replicas, m.unavailable, m.may, m.guarded = live, replicas, unavailable, d.may, d.may > 0
+		m.generation++
+	}
+	for _, p := range d.unmark {
+		delete(p.Annotations, render.AnnotationDraining)
+	}
+	for _, p := range m.pods {
+		p.sent = p.sent || isReady(p.Pod) && slices.Contains(d.unmark, p.Pod)
+	}
+	for _, p := range d.mark {
+		p.Annotations[render.AnnotationDraining] = m.now.Format(time.RFC3339)
+	}
+}
+
+// controller is Kubernetes' of Deployments, once.
+func (m *model) controller() {
+	defer func() {
+		m.observed, m.available = m.generation, 0
+		for _, s := range m.sets {
+			m.available += s.available
+		}
+	}()
+	var fresh *modelSet
+	sum := 0
+	var active []*modelSet
+	for _, s := range m.sets {
+		sum += s.replicas
+		if s.template == m.live {
+			fresh = s
+		}
+		if s.replicas > 0 {
+			active = append(active, s)
+		}
+	}
+	if m.desired != m.replicas {
+		m.desired = m.replicas
+		change := m.replicas - sum
+		for _, s := range active { // it has its own idea of whose
+			n := max(change, -s.replicas)
+			s.replicas, change = s.replicas+n, change-n
+		}
+		return
+	}
+	if fresh == nil {
+		fresh = &modelSet{template: m.live}
+		m.sets = append(m.sets, fresh)
+	}
+	fresh.guarded = m.guarded
+	if add := m.replicas - sum; add > 0 {
+		fresh.replicas += add
+		return
+	}
+	budget := min(m.unavailable, m.replicas)
+	down := sum - (m.replicas - budget) - (fresh.replicas - fresh.available)
+	if down <= 0 {
+		return
+	}
+	for _, s := range m.sets {
+		if s != fresh && down > 0 {
+			n := min(down, max(0, s.replicas-s.available))
+			s.replicas, down = s.replicas-n, down-n
+		}
+	}
+	available := 0
+	for _, s := range m.sets {
+		available += s.available
+	}
+	rest := available - (m.replicas - budget)
+	for _, s := range m.sets {
+		if n := min(s.replicas, rest); s != fresh && n > 0 {
+			s.replicas, rest = s.replicas-n, rest-n
+		}
+	}
+}
+
+// count is the controller of a ReplicaSet, once.
+func (m *model) count(s *modelSet) {
+	pods := m.of(s)
+	slices.SortFunc(pods, func(a, b *modelPod) int {
+		return cmp.Or(compareBool(isReady(a.Pod), isReady(b.Pod)), -compareBool(render.Drains(a.Pod), render.Drains(b.Pod)), -cmp.Compare(a.Name, b.Name))
+	})
+	for len(pods) > s.replicas {
+		p := pods[0]
+		pods = pods[1:]
+		require.False(m.t, p.sent && m.now.Sub(drainsSince(p.Pod)) < modelPatience, "%s goes, which gateways send to", p.Name)
+		m.pods = slices.DeleteFunc(m.pods, func(q *modelPod) bool { return p == q })
+	}
+	for len(pods) < s.replicas {
+		m.serial++
+		p := &modelPod{set: s, Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%03d of %d", m.serial, s.template), Annotations: map[string]string{},
+		}, Spec: corev1.PodSpec{NodeName: "n"}}}
+		m.pods, pods = append(m.pods, p), append(pods, p)
+	}
+	s.available = 0
+	for _, p := range pods {
+		if isReady(p.Pod) && !s.guarded {
+			s.available++
+		}
+	}
+}
+
+// start lets a pod be ready, of a template that can, once controllers have done what they
+// were told to: that takes less time.
+func (m *model) start(p *modelPod) {
+	busy := slices.ContainsFunc(m.sets, func(s *modelSet) bool { return len(m.of(s)) != s.replicas })
+	if p.set.template != m.broken && m.observed == m.generation && !busy {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		p.sent = p.sent || !render.Drains(p.Pod)
+	}
+}
+
+// gateways hear who serves; those that drain they are done with if they have the time.
+func (m *model) gateways(done bool) {
+	for _, p := range m.pods {
+		switch {
+		case !render.Drains(p.Pod):
+			p.sent = isReady(p.Pod)
+		case done:
+			p.sent = false
+		}
+	}
+}
+
+func (m *model) serving() (n int) {
+	for _, p := range m.pods {
+		if isReady(p.Pod) && !render.Drains(p.Pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// settle has everybody act in turn until all is as it is to be, so often at most.
+func (m *model) settle(rounds int) bool {
+	for range rounds {
+		m.agent()
+		m.controller()
+		for _, s := range m.sets {
+			m.count(s)
+		}
+		for _, p := range m.pods {
+			m.start(p)
+		}
+		m.gateways(true)
+		m.check()
+		if m.done() {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) done() bool {
+	return len(m.pods) == m.want && m.serving() == m.want && m.may == 0 && m.observed == m.generation &&
+		!slices.ContainsFunc(m.pods, func(p *modelPod) bool { return p.set.template != m.template })
+}
+
+func (m *model) check() {
+	// Of several templates that were given up before all was done the oldest goes first, though
+	// pods of a younger one are not ready.
+	left, guarded := 0, 0
+	for _, s := range m.sets {
+		if s.template != m.template && s.guarded && s.replicas > 0 {
+			guarded++
+			up := slices.DeleteFunc(m.of(s), func(p *modelPod) bool { return !isReady(p.Pod) })
+			left += max(0, s.replicas-len(up))
+		}
+	}
+	if m.givenUp = max(m.givenUp, guarded); m.givenUp > 1 {
+		m.left = max(m.left, left)
+	}
+	require.GreaterOrEqual(m.t, m.serving(), m.fewest-m.worst-m.evicted-m.left, "too many are out of service")
+}
+
+func newModel(t require.TestingT, replicas, most int) *model {
+	m := &model{
+		t: t, now: time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), template: 1, want: replicas, most: most, live: 1, replicas: replicas,
+		unavailable: most, generation: 1, desired: replicas,
+	}
+	require.True(t, m.settle(20))
+	m.fewest, m.worst = replicas, most
+	return m
+}
+
+func TestWhoeverActsWhenNobodyGoesWhomGatewaysSendTo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t, rapid.IntRange(1, 6).Draw(t, "replicas"), rapid.IntRange(1, 3).Draw(t, "at once"))
+		sound := func(t *rapid.T) {
+			m.template = rapid.SampledFrom([]int{1, 2, 3, 4}).Draw(t, "template")
+		}
+		sound(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"agent":      func(*rapid.T) { m.agent() },
+			"controller": func(*rapid.T) { m.controller() },
+			"count": func(t *rapid.T) {
+				m.count(rapid.SampledFrom(m.sets).Draw(t, "set"))
+			},
+			"start": func(t *rapid.T) {
+				if len(m.pods) > 0 {
+					m.start(rapid.SampledFrom(m.pods).Draw(t, "pod"))
+				}
+			},
+			"gateways": func(t *rapid.T) { m.gateways(rapid.Bool().Draw(t, "done")) },
+			"time":     func(*rapid.T) { m.now = m.now.Add(modelPatience / 3) },
+			"evict": func(t *rapid.T) {
+				if len(m.pods) > 0 && m.evicted < 2 {
+					gone := rapid.SampledFrom(m.pods).Draw(t, "pod")
+					m.pods = slices.DeleteFunc(m.pods, func(p *modelPod) bool { return p == gone })
+					m.evicted++
+				}
+			},
+			"a while":      func(t *rapid.T) { m.settle(rapid.IntRange(1, 8).Draw(t, "rounds")) },
+			"another mind": sound,
+			"a broken version": func(*rapid.T) {
+				m.template, m.broken = 9, 9
+			},
+			"scale": func(t *rapid.T) {
+				m.want = rapid.IntRange(0, 6).Draw(t, "replicas")
+				m.fewest = min(m.fewest, m.want)
+			},
+			"at once": func(t *rapid.T) {
+				m.most = rapid.IntRange(1, 3).Draw(t, "at once")
+				m.worst = max(m.worst, m.most)
+			},
+			"": func(*rapid.T) { m.check() },
+		})
+		sound(t)
+		require.True(t, m.settle(200), "it never ends: %+v", m)
+	})
+}
+
+func TestAVersionThatIsNeverReadyStaysWhereItIs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t, rapid.IntRange(1, 6).Draw(t, "replicas"), rapid.IntRange(1, 3).Draw(t, "at once"))
+		m.template, m.broken = 2, 2
+		require.False(t, m.settle(30))
+		require.Equal(t, max(0, m.want-m.most), m.serving())
+		m.template = rapid.SampledFrom([]int{1, 3}).Draw(t, "back, or on")
+		require.True(t, m.settle(100))
+	})
+}

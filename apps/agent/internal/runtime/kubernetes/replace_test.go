@@ -1,0 +1,369 @@
+package kubernetes_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// ledger is what became of a deployment's pods, as the API server tells.
+type ledger struct {
+	d *door
+
+	mu   sync.Mutex
+	pods map[types.UID]*corev1.Pod
+	// wrong are pods that were told to end though gateways sent to them.
+	wrong []string
+	// fewest served at once.
+	fewest int
+}
+
+// follow what becomes of the pods until the test ends.
+func (p *placed) follow(t *testing.T, d *door) *ledger {
+	t.Helper()
+	list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	l := &ledger{d: d, pods: map[types.UID]*corev1.Pod{}, fewest: len(list.Items)}
+	for n := range list.Items {
+		l.pods[list.Items[n].UID] = &list.Items[n]
+	}
+	w, err := p.api.CoreV1().Pods(p.namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	require.NoError(t, err)
+	t.Cleanup(w.Stop)
+	go func() {
+		for e := range w.ResultChan() {
+			if one, ok := e.Object.(*corev1.Pod); ok {
+				l.saw(one)
+			}
+		}
+	}()
+	return l
+}
+
+func (l *ledger) saw(now *corev1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.pods[now.UID]
+	l.pods[now.UID] = now
+	if was != nil && was.DeletionTimestamp == nil && now.DeletionTimestamp != nil && up(was) && !l.d.released(render.InstanceID(now.UID)) {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s of %s, drains: %t", now.Name, now.Annotations[render.AnnotationTemplateHash], render.Drains(was)))
+	}
+	serve := 0
+	for _, one := range l.pods {
+		if up(one) && one.DeletionTimestamp == nil && !render.Drains(one) {
+			serve++
+		}
+	}
+	l.fewest = min(l.fewest, serve)
+}
+
+func up(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// requireOrderly: nobody went whom gateways sent to, and so many served at any time.
+func (l *ledger) requireOrderly(t *testing.T, fewest int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Empty(t, l.wrong)
+	require.GreaterOrEqual(t, l.fewest, fewest)
+}
+
+// gateways are done with those that drain a moment after they hear of it, until the test
+// ends or they stop.
+func (p *placed) gateways(t *testing.T, d *door) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			list, err := p.api.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for _, one := range list.Items {
+				if render.Drains(&one) {
+					d.release(render.InstanceID(one.UID))
+				}
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+// replace has the deployment be of another template.
+func (p *placed) replace(t *testing.T, template string, change ...func(*runtime.Assignment)) {
+	t.Helper()
+	p.a.Generation++
+	p.a.Deployment = proto.CloneOf(p.a.Deployment)
+	p.a.TemplateHash = template
+	for _, c := range change {
+		c(&p.a)
+	}
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+}
+
+func atOnce(n int) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) { a.Deployment.MaxUnavailable = int32(n) }
+}
+
+func brokenNow(a *runtime.Assignment) { staged("never-ready")(a.Deployment.Spec) }
+func soundNow(a *runtime.Assignment)  { a.Deployment.Spec.Kubernetes = nil }
+
+// all waits until there are so many pods of the template, ready, and none of another.
+func (p *placed) all(t *testing.T, replicas int, template string) {
+	t.Helper()
+	until(t, fmt.Sprintf("%d pods of %s, and no others", replicas, template), func() bool {
+		pods := p.pods(t)
+		for _, one := range pods {
+			if !up(&one) || one.Annotations[render.AnnotationTemplateHash] != template || render.Drains(&one) {
+				return false
+			}
+		}
+		return len(pods) == replicas
+	})
+}
+
+// over waits until the workload is one that Kubernetes has in hand again.
+func (p *placed) over(t *testing.T, atOnce int) {
+	t.Helper()
+	until(t, "an ordinary workload", func() bool {
+		w := p.workload(t)
+		return w.Spec.MinReadySeconds == 0 && *w.Spec.ProgressDeadlineSeconds < 1e6 && w.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() == atOnce
+	})
+	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", map[string]string{"kind": "Deployment"}))
+}
+
+// leaves waits until so many pods serve and so many others are to go, and returns the latter.
+func (p *placed) leaves(t *testing.T, serving, leaving int) (ids []string) {
+	t.Helper()
+	until(t, "who serves and who is to go", func() bool {
+		serve := 0
+		ids = nil
+		for id, one := range p.pods(t) {
+			switch {
+			case render.Drains(&one):
+				ids = append(ids, id)
+			case up(&one):
+				serve++
+			}
+		}
+		return serve == serving && len(ids) == leaving
+	})
+	return ids
+}
+
+func (p *placed) of(t *testing.T, template string) (n int) {
+	t.Helper()
+	for _, one := range p.pods(t) {
+		if one.Annotations[render.AnnotationTemplateHash] == template {
+			n++
+		}
+	}
+	return n
+}
+
+// stays looks for a while whether something is as it is.
+func stays(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		require.True(t, ok())
+	}
+}
+
+func TestWhoIsReplacedIsOutOfRotationUntilNobodySendsToIt(t *testing.T) {
+	t.Parallel()
+	for _, m := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d at once", m), func(t *testing.T) {
+			p, gateways := gated(t, 4, time.Hour)
+			l := p.follow(t, gateways)
+			p.replace(t, "template-2", atOnce(m))
+			for done := 0; done < 4; done += m {
+				leave := p.leaves(t, 4-m, m)
+				stays(t, func() bool { return p.of(t, "template-1") == 4-done && p.of(t, "template-2") == done })
+				gateways.release(leave...)
+				until(t, "the next ones", func() bool { return p.of(t, "template-2") == done+m })
+			}
+			p.all(t, 4, "template-2")
+			p.over(t, m)
+			l.requireOrderly(t, 4-m)
+		})
+	}
+}
+
+func TestWhoIsReplacedAndNeverReleasedGoesWhenItHadItsTime(t *testing.T) {
+	p, _ := gated(t, 2, 2*time.Second)
+	p.replace(t, "template-2")
+	p.leaves(t, 1, 1)
+	p.all(t, 2, "template-2")
+	p.over(t, 1)
+}
+
+func TestWithoutGatewaysKubernetesReplaces(t *testing.T) {
+	p, gateways := gated(t, 2, time.Hour)
+	for id := range p.pods(t) {
+		gateways.release(id)
+	}
+	p.replace(t, "template-2")
+	require.Zero(t, p.workload(t).Spec.MinReadySeconds)
+	p.all(t, 2, "template-2")
+}
+
+func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
+	p, gateways := gated(t, 3, time.Hour)
+	l := p.follow(t, gateways)
+	again := func() {
+		p.rt = p.open(t) // as one that was killed: nothing is handed over
+		require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	}
+	p.replace(t, "template-2")
+	leave := p.leaves(t, 2, 1)
+	again()
+	require.Equal(t, leave, p.leaves(t, 2, 1), "another agent takes nobody else out")
+	p.shut(t)
+	gateways.mu.Lock()
+	gateways.done[leave[0]] = true
+	gateways.mu.Unlock()
+	stays(t, func() bool { return p.of(t, "template-1") == 3 })
+	again()
+	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
+	next := p.leaves(t, 2, 1)
+
+	// While there is no agent nobody goes, and what crashes is made again as it was.
+	p.shut(t)
+	for id, one := range p.pods(t) {
+		if id != next[0] && one.Annotations[render.AnnotationTemplateHash] == "template-1" {
+			gateways.mu.Lock()
+			gateways.done[id] = true
+			gateways.mu.Unlock()
+			require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), one.Name, metav1.DeleteOptions{}))
+		}
+	}
+	until(t, "another one in its place", func() bool { return p.of(t, "template-1") == 2 })
+	stays(t, func() bool { return p.of(t, "template-1") == 2 && p.of(t, "template-2") == 1 })
+	again()
+	p.gateways(t, gateways)
+	p.all(t, 3, "template-2")
+	p.over(t, 1)
+	l.requireOrderly(t, 0)
+}
+
+func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]string{"back": "template-1", "on": "template-3"} {
+		t.Run(name, func(t *testing.T) {
+			p, gateways := gated(t, 4, time.Hour)
+			l := p.follow(t, gateways)
+			p.gateways(t, gateways)
+			p.replace(t, "template-2", atOnce(1), brokenNow)
+			until(t, "one that is not ready", func() bool { return p.of(t, "template-2") == 1 })
+			stays(t, func() bool { return p.of(t, "template-1") == 3 && p.of(t, "template-2") == 1 })
+			p.leaves(t, 3, 0)
+			p.replace(t, back, soundNow)
+			p.all(t, 4, back)
+			p.over(t, 1)
+			l.requireOrderly(t, 3)
+		})
+	}
+}
+
+func TestAChangeOfMindAmidAReplacementTakesNobodyUnasked(t *testing.T) {
+	t.Parallel()
+	for name, to := range map[string]string{"back": "template-1", "on": "template-3"} {
+		t.Run(name, func(t *testing.T) {
+			p, gateways := gated(t, 4, time.Hour)
+			l := p.follow(t, gateways)
+			p.replace(t, "template-2")
+			for done := range 2 {
+				gateways.release(p.leaves(t, 3, 1)...)
+				until(t, "the next one", func() bool { return p.of(t, "template-2") == done+1 })
+			}
+			p.leaves(t, 3, 1)
+			p.replace(t, to)
+			p.gateways(t, gateways)
+			p.all(t, 4, to)
+			p.over(t, 1)
+			l.requireOrderly(t, 3)
+		})
+	}
+}
+
+func TestAReplacementWithAnotherNumberOfReplicasTakesNobodyUnasked(t *testing.T) {
+	t.Parallel()
+	for name, replicas := range map[string]int{"more": 5, "fewer": 1, "none": 0} {
+		for _, amid := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, amid: %t", name, amid), func(t *testing.T) {
+				p, gateways := gated(t, 3, time.Hour)
+				l := p.follow(t, gateways)
+				if amid {
+					p.replace(t, "template-2")
+					gateways.release(p.leaves(t, 2, 1)...)
+					until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
+					p.leaves(t, 2, 1)
+				}
+				p.replace(t, "template-2", func(a *runtime.Assignment) { a.Deployment.Replicas = int32(replicas) })
+				p.gateways(t, gateways)
+				until(t, "the number", func() bool { return int(*p.workload(t).Spec.Replicas) == replicas })
+				p.all(t, replicas, "template-2")
+				p.over(t, 1)
+				l.requireOrderly(t, min(replicas, 2)-min(replicas, 1))
+			})
+		}
+	}
+}
+
+func TestANodeThatIsDrainedAmidAReplacementHoldsNothingUp(t *testing.T) {
+	p, gateways := gated(t, 3, time.Hour)
+	p.gateways(t, gateways)
+	p.replace(t, "template-2")
+	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") >= 1 })
+	var node string
+	for _, one := range p.pods(t) {
+		node = one.Spec.NodeName
+	}
+	cordon := func(ctx context.Context, yes bool) {
+		_, err := p.api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	cordon(t.Context(), true)
+	t.Cleanup(func() { cordon(context.WithoutCancel(t.Context()), false) })
+	until(t, "an empty node", func() bool {
+		left := 0
+		for _, one := range p.pods(t) {
+			if one.Spec.NodeName == node {
+				left++
+				// The budget refuses while another is away.
+				_ = p.api.PolicyV1().Evictions(p.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: one.Name}})
+			}
+		}
+		return left == 0
+	})
+	p.all(t, 3, "template-2")
+	p.over(t, 1)
+}
