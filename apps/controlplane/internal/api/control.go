@@ -104,12 +104,37 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 			return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
 		}
 		id, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(course *model.Course) (string, error) {
-			_, err := plan.Retry(course, c.at)
+			heard, err := c.heard(course)
+			if err != nil {
+				return "", err
+			}
+			_, err = plan.Retry(course, heard, c.at)
 			return "regions that failed begin again", err
 		})
 		return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
 	})
 	return res, err
+}
+
+// heard are the guards, by region, of what was reported of the version that the course is of.
+func (c *change) heard(course *model.Course) (map[string]model.Guard, error) {
+	rollouts, err := c.GetRollouts([]string{course.RolloutID})
+	if err != nil {
+		return nil, fmt.Errorf("read rollout %s: %w", course.RolloutID, err)
+	}
+	heard := map[string]model.Guard{}
+	for _, r := range rollouts {
+		observed, err := c.ListObserved([]string{r.AppID})
+		if err != nil {
+			return nil, fmt.Errorf("list what was observed of app %s: %w", r.AppID, err)
+		}
+		for _, o := range observed {
+			if o.DeploymentID == r.DeploymentID {
+				heard[o.RegionID] = o.Guard
+			}
+		}
+	}
+	return heard, nil
 }
 
 // retryBehind has the regions begin again that failed to catch up. It returns the id of

@@ -30,6 +30,8 @@ type PinRegion struct {
 	State    windlassv1.PinRegion_State
 	// Since is when it came to be in that state; while it starts, its deadline runs from then.
 	Since int64
+	// Heard is the guard of what the region had reported of the version by then.
+	Heard Guard `json:",omitempty"`
 	// Lost: the region is out of reach, and the deadline runs anew when it returns.
 	Lost bool `json:",omitempty"`
 	// Below is the generation with which the region's route was last changed by what is not

@@ -128,6 +128,8 @@ type CourseRegion struct {
 	RegionID string
 	State    windlassv1.RegionProgress_State
 	Since    int64
+	// Heard is the guard of what it had reported of the version by then.
+	Heard Guard `json:",omitempty"`
 	// Score is the most that was reached, ScoredAt when: a deadline runs from then,
 	// while nothing holds it.
 	Score    int32

@@ -165,8 +165,9 @@ func Resume(c *model.Course) (changed bool, err error) {
 	return true, nil
 }
 
-// Retry has the regions that failed begin again.
-func Retry(c *model.Course, now int64) (changed bool, err error) {
+// Retry has the regions that failed begin again. heard are the guards of what each has reported
+// of the version up to now.
+func Retry(c *model.Course, heard map[string]model.Guard, now int64) (changed bool, err error) {
 	if c.Back {
 		return false, errGoingBack
 	}
@@ -182,6 +183,7 @@ func Retry(c *model.Course, now int64) (changed bool, err error) {
 				continue
 			}
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			st.Heard = heard[st.RegionID]
 			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
 			st.Trouble, st.TroubleSince = 0, 0
 			forgetHealth(st)

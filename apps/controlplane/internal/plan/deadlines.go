@@ -170,8 +170,9 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 // pointless.
 func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
 	var t trouble
-	// What was said before it was tried again is of the try before.
-	if l.row != nil && p.place(l.row).Observed.UpdatedAt >= st.Since {
+	// What was said before it was tried again is of the try before. Replicas of the control plane
+	// have a clock each, so that times do not tell.
+	if l.row != nil && p.place(l.row).Observed.Guard > st.Heard {
 		t = troubleOf(p.course.Policy, d, p.place(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {

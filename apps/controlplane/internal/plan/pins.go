@@ -236,7 +236,7 @@ func (k *pinner) startPin(p *model.Pin, d *model.Deployment, r *model.PinRegion)
 			return
 		}
 		k.assign(d, r.RegionID, r.Replicas)
-		r.State, r.Since, r.Lost = pinStarting, k.now, false
+		r.State, r.Since, r.Lost, r.Heard = pinStarting, k.now, false, k.observed[rowKey{d.ID, r.RegionID}].Guard
 		k.log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
 		t = k.rowIn(d.ID, r.RegionID)
 	}
@@ -260,14 +260,14 @@ func (k *pinner) awaitPin(p *model.Pin, d *model.Deployment, r *model.PinRegion,
 		k.unsettled(r, t)
 		return
 	case r.Lost:
-		r.Lost, r.Since = false, k.now
+		r.Lost, r.Since, r.Heard = false, k.now, pl.Observed.Guard
 	}
 	if pl.Ready() {
 		if !k.route(t, p.Weight) {
 			return
 		}
 		t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
-		r.State, r.Since, r.Reason, r.Message = pinServing, k.now, "", ""
+		r.State, r.Since, r.Heard, r.Reason, r.Message = pinServing, k.now, pl.Observed.Guard, "", ""
 		k.log("PinServing", fmt.Sprintf("%d of %d replicas ready: it gets %d %% of the traffic, as route generation %d",
 			pl.Observed.ReadyReplicas, t.Replicas, p.Weight, k.routes[r.RegionID].Generation), d, r.RegionID)
 		return
@@ -341,7 +341,7 @@ func (k *pinner) keepPin(p *model.Pin, d *model.Deployment, r *model.PinRegion, 
 
 func (k *pinner) doomedPin(p *model.Pin, d *model.Deployment, r *model.PinRegion, pl rollup.Place) bool {
 	reason, message, doomed := pl.Doomed()
-	if !doomed || pl.Observed.UpdatedAt < r.Since {
+	if !doomed || pl.Observed.Guard <= r.Heard {
 		return false // what was said before it was tried again is of the try before
 	}
 	k.failPin(p, d, r, cmp.Or(reason, "InstancesFailed"),

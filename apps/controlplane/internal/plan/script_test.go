@@ -29,7 +29,9 @@ import (
 //	ready us v1 [replicas=1] [older=2]
 //	                             the agent applied the row; replicas are ready, and besides
 //	                             some that it has taken over and not yet replaced
-//	doomed us v1 reason=... message=... [n=2] [ready=1] [older=2]    n of its instances
+//	doomed us v1 reason=... message=... [n=2] [ready=1] [older=2] [behind=6s]
+//	                             n of its instances; behind: so is the clock of the replica
+//	                             of the control plane that stores it
 //	older us                     its agent is of a release that knows of nothing in place
 //	reject us v1 code=... [retryable]
 //	crowded us v1 ready=1 message=...    there is no room for the others
@@ -164,6 +166,11 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 			o.Reason, o.ReasonMessage = opts["reason"], opts["message"]
 		})
 		w.older(names[0], names[1], num("older", 0))
+		if opts["behind"] != "" {
+			d, err := time.ParseDuration(opts["behind"])
+			require.NoError(t, err)
+			w.observe(names[0], names[1], func(o *model.Observed) { o.UpdatedAt -= d.Milliseconds() })
+		}
 	case "older":
 		w.setRegion(names[0], func(r *model.Region) { r.AgentFeatures = nil })
 	case "failing":
@@ -242,7 +249,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		_, err := Resume(w.staging.Course)
 		require.NoError(t, err)
 	case "retry":
-		_, err := Retry(w.staging.Course, w.now)
+		_, err := Retry(w.staging.Course, w.guards(), w.now)
 		require.NoError(t, err)
 	case "catchup":
 		require.Positive(t, RetryBehind(w.staging.Course, w.now))

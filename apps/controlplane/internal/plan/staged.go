@@ -186,10 +186,19 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		st.State, st.Since, st.Reason, st.Message = regionMoved, p.now, "", ""
 		p.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
 	case st.State == regionMoved && !serves && w.State != waveDone:
-		st.State, st.Since, st.ScoredAt, st.Score = regionRolling, p.now, p.now, l.score()
+		p.roll(st)
+		st.Score = l.score()
 		p.log("RegionUnsettled", "it no longer serves alone and in full; "+l.figures(p), d, st.RegionID)
 	}
 	return st.State == regionRolling && p.regionLate(d, w, st, l)
+}
+
+// roll has the region be on its way from now on.
+func (p *planner) roll(st *model.CourseRegion) {
+	st.State, st.Since, st.ScoredAt, st.Heard = regionRolling, p.now, p.now, 0
+	if l := p.lane(st.RegionID); l.row != nil {
+		st.Heard = p.place(l.row).Observed.Guard
+	}
 }
 
 // reopen has the wave roll, bake and pass its gate once more.
@@ -201,7 +210,8 @@ func reopen(w *model.CourseWave) {
 // to run something: that it had nothing to show is no proof that it serves.
 func (p *planner) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
 	reopen(w)
-	st.State, st.Since, st.ScoredAt, st.Score, st.HeldSince = regionRolling, p.now, p.now, l.score(), 0
+	p.roll(st)
+	st.Score, st.HeldSince = l.score(), 0
 	p.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
 		w.Name, p.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
@@ -313,7 +323,8 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		all = false
-		st.State, st.Since, st.ScoredAt, st.Reason, st.Message = regionRolling, p.now, p.now, "", ""
+		p.roll(st)
+		st.Reason, st.Message = "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
 		st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
 		forgetHealth(st)

@@ -281,7 +281,7 @@ func (f *fleet) happen() {
 		case 1:
 			_, _ = Resume(course)
 		case 2:
-			_, _ = Retry(course, f.now)
+			_, _ = Retry(course, f.guards(), f.now)
 		case 3:
 			_, _ = SkipBake(course, "ada")
 		case 4, 5:

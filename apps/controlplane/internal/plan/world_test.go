@@ -29,10 +29,12 @@ type world struct {
 	rol  []model.Rollout
 	rows map[rowKey]model.Topology
 	obs  map[rowKey]model.Observed
-	rts  map[string]model.Route
-	rob  map[string]model.RouteObserved
-	regs map[string]model.Region
-	res  *Resolution
+	// reports counts them: each has a guard above those before it.
+	reports model.Guard
+	rts     map[string]model.Route
+	rob     map[string]model.RouteObserved
+	regs    map[string]model.Region
+	res     *Resolution
 	// staging of the app, nil while it has no policy.
 	staging *model.Staging
 	// freezes of the workspace, and the refusal of what was said last.
@@ -396,8 +398,26 @@ func (w *world) observe(region, deployment string, f func(*model.Observed)) {
 	o := w.obs[k]
 	o.AppID, o.DeploymentID, o.RegionID, o.UpdatedAt = w.app.ID, deployment, region, w.now
 	f(&o)
+	w.reports++
+	o.Guard = w.reports
 	w.obs[k] = o
 	w.heard(region)
+}
+
+// guards are those of what regions said of the version that is on its way.
+func (w *world) guards() map[string]model.Guard {
+	out := map[string]model.Guard{}
+	for _, r := range w.rol {
+		if r.ID != w.app.RolloutID {
+			continue
+		}
+		for k, o := range w.obs {
+			if k.deployment == r.DeploymentID {
+				out[k.region] = o.Guard
+			}
+		}
+	}
+	return out
 }
 
 func (w *world) heard(region string) {
