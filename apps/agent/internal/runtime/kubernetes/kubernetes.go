@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,6 +42,7 @@ type Runtime struct {
 	broadcast record.EventBroadcaster
 	changes   chan struct{}
 	synced    chan struct{}
+	refused   *atomic.Pointer[error] // see patience
 	locks     locks
 	repairs   *repairs
 	quota     *quota
@@ -91,16 +93,18 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
+	refused := new(atomic.Pointer[error])
 	r := &Runtime{
 		cfg: cfg, client: client, gate: g, metrics: m,
 		render:    rc,
 		resources: resourcesOf(client),
-		caches:    newCaches(client, patience{cfg.Outage, cfg.Random}, cfg.Region),
+		caches:    newCaches(client, patience{cfg.Outage, cfg.Random, refused}, cfg.Region),
 		journal:   &observe.Journal{},
 		fleet:     observe.NewFleet(fleetConfig(cfg.Pools)),
 		broadcast: record.NewBroadcaster(),
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
+		refused:   refused,
 		quota:     newQuota(cfg.Pools),
 		wanted:    map[ref]*want{}, pruned: map[ref]bool{},
 		tidier:   tidier{empty: map[string]time.Time{}},
@@ -299,7 +303,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	if !r.await(ctx, r.caches.synced) {
 		return nil
 	}
-	core, again := r.client.CoreV1(), patience{r.cfg.Outage, r.cfg.Random}
+	core, again := r.client.CoreV1(), patience{r.cfg.Outage, r.cfg.Random, r.refused}
 	wg.Go(func() {
 		cache.NewReflectorWithOptions(listWatch(core.Events(metav1.NamespaceAll), again, func(o *metav1.ListOptions) {
 			o.FieldSelector = "involvedObject.kind=Pod,type=Warning"
@@ -350,6 +354,9 @@ func (r *Runtime) ready(ctx context.Context) error {
 	case <-r.synced:
 		return nil
 	case <-ctx.Done():
+		if refused := r.refused.Load(); refused != nil {
+			return fmt.Errorf("the agent lacks a permission, apply the agent-rbac.yaml of its release: %w", *refused)
+		}
 		return errors.Join(errors.New("the API server has not told yet what there is"), ctx.Err())
 	}
 }

@@ -26,7 +26,7 @@ func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T
 	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, calls := time.Now(), 0
-			got, err := ask(t.Context(), patience{outage, rand.Float64}, func() (string, error) {
+			got, err := ask(t.Context(), patience{policy: outage, random: rand.Float64}, func() (string, error) {
 				calls++
 				switch {
 				case time.Since(begin) >= lasts:
@@ -50,12 +50,12 @@ func TestWhatTheServerSaysIsNotAskedAgain(t *testing.T) {
 		apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"),
 	} {
 		calls := 0
-		_, err := ask(t.Context(), patience{outage, rand.Float64}, func() (int, error) { calls++; return 0, said })
+		_, err := ask(t.Context(), patience{policy: outage, random: rand.Float64}, func() (int, error) { calls++; return 0, said })
 		require.ErrorIs(t, err, said)
 		require.Equal(t, 1, calls)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	down := errors.New("connection refused")
-	_, err := ask(ctx, patience{outage, rand.Float64}, func() (int, error) { cancel(); return 0, down })
+	_, err := ask(ctx, patience{policy: outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
 	require.ErrorIs(t, err, down, "an agent that stops waits for nothing")
 }

@@ -1,6 +1,8 @@
 package kubernetes_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,7 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	client "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 )
 
@@ -63,4 +67,21 @@ func TestTheManifestsAreSuchThatKubernetesTakesThem(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, kubetest.Create(t.Context(), h.api, objects, metav1.DryRunAll), name)
 	}
+}
+
+// An agent of a release that needs more than the role that is there allows says so.
+func TestAPermissionThatIsMissingIsNamed(t *testing.T) {
+	h := newHarness(t, func(c *kubernetes.Config) {
+		l, err := cluster()
+		require.NoError(t, err)
+		c.Client = rest.CopyConfig(l.admin)
+		c.Client.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:authenticated"}}
+	})
+	rt := h.open(t)
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := rt.Observe(ctx)
+		return err != nil && strings.Contains(err.Error(), "agent-rbac.yaml") && strings.Contains(err.Error(), `User "somebody" cannot list`)
+	}, time.Minute, time.Millisecond)
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,11 +43,17 @@ func listWatch[L apiruntime.Object](client watched[L], again patience, tweak fun
 type patience struct {
 	policy backoff.Policy
 	random func() float64
+	// refused is the last list or watch for which the agent lacks a permission: the client
+	// library tries on for ever, and says so in its own log alone.
+	refused *atomic.Pointer[error]
 }
 
 func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
 		v, err := call()
+		if p.refused != nil && apierrors.IsForbidden(err) {
+			p.refused.Store(&err)
+		}
 		if err == nil || answered(err) || ctx.Err() != nil || backoff.Sleep(ctx, p.policy.Delay(attempt, p.random)) != nil {
 			return v, err
 		}

@@ -204,7 +204,7 @@ func pooled(id string, replicas, gpus int) runtime.Assignment {
 
 func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
 	q := newQuota(map[string]render.Pool{"h100": {Name: "h100", Quota: 10}, "free": {Name: "free"}})
-	c := newCaches(fake.NewClientset(), patience{outage, rand.Float64}, "r")
+	c := newCaches(fake.NewClientset(), patience{policy: outage, random: rand.Float64}, "r")
 	at := func(name string) ref { return ref{kindWorkload, "ns", name} }
 	take := func(a runtime.Assignment) error {
 		_, err := q.claim(at(a.Deployment.Id), a, c)
