@@ -9,6 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -311,6 +312,7 @@ func TestWhoScalesBesideUsIsReportedAndNotFought(t *testing.T) {
 
 	// All else goes on.
 	p.a.Generation = 2
+	p.a.Deployment = proto.CloneOf(p.a.Deployment)
 	p.a.Deployment.Replicas = 2
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	d := p.workload(t)
