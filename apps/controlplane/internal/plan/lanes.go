@@ -218,7 +218,9 @@ func (p *planner) moveLane(l *lane) {
 	s := strategy.Next(l.Lane)
 	_, st := courseRegion(p.course, l.region)
 	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && isForward(st.State) && !l.Hold
-	reclaims := l.row != nil && l.row.HandedOver && !l.Hold && s.To == 0
+	// Named anew before the region has let go of what it handed over, its instances would be
+	// nobody's if the region takes it before its heir.
+	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
 	moves, shares := begins || reclaims || s.To != l.To.Told, s.ToWeight != l.To.Weight
 	for i, f := range l.Lane.From {
 		moves = moves || s.From[i] != f.Told

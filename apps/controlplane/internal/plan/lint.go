@@ -162,7 +162,10 @@ func (l *linter) region(region string, routed bool) {
 		if had {
 			s = l.side(&before)
 		}
-		s.Existing = max(s.Existing, handed[t.WorkloadKey()])
+		s.Existing = max(s.Existing, handed[t.WorkloadKey()].Existing)
+		if t.Told() {
+			s.Ready = max(s.Ready, handed[t.WorkloadKey()].Ready)
+		}
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 			s.Existing = l.seen(&before) // it was confirmed once, whatever the epoch is now
 		}
@@ -174,7 +177,7 @@ func (l *linter) region(region string, routed bool) {
 		was += s.Existing
 		served += s.Ready
 		serves += min(s.Ready, told)
-		if had && active(&before) && told < s.Ready {
+		if told < s.Ready {
 			shrinks = true
 			// Scaled to nothing, nobody has to serve.
 			if told == 0 && before.Weight != 0 && !l.isZero(region) {
@@ -197,12 +200,15 @@ func (l *linter) region(region string, routed bool) {
 	l.stop(region)
 }
 
-// handed are the replicas that there may be of what was handed over, by workload.
-func (l *linter) handed(region string) map[string]int32 {
-	out := map[string]int32{}
+// handed is what there is of workloads that were handed over: replicas that there may be, and
+// those that serve if it was by this plan. They serve on, under the name of who has them now.
+func (l *linter) handed(region string) map[string]strategy.Side {
+	out := map[string]strategy.Side{}
 	for key, t := range l.after {
 		if before, had := l.before[key]; had && key.region == region && t.HandedOver {
-			out[t.WorkloadKey()] = max(out[t.WorkloadKey()], l.side(&before).Existing)
+			h, s := out[t.WorkloadKey()], l.side(&before)
+			h.Existing, h.Ready = max(h.Existing, s.Existing), max(h.Ready, s.Ready)
+			out[t.WorkloadKey()] = h
 		}
 	}
 	return out

@@ -86,6 +86,26 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 	require.Empty(t, goesOn(done))
 }
 
+func TestLintFindsReplicasThatAreLostAsTheyAreHandedOver(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.policy(&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu"}}, {Regions: []string{"us"}}}})
+	w.deploy(spec(4, "eu", "us"))
+	w.settle()
+	w.deployAlike(spec(4, "eu", "us"))
+	w.step()
+	handOver := func(replicas int32) Output {
+		out := w.change("v1", func(t *model.Topology) {
+			t.Replicas, t.Weight, t.HandedOver, t.Generation = 0, 0, true, t.Generation+1
+		})
+		heir := w.rows[rowKey{"v1", "us"}]
+		heir.DeploymentID, heir.Generation, heir.Workload, heir.WorkloadVersion, heir.Replicas = "v2", 1, "v1", 1, replicas
+		out.Topology = append(out.Topology, heir)
+		return out
+	}
+	require.Empty(t, Lint(w.input(), handOver(4)))
+	require.Equal(t, []string{"us: 1 replicas are left to serve of 4, of at least 4"}, Lint(w.input(), handOver(1)))
+}
+
 func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	w := newWorld(t, "us", "eu")
 	w.deploy(spec(2, "us", "eu"))

@@ -240,6 +240,13 @@ func (k *pinner) startPin(p *model.Pin, d *model.Deployment, r *model.PinRegion)
 		k.log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
 		t = k.rowIn(d.ID, r.RegionID)
 	}
+	if active(t) && t.HandedOver {
+		if !k.side(t).Known {
+			k.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
+			return
+		}
+		r.Since, r.Lost, r.Heard = k.now, false, k.observed[rowKey{d.ID, r.RegionID}].Guard
+	}
 	if t.Replicas != r.Replicas && k.room(r.RegionID) {
 		k.log("ReplicasMoved", fmt.Sprintf("%s %d -> %d, as it is pinned", k.versionOf(d.ID), t.Replicas, r.Replicas), d, r.RegionID)
 		k.tellReplicas(t, r.Replicas)

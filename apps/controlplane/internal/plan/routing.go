@@ -46,6 +46,9 @@ func (r routing) tries(region string) bool {
 		return false // it has no traffic yet that would be the new version's
 	}
 	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })
+	if i >= 0 && r.rows[i].Weight != fullWeight {
+		return false // nothing of it serves, and what does, by a pin, is no part of it
+	}
 	took := false
 	for _, o := range r.rows {
 		switch {

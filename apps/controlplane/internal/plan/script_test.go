@@ -22,10 +22,11 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the world
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region is to have so many
 //	                             alike: nothing that instances see differs from what is live
+//	                             queue: requests are routed with one of that size
 //	ready us v1 [replicas=1] [older=2]
 //	                             the agent applied the row; replicas are ready, and besides
 //	                             some that it has taken over and not yet replaced
@@ -145,6 +146,9 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 			}
 		}
 		s.Regions = slices.DeleteFunc(s.Regions, func(name string) bool { return name == "alike" })
+		if n := num("queue", 0); n > 0 {
+			s.Routing = &windlassv1.RoutingPolicy{QueueSize: &n}
+		}
 		if opts["alike"] != "" {
 			w.deployAlike(s)
 		} else {
