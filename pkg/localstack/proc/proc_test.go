@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-func init() {
+func init() { //nolint:gochecknoinits // later, it may be on another thread than the first
 	if os.Getenv("PROC_TEST_PROGRAM") == "headless" {
 		runtime.LockOSThread() // main is to run on the process's first thread
 	}
