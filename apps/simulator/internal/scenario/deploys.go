@@ -25,21 +25,20 @@ import (
 // nothing but what has to last (see bare.DB.Deployments).
 //
 // What limits it: the processor. On two cores that make 2,500 to 3,200 bare invocations a second,
-// 140 to 190 deployments a second come out with 64 at once. One takes 14 ms of the processor then,
-// MariaDB 4, the control plane and Restate 3 each, and its agent, whose region has 3,000 apps by
-// then, and the user 4; in a region of few apps it is 10. One at a time it is 39 ms, since
-// nothing is done for several at once: 66 statements and two steps, where with 64 at once it is
-// 27. Of those 18 are the call's, which has a transaction of its own; the others are its part of
-// those of two steps and of reports. The agent looks through all that its region has for each
-// report, which is 12 ms of those 39 in a region of thousands of apps.
+// 140 to 220 deployments a second come out with 64 at once. One takes 10 ms of the processor in a
+// region of few apps, MariaDB 3.5, the control plane 3, Restate 2.5, its agent and the user 1.5;
+// and more where there are thousands, since the agent looks through all that its region has for
+// each report. One at a time it is 39 ms, since nothing is done for several at once: 66
+// statements and two steps, where with 64 at once it is 27. Of those 18 are the call's, which
+// has a transaction of its own; the others are its part of those of two steps and of reports.
 //
 // A deployment has 2.0 steps one at a time, and up to 2.7 with more at once. 0.8 of half the bare
 // invocations would be 1,200 a second. Two invocations and a commit of each thing that has to
 // last are 570 a second on the same machine, with nothing read, planned, streamed or checked and
-// nobody who runs anything: that is what the database and Restate leave to reach, and 0.3 to 0.4
-// of it is reached. It leaves 3.5 ms of the processor, of which the two invocations take 1.2.
-// A deployment takes three times that: its call, which is authorised, admitted, audited and safe
-// to repeat, 3.2 ms; two steps that read, plan and write, and as many reports, the rest.
+// nobody who runs anything: that is what the database and Restate leave, one by one, and 0.39 of
+// it is reached in a region of few apps. It is 3.5 ms of the processor, of which the two
+// invocations take 1.2. A deployment takes three times that: a call that is authorised, admitted
+// and safe to repeat takes 2.5 ms even if it changes nothing.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`
