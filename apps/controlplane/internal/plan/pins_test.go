@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -146,6 +147,9 @@ func (f *fleet) mendUntried() {
 		if f.zeroed || d.Spec.GetReplicas() == 0 {
 			f.bad[d.ID] = false
 		}
+	}
+	if c := f.staging.Course; c.Active(f.app.RolloutID) && slices.Contains(slices.Collect(maps.Values(c.Sizes)), 0) {
+		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // at the size that a version before had
 	}
 }
 
