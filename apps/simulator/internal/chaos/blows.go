@@ -38,16 +38,21 @@ func span(rnd *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(rnd.Float64()*float64(high-low))
 }
 
-// linkToControlPlane is the name of an agent's link, linkToDatabase that of a
-// replica's.
-func linkToControlPlane(region string) string { return region + "/controlplane" }
-func linkToDatabase(replica string) string    { return replica + "/" + stack.MariaDB }
+// linkToControlPlane is the name of an agent's link, linkBetween that of a replica's to
+// MariaDB and to Restate, and of Restate's back.
+func linkToControlPlane(region string) string { return linkBetween(region, "controlplane") }
+func linkBetween(from, to string) string      { return from + "/" + to }
 
 func (s *storm) blows() []blow {
 	plane := func(rnd *rand.Rand) string { return stack.ControlPlane(1 + rnd.IntN(len(s.w.Stack.Planes()))) }
 	region := func(rnd *rand.Rand) string { return s.w.Regions[rnd.IntN(len(s.w.Regions))] }
 	link := func(rnd *rand.Rand) string { return linkToControlPlane(region(rnd)) }
-	database := func(rnd *rand.Rand) string { return linkToDatabase(plane(rnd)) }
+	database := func(rnd *rand.Rand) string { return linkBetween(plane(rnd), stack.MariaDB) }
+	restate := func(rnd *rand.Rand) string {
+		ends := []string{plane(rnd), stack.Restate}
+		from := rnd.IntN(2)
+		return linkBetween(ends[from], ends[1-from])
+	}
 	named := func(name string) func(*rand.Rand) string { return func(*rand.Rand) string { return name } }
 	out := []blow{
 		{"kill", 8, plane, s.kill(0, 5*time.Second)},
@@ -78,6 +83,12 @@ func (s *storm) blows() []blow {
 			return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
 		}, time.Second, 10*time.Second)},
 		{"half-open", 2, database, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
+		{"cut", 3, restate, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
+		{"take down", 2, restate, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
+		{"delay", 3, restate, s.onLink(func(l *wire, rnd *rand.Rand) error {
+			return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
+		}, time.Second, 10*time.Second)},
+		{"half-open", 2, restate, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
 	}
 	if s.disks.usable() {
 		out = append(out, blow{"fill the disk of", 4, region, s.fillDisk})

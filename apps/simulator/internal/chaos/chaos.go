@@ -2,8 +2,8 @@
 // what was promised breaks with it.
 //
 //	users ----------------> balancer ---> controlplane-1 --.-- link --> MariaDB
-//	agents -- link, ------->   |    `---> controlplane-2 --'       \
-//	          mischief         |                                    Restate
+//	agents -- link, ------->   |    `---> controlplane-2 --'-- link --> Restate
+//	          mischief         |                             `- link <--
 //	                           blows: kill -9, freeze, cut, delay, half-open, double
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
@@ -113,12 +113,7 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
 	ctx, w, err := world.Start(ctx, world.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
-		Route: func(replica, part, address string) (string, error) {
-			if part != stack.MariaDB {
-				return address, nil
-			}
-			return r.net.add(linkToDatabase(replica), address)
-		},
+		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
 		Prepare: func(s *stack.Stack) (err error) {
 			balancer, err = world.NewBalancer(ctx, s)
 			for n := range r.Regions {

@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// network is every connection that can be broken: one Toxiproxy for each agent and
-// for each replica's way to the database.
+// network is every connection that can be broken: one Toxiproxy for each agent, for each
+// replica's ways to MariaDB and to Restate, and for Restate's back.
 type network struct {
 	server *toxiproxy.ApiServer
 

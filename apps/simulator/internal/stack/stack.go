@@ -62,9 +62,10 @@ type Config struct {
 	BufferPoolMiB int
 	// LeaseTTL of agents; 0: the control plane's own.
 	LeaseTTL time.Duration
-	// Route gives the address at which a replica reaches something that listens
-	// elsewhere: a place to break the connection. nil: directly.
-	Route func(replica, part, address string) (string, error)
+	// Route gives the address at which a part reaches another, which listens elsewhere: a
+	// place to break the connection. It is asked for the ways between replicas and MariaDB and
+	// Restate, and for that from Restate back to a replica. nil: directly.
+	Route func(from, to, address string) (string, error)
 	// ServeFlags are more flags of every control plane.
 	ServeFlags []string
 	// Keep the folder at the end.
@@ -179,14 +180,25 @@ func (s *Stack) wire() error {
 	s.add(s.mariaDB())
 	s.add(s.restate())
 	for n := range s.cfg.ControlPlanes {
-		name, database := ControlPlane(n+1), address(s.ports.mariadb)
-		if s.cfg.Route != nil && err == nil {
-			database, err = s.cfg.Route(name, MariaDB, database)
+		name, workflows := ControlPlane(n+1), port()
+		route := func(from, to string, port int) string {
+			if err != nil || s.cfg.Route == nil {
+				return address(port)
+			}
+			var at string
+			at, err = s.cfg.Route(from, to, address(port))
+			return at
 		}
-		s.addControlPlane(name, database, port(), port(), port())
+		s.addControlPlane(name, ways{
+			database: route(name, MariaDB, s.ports.mariadb), restate: route(name, Restate, s.ports.ingress),
+			back: route(Restate, name, workflows),
+		}, port(), port(), workflows)
 	}
 	return err
 }
+
+// ways are the addresses at which a replica reaches MariaDB and Restate, and Restate it.
+type ways struct{ database, restate, back string }
 
 // freePort is below the range that the kernel gives to clients, so that nobody has
 // taken it when a killed part comes back for it.
@@ -246,7 +258,7 @@ func (s *Stack) restate() *Part {
 // planeGrace is what a control plane has to stop in; it promises less.
 const planeGrace = 25 * time.Second
 
-func (s *Stack) addControlPlane(name, database string, api, admin, workflows int) {
+func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int) {
 	dir := filepath.Join(s.dir, name)
 	log := filepath.Join(dir, "log")
 	plane := &Plane{Name: name, URL: "http://" + address(api), Admin: "http://" + address(admin)}
@@ -259,7 +271,8 @@ func (s *Stack) addControlPlane(name, database string, api, admin, workflows int
 		"--listen="+address(api),
 		"--metrics-listen="+address(admin),
 		"--restate-listen="+address(workflows),
-		"--restate-ingress=http://"+address(s.ports.ingress),
+		"--restate-advertise=http://"+to.back,
+		"--restate-ingress=http://"+to.restate,
 		"--restate-admin=http://"+address(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"),
 		"--pprof",
@@ -277,7 +290,7 @@ func (s *Stack) addControlPlane(name, database string, api, admin, workflows int
 		}
 		p, err := proc.Start(proc.Spec{
 			// The password goes through the environment, which only this user reads.
-			Name: name, Path: path, Args: args, Env: append(environ(), "WINDLASS_MYSQL_DSN="+s.dsnAt(database)),
+			Name: name, Path: path, Args: args, Env: append(environ(), "WINDLASS_MYSQL_DSN="+s.dsnAt(to.database)),
 			RecordFile: filepath.Join(dir, "process.json"), LogFile: log, DieWithParent: true,
 		})
 		if err != nil {

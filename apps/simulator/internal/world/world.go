@@ -50,7 +50,7 @@ type Config struct {
 	LeaseTTL      time.Duration
 	// ServeFlags and Route: see stack.Config.
 	ServeFlags []string
-	Route      func(replica, part, address string) (string, error)
+	Route      func(from, to, address string) (string, error)
 	// Prepare is called when the installation runs and before there are agents.
 	Prepare func(s *stack.Stack) error
 	// URL of the control plane for an agent and for users (-1); nil: the replicas in
