@@ -34,6 +34,7 @@ type clusterFlags struct {
 	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
 	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: nobody from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
 	MonitoringSelector   string        `help:"Who may, too, to scrape their metrics; as --gateway-selector (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
+	HealthImage          string        `help:"Image of the agent, for a container beside those whose health check has another method than GET, or expectedCodes, and which makes it; empty: such apps are refused (kubernetes)." env:"WINDLASS_HEALTH_IMAGE"`
 	GatewayAPI           string        `name:"gateway-api" help:"Gateway, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION, that the region's routes are attached to as HTTPRoutes, for a data plane of your own; empty: none are written (kubernetes)." env:"WINDLASS_GATEWAY_API"`
 	RoutesNamespace      string        `help:"Namespace that HTTPRoutes and what they lead to are written in; deployments/kubernetes/agent-gateway-api.yaml makes it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
 	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
@@ -67,9 +68,11 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 		}
 	}
 	// The region's name is the control plane's to say, and comes later.
-	if err := (render.Config{Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring}).Check(); err != nil {
-		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q, --monitoring-selector=%q: %w",
-			c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, c.MonitoringSelector, err)
+	if err := (render.Config{
+		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage,
+	}).Check(); err != nil {
+		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q, --monitoring-selector=%q, --health-image=%q: %w",
+			c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, c.MonitoringSelector, c.HealthImage, err)
 	}
 	if c.GatewayAPI != "" {
 		if _, err := gatewayapi.ParseParent(c.GatewayAPI); err != nil {
@@ -77,7 +80,7 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 		}
 	}
 	out.NamespacePrefix, out.Pools, out.Gateway = c.NamespacePrefix, pools, gateway
-	out.ForceDeleteLostAfter = c.ForceDeleteLostAfter
+	out.ForceDeleteLostAfter, out.HealthImage = c.ForceDeleteLostAfter, c.HealthImage
 	return out, nil
 }
 

@@ -66,6 +66,9 @@ func ShimMain(args []string) int { return process.ShimMain(args) }
 
 // Main runs the agent with the command line's arguments until ctx ends.
 func Main(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == healthCommand {
+		return answerHealth(ctx, args[1:])
+	}
 	var f flags
 	parser, err := kong.New(&f, kong.Name("windlass-agent"), kong.Vars{"version": Version},
 		kong.Description("Pulls what a region should run from the Windlass control plane, and runs it."))

@@ -135,11 +135,17 @@ func TestLogIsCopiedAsAsked(t *testing.T) {
 }
 
 func TestOnlyTheHostsRepositoryMeansTheHost(t *testing.T) {
-	for image, want := range map[string]bool{
-		"kubelab.local/host": true, "kubelab.local/host:v1": true, "kubelab.local/host@sha256:ab": true,
-		"kubelab.local/hostile": false, "kubelab.local/host/x": false, "registry/kubelab.local/host": false,
+	for image, want := range map[string]string{
+		"kubelab.local/host": "", "kubelab.local/host:v1": "", "kubelab.local/host@sha256:ab": "",
+		"kubelab.local/host/usr/bin/env": "/usr/bin/env", "kubelab.local/host/opt/a:b/c:v1@sha256:ab": "/opt/a:b/c",
 	} {
-		require.Equal(t, want, isHost(image), image)
+		entrypoint, ok := hostImage(image)
+		require.True(t, ok, image)
+		require.Equal(t, want, entrypoint, image)
+	}
+	for _, image := range []string{"kubelab.local/hostile", "registry/kubelab.local/host", "registry/x:v1"} {
+		_, ok := hostImage(image)
+		require.False(t, ok, image)
 	}
 }
 

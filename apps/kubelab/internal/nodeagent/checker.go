@@ -231,7 +231,7 @@ func (c *checker) check(t target, spec *corev1.Probe) lifecycle.Answer {
 
 // exec runs a command where the container runs.
 func (c *checker) exec(ctx context.Context, t target, command []string) error {
-	if !isHost(t.container.Image) {
+	if _, host := hostImage(t.container.Image); !host {
 		return fmt.Errorf("a model server of kubelab has no shell to run %q in; check it by httpGet", strings.Join(command, " "))
 	}
 	env, err := t.env(ctx)

@@ -14,7 +14,8 @@ import (
 )
 
 // HostRepository is the repository of images, whatever their tag or digest, whose
-// containers are processes of this host.
+// containers are processes of this host. An image under it is named by its entrypoint:
+// that of "kubelab.local/host/usr/bin/env:v1" is /usr/bin/env.
 const HostRepository = "kubelab.local/host"
 
 // Config of an Agent. Kubeconfig, CIDR and Log are required.

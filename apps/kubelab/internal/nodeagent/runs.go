@@ -108,7 +108,7 @@ func (l *loop) launch(ctx context.Context, j launch, exit func(lifecycle.Exit)) 
 		l.live.remove(run)
 		exit(e)
 	}
-	if isHost(j.container.Image) {
+	if _, host := hostImage(j.container.Image); host {
 		run, err = l.spawner.StartHost(l.hostProcess(j, env), ended)
 	} else {
 		run, err = workload.StartModel(modelServer(j, env), ended)
@@ -126,6 +126,9 @@ func (l *loop) launch(ctx context.Context, j launch, exit func(lifecycle.Exit)) 
 func (l *loop) hostProcess(j launch, env map[string]string) workload.Host {
 	expand := expander(env)
 	h := workload.Host{Log: j.log, Timing: j.timing, Env: hostEnv(j.object, env), Dir: cmp.Or(j.container.WorkingDir, os.TempDir())}
+	if entrypoint, _ := hostImage(j.container.Image); entrypoint != "" && len(j.container.Command) == 0 {
+		h.Argv = []string{entrypoint}
+	}
 	for _, word := range slices.Concat(j.container.Command, j.container.Args) {
 		h.Argv = append(h.Argv, expand(word))
 	}
@@ -168,10 +171,18 @@ func hostEnv(object *corev1.Pod, env map[string]string) []string {
 	return list
 }
 
-// isHost tells whether an image is of HostRepository.
-func isHost(image string) bool {
-	rest, ok := strings.CutPrefix(image, HostRepository)
-	return ok && (rest == "" || rest[0] == ':' || rest[0] == '@')
+// hostImage tells whether an image is of HostRepository, and what its entrypoint is;
+// empty: it has none.
+func hostImage(image string) (entrypoint string, ok bool) {
+	name, _, _ := strings.Cut(image, "@")
+	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
+		name = name[:tag]
+	}
+	entrypoint, ok = strings.CutPrefix(name, HostRepository)
+	if !ok || entrypoint != "" && entrypoint[0] != '/' {
+		return "", false
+	}
+	return entrypoint, true
 }
 
 // containerOf finds a container's spec, and whether it is one that runs to its end

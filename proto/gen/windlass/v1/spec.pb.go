@@ -1371,7 +1371,9 @@ type HealthCheck struct {
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Name of the port; default the first.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
-	// GET or HEAD; default GET. Kubernetes asks by GET alone, and its regions refuse HEAD.
+	// GET or HEAD; default GET. Kubernetes asks by GET alone: for HEAD, a container of the
+	// agent's image (its --health-image) makes the check in the pod; a region without one
+	// refuses it.
 	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
 	// Default 10 s.
 	Interval *durationpb.Duration `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
@@ -1385,8 +1387,8 @@ type HealthCheck struct {
 	// after. Default 30 min: models load for minutes.
 	StartupBudget *durationpb.Duration `protobuf:"bytes,8,opt,name=startup_budget,json=startupBudget,proto3" json:"startup_budget,omitempty"`
 	// Status codes that pass: "204", or a range with both its ends, "200-299"; from 200 to 599.
-	// A redirect is one of them like others, and not followed. Kubernetes cannot be told codes,
-	// and its regions refuse them.
+	// A redirect is one of them like others, and not followed. Kubernetes cannot be told codes:
+	// there it is as for HEAD, see method.
 	//
 	// Empty: 200 to 399. A redirect to the same host is followed then, ten times at most, and
 	// judged by what is there; one that leads to another host passes.

@@ -30,6 +30,8 @@ type Config struct {
 	Gateway render.GatewaySelector
 	// Monitoring selects those that may, too, beside the gateway's.
 	Monitoring []render.GatewaySelector
+	// HealthImage has the agent's program; see render.Config.
+	HealthImage string
 	// AgentVersion is what namespaces and requests name as their author.
 	AgentVersion string
 	// ForceDeleteLostAfter is how long a node must have been lost before pods that

@@ -82,7 +82,7 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	rc := render.Config{
 		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools,
-		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, AgentVersion: cfg.AgentVersion,
+		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, AgentVersion: cfg.AgentVersion,
 	}
 	if err := rc.Check(); err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)

@@ -68,6 +68,10 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
 		os.Exit(agentMain(text))
 	}
+	// An image that has this program has the agent's, for health checks.
+	if len(os.Args) > 1 && os.Args[1] == "health" {
+		os.Exit(healthMain())
+	}
 	code := runtimetest.Main(m)
 	if started != nil {
 		_ = started.Stop(context.Background())
@@ -94,7 +98,8 @@ func newHarness(t *testing.T, change ...func(*kubernetes.Config)) *harness {
 	id := fmt.Sprintf("%08x", rand.Uint32())
 	h := &harness{api: api, cfg: kubernetes.Config{
 		Client: l.agent, Region: "r-" + id, NamespacePrefix: "t" + id + "-", AgentVersion: "test",
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Random: rand.Float64,
+		HealthImage: healthImage(self(t)),
+		Log:         slog.New(slog.NewTextHandler(t.Output(), nil)), Random: rand.Float64,
 		Repair: backoff.Policy{Min: 200 * time.Millisecond, Max: 2 * time.Second},
 	}}
 	for _, c := range change {

@@ -43,6 +43,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a crash loop is told with exit code and last output":     crashLoop,
 		"what never turns ready is a startup timeout":             neverReady,
 		"lost health is told, and regained without a restart":     healthRegained,
+		"method and codes of the health check decide":             methodAndCodes,
 		"what stays sick is restarted":                            healthLost,
 		"an ended instance starts again under the same id":        startsAgain,
 		"a restarted agent adopts and restarts nothing":           reopened,
@@ -302,6 +303,23 @@ func healthRegained(t *testing.T, s *suite) {
 	require.Equal(t, in.ID, well.ID)
 	require.Equal(t, in.Restarts, well.Restarts)
 	require.Equal(t, in.StartedAt, well.StartedAt)
+}
+
+// A check by HEAD, which codes pass that others fail by, and the other way round.
+func methodAndCodes(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, fault(FaultNeverReady))
+	h := a.Deployment.Spec.HealthCheck
+	h.Method, h.ExpectedCodes, h.Interval = "HEAD", []string{"404", "500-503"}, durationpb.New(2*time.Second)
+	s.apply(t, a)
+	in := s.ready(t, "dep_1", 1)[0]
+	tell(t, in, "/well")
+	sick := s.until(t, "lost health", "dep_1", every(1, hasStatus(running, runtime.ReasonHealthCheckFailed)))[0]
+	require.Contains(t, sick.Message, "HEAD /health answered 200 OK")
+	tell(t, in, "/sick")
+	again := s.ready(t, "dep_1", 1)[0]
+	require.Equal(t, in.ID, again.ID)
+	require.Equal(t, in.Restarts, again.Restarts)
+	require.Equal(t, in.StartedAt, again.StartedAt)
 }
 
 func healthLost(t *testing.T, s *suite) {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 const (
@@ -41,22 +42,27 @@ func (s *subject) containers() verdict {
 		return v
 	}
 	m := main(pod)
-	if v := s.one(m); v.status != serving {
-		return v
-	}
+	app := s.one(m)
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		if c.Name == m.Name {
+		matters := app.status == serving || c.Name == render.HealthContainerName && app.unwell()
+		if c.Name == m.Name || !matters {
 			continue
 		}
 		if v := s.one(c); v.status != serving {
-			v.status = running
+			if v.status = app.status; v.status == serving {
+				v.status = running
+			}
 			if v.reason == "" {
 				v.reason = runtime.ReasonNotReady
 			}
-			v.message = strings.TrimSuffix("container "+c.Name+": "+v.message, ": ")
+			v.message = strings.TrimSuffix(called(c)+": "+v.message, ": ")
+			v.doomed = v.doomed || app.doomed
 			return v
 		}
+	}
+	if app.status != serving {
+		return app
 	}
 	c := condition(pod, corev1.PodReady)
 	if c != nil && c.Status == corev1.ConditionTrue {
@@ -73,6 +79,20 @@ func (s *subject) containers() verdict {
 		}
 	}
 	return v
+}
+
+// unwell tells whether nothing but its health check speaks against a container. Then, who
+// makes that check comes first: while it is not up, every check fails.
+func (v verdict) unwell() bool {
+	return v.status == running || v.reason == runtime.ReasonStartupTimeout || v.reason == runtime.ReasonHealthCheckFailed
+}
+
+// called is what people know a container by that is not the app's.
+func called(c *corev1.Container) string {
+	if c.Name == render.HealthContainerName {
+		return "container " + c.Name + ", which makes the health check (the agent's --health-image)"
+	}
+	return "container " + c.Name
 }
 
 func (s *subject) one(c *corev1.Container) verdict {

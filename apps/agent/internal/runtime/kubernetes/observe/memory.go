@@ -298,7 +298,9 @@ func (s *subject) describe(template string) runtime.Instance {
 		i.GPUs = devices(p, s.node)
 	}
 	for j := range p.Status.ContainerStatuses {
-		i.Restarts += int(p.Status.ContainerStatuses[j].RestartCount)
+		if cs := &p.Status.ContainerStatuses[j]; cs.Name != render.HealthContainerName {
+			i.Restarts += int(cs.RestartCount)
+		}
 	}
 	if cs := status(p.Status.ContainerStatuses, c.Name); cs != nil {
 		if r := cs.State.Running; r != nil {

@@ -172,6 +172,9 @@ func schedulerText(s string, asked corev1.ResourceList) string {
 	return fmt.Sprintf("none of %s nodes fits: %s", head[1], strings.Join(texts, ", "))
 }
 
+// byContainer is what the kubelet puts around the words of the container that makes a check.
+var byContainer = regexp.MustCompile(`^error: health rpc probe failed: rpc error: code = \w+ desc = `)
+
 // probeText is the kubelet's "Readiness probe failed: HTTP probe failed with
 // statuscode: 503" without what the reason says already.
 func probeText(s string) string {
@@ -185,6 +188,7 @@ func probeText(s string) string {
 			return fmt.Sprintf("the check answered %d", n)
 		}
 	}
+	s = byContainer.ReplaceAllString(s, "")
 	return clip(strings.Join(strings.Fields(s), " "), tailBytes)
 }
 

@@ -35,6 +35,9 @@ type Config struct {
 	Gateway GatewaySelector
 	// Monitoring selects those that may, too, beside the gateway's.
 	Monitoring []GatewaySelector
+	// HealthImage has the agent's program, which makes the health checks that a kubelet
+	// cannot; empty: they are refused.
+	HealthImage string
 	// AgentVersion is what namespaces name as their author.
 	AgentVersion string
 }
@@ -138,6 +141,9 @@ func (c Config) Check() error {
 	}
 	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
 		return fmt.Errorf("namespace: %q is no name of one", c.Namespace)
+	}
+	if strings.TrimSpace(c.HealthImage) != c.HealthImage {
+		return fmt.Errorf("health image: %q begins or ends with a space", c.HealthImage)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		if p := c.Pools[name]; p.Name != name {

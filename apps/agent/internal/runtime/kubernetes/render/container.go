@@ -109,20 +109,25 @@ func gibibytes(n int32) resource.Quantity {
 	return *resource.NewQuantity(int64(n)<<30, resource.BinarySI)
 }
 
+// podIP is the variable that has the pod's address.
+const podIP = "WINDLASS_POD_IP"
+
+// fieldEnv is a variable that has a field of the pod.
+func fieldEnv(name, path string) *coreac.EnvVarApplyConfiguration {
+	return coreac.EnvVar().WithName(name).WithValueFrom(coreac.EnvVarSource().
+		WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
+}
+
 // env is what the template itself says to an instance. Values have no dollar sign
 // but the one that is meant: Kubernetes replaces $(NAME) in them.
 func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
-	field := func(name, path string) *coreac.EnvVarApplyConfiguration {
-		return coreac.EnvVar().WithName(name).WithValueFrom(coreac.EnvVarSource().
-			WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
-	}
 	value := func(name, v string) *coreac.EnvVarApplyConfiguration {
 		return coreac.EnvVar().WithName(name).WithValue(v)
 	}
 	out := []*coreac.EnvVarApplyConfiguration{
 		// Before the one that refers to it.
-		field("WINDLASS_POD_UID", "metadata.uid"),
-		field("WINDLASS_POD_IP", "status.podIP"),
+		fieldEnv("WINDLASS_POD_UID", "metadata.uid"),
+		fieldEnv(podIP, "status.podIP"),
 		value("WINDLASS_INSTANCE_ID", instancePrefix+"$(WINDLASS_POD_UID)"),
 		value("WINDLASS_APP", r.d.GetAppName()),
 		value("WINDLASS_REGION", r.cfg.Region),

@@ -47,8 +47,9 @@
 //
 // # What a pod cannot be told
 //
-// A probe asks by GET and passes by 200 to 399; a health check that says another
-// method, or codes, is refused. Times are whole seconds, rounded up. Pods of a
+// A probe asks by GET and passes by 200 to 399. A health check that says another method, or
+// codes, is made by a second container, which the kubelet asks in place of the app; where no
+// image is configured for that, it is refused. Times are whole seconds, rounded up. Pods of a
 // Deployment have no order: WINDLASS_GROUP is there only when there is one replica. An
 // instance of several roles, or of several pods, has no form here yet and is refused.
 package render

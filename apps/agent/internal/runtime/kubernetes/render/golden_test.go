@@ -86,6 +86,15 @@ func goldens() map[string]golden {
 		spec(g).ModelCache = &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/cache/models"}
 		spec(g).Kubernetes = &windlassv1.KubernetesOptions{Security: &windlassv1.SecurityException{Reason: "Weights are on the nodes"}}
 	})
+	add("health-container", func(g *golden) {
+		spec(g).HealthCheck = &windlassv1.HealthCheck{Method: "HEAD", Path: "/up?price=$(PRICE)", ExpectedCodes: []string{"200-299", "404"}}
+		spec(g).Secrets = []*windlassv1.SecretReference{{EnvName: "API_KEY", Secret: "api-key"}}
+		g.a.Secrets = map[string]string{"API_KEY": "correct-horse"}
+		// What the app may do is not for the container beside it.
+		spec(g).Kubernetes = &windlassv1.KubernetesOptions{Security: &windlassv1.SecurityException{
+			Reason: "The driver's own debugger", RunAsRoot: true, Privileged: true, UnconfinedSeccomp: true,
+		}}
+	})
 	add("long-names", func(g *golden) {
 		d := g.a.Deployment
 		d.AppName, d.ProjectName, d.EnvironmentName = strings.Repeat("a", 63), strings.Repeat("p", 63), strings.Repeat("e", 63)

@@ -22,7 +22,7 @@ const dockerConfig = `{"auths":{"registry.example.com":{"auth":"dXNlcjpwYXNzd29y
 
 func config() Config {
 	return Config{
-		Region: "eu-1", AgentVersion: "v1.2.3",
+		Region: "eu-1", AgentVersion: "v1.2.3", HealthImage: "registry.example.com/windlass/agent:v1.2.3",
 		Gateway: GatewaySelector{
 			NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "windlass-system"},
 			PodLabels:       map[string]string{"app.kubernetes.io/name": "windlass-gateway"},

@@ -79,10 +79,12 @@ const (
 // True is how an annotation says yes.
 const True = "true"
 
-// ContainerName is the one container that we put into a pod. A webhook may add
-// more, and then the annotation tells kubectl and others which one is meant.
+// ContainerName is the app's container. HealthContainerName makes its health check, in pods
+// where the kubelet cannot. A webhook may add more; the annotation tells kubectl and others
+// which one is meant.
 const (
 	ContainerName              = "main"
+	HealthContainerName        = "windlass-health"
 	annotationDefaultContainer = "kubectl.kubernetes.io/default-container"
 )
 

@@ -54,6 +54,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 		WithSecurityContext(security).
 		WithContainers(c).
 		WithVolumes(r.volumes()...)
+	if r.health.asked > 0 {
+		pod.WithContainers(r.healthContainer())
+	}
 	for _, p := range pulls {
 		pod.WithImagePullSecrets(coreac.LocalObjectReference().WithName(*p.Name))
 	}
@@ -89,7 +92,7 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 		case strings.HasPrefix(k, Domain):
 			return nil, invalid("%s: annotations under %s are Windlass's own: use a prefix of yours", at, Domain)
 		case k == annotationDefaultContainer:
-			return nil, invalid("%s: there is one container: leave it out", at)
+			return nil, invalid("%s: it names the app's container: leave it out", at)
 		case strings.HasSuffix(domain, "seccomp.security.alpha.kubernetes.io"), strings.HasSuffix(domain, "apparmor.security.beta.kubernetes.io"):
 			return nil, invalid("%s: it widens what the pod may do: say so in kubernetes.security", at)
 		// Annotations' names may have upper case letters before the slash.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -20,6 +21,11 @@ type health struct {
 	interval, timeout, budget   int32
 	unhealthy, healthy          int32
 	drain, grace, progressLimit int64
+	// asked is the port of the container that makes the check, by method and codes; 0:
+	// the kubelet makes it itself.
+	asked  int32
+	method string
+	codes  []string
 }
 
 const (
@@ -48,12 +54,6 @@ func (r *rendering) takeHealth() error {
 	if r.health.path == "" {
 		r.health.path = healthcheck.DefaultPath
 	}
-	if m := h.GetMethod(); m != "" && m != "GET" {
-		return unsupported("spec.health_check.method: Kubernetes asks by GET and nothing else: leave %s out, or run it in regions of processes", m)
-	}
-	if len(h.GetExpectedCodes()) > 0 {
-		return unsupported("spec.health_check.expected_codes: Kubernetes takes 200 to 399 for a pass and cannot be told others: leave them out, or run it in regions of processes")
-	}
 	if !strings.HasPrefix(r.health.path, "/") {
 		return invalid("spec.health_check.path: %q does not begin with a slash", r.health.path)
 	}
@@ -69,6 +69,37 @@ func (r *rendering) takeHealth() error {
 			return invalid("spec.health_check.port: no port is named %q", name)
 		}
 		r.health.port = r.ports[i].number
+	}
+	return r.takeCheck(cmp.Or(h.GetMethod(), healthcheck.DefaultMethod), h.GetExpectedCodes())
+}
+
+// firstAsked is below the ports that systems give to connections, and nobody's that we know.
+// The app may have declared it all the same: then it is the next.
+const firstAsked = 17720
+
+// takeCheck finds out who makes the check: the kubelet, which asks by GET and takes 200 to
+// 399, or a container beside the app's.
+func (r *rendering) takeCheck(method string, codes []string) error {
+	field := "method"
+	switch method {
+	case "HEAD":
+	case "GET":
+		if len(codes) == 0 {
+			return nil
+		}
+		field = "expected_codes"
+	default:
+		return invalid("spec.health_check.method: %q is neither GET nor HEAD", method)
+	}
+	if _, err := healthcheck.ParseCodes(codes); err != nil {
+		return invalid("spec.health_check.expected_codes: %v", err)
+	}
+	if r.cfg.HealthImage == "" {
+		return unsupported("spec.health_check.%s: a kubelet asks by GET and takes 200 to 399 for a pass: leave %[1]s out, or start the agent of region %[2]s with --health-image, whose container makes the check then", field, r.cfg.Region)
+	}
+	r.health.method, r.health.codes, r.health.asked = method, codes, firstAsked
+	for slices.ContainsFunc(r.ports, func(p port) bool { return p.number == r.health.asked }) {
+		r.health.asked++
 	}
 	return nil
 }
@@ -107,9 +138,12 @@ func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfigu
 }
 
 func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
-	return coreac.Probe().
-		WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).
-		WithPeriodSeconds(period).WithTimeoutSeconds(timeout).WithFailureThreshold(failures).WithSuccessThreshold(passes)
+	p := coreac.Probe().WithPeriodSeconds(period).WithFailureThreshold(failures).WithSuccessThreshold(passes)
+	if h.asked > 0 {
+		// What the check took too long for is to be heard, too.
+		return p.WithGRPC(coreac.GRPCAction().WithPort(h.asked)).WithTimeoutSeconds(min(timeout, math.MaxInt32-healthMargin) + healthMargin)
+	}
+	return p.WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).WithTimeoutSeconds(timeout)
 }
 
 func twice(n int32) int32 {

@@ -48,7 +48,7 @@ var (
 func assignments(t *rapid.T) runtime.Assignment {
 	odd := rapid.SampledFrom([]string{
 		"nothing", "nothing", "nothing", "nothing", "id", "app", "port", "number", "image", "command", "env", "product", "resource", "pool", "mount",
-		"class", "size", "key", "value", "effect", "priority", "spread", "version", "replicas", "selector", "labels", "annotations",
+		"class", "size", "key", "value", "effect", "priority", "spread", "method", "code", "version", "replicas", "selector", "labels", "annotations",
 	}).Draw(t, "odd")
 	text := func(label string, good, bad *rapid.Generator[string]) string {
 		if label == odd {
@@ -91,6 +91,12 @@ func assignments(t *rapid.T) runtime.Assignment {
 	}
 	if odd == "number" || odd == "port" {
 		s.Ports = append(s.Ports, &windlassv1.Port{Name: text("port", names, badNames), Port: number("number", 1, 65535, 65536)})
+	}
+	if yes("check") {
+		s.HealthCheck = &windlassv1.HealthCheck{Method: one("method", []string{"", "GET", "HEAD"}, []string{"POST"})}
+		if yes("codes") {
+			s.HealthCheck.ExpectedCodes = []string{one("code", []string{"204", "200-299"}, []string{"", "2xx"})}
+		}
 	}
 	if yes("role") {
 		s.Roles = []*windlassv1.RoleSpec{{Name: names.Draw(t, "role name")}}
@@ -247,6 +253,10 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 		require.False(t, seen[p.Name] || numbers[p.ContainerPort], "two ports are one")
 		seen[p.Name], numbers[p.ContainerPort] = true, true
 	}
+	if c.ReadinessProbe.GRPC != nil {
+		require.False(t, numbers[c.ReadinessProbe.GRPC.Port], "the app has the port")
+	}
+	require.Equal(t, len(s.Containers) == 2, c.ReadinessProbe.GRPC != nil)
 	seen = map[string]bool{}
 	for _, e := range c.Env {
 		require.Empty(t, validation.IsEnvVarName(e.Name))
@@ -279,17 +289,19 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 		paths[m.MountPath] = true
 	}
 	require.GreaterOrEqual(t, *s.TerminationGracePeriodSeconds, int64(1))
-	for name, limit := range c.Resources.Limits {
-		request := c.Resources.Requests[name]
-		require.Zero(t, limit.Cmp(request), name)
-	}
-	require.Equal(t, []corev1.ResourceName{corev1.ResourceCPU}, slices.Collect(func(yield func(corev1.ResourceName) bool) {
-		for _, name := range slices.Sorted(maps.Keys(c.Resources.Requests)) {
-			if _, ok := c.Resources.Limits[name]; !ok && !yield(name) {
-				return
-			}
+	for _, c := range s.Containers {
+		for name, limit := range c.Resources.Limits {
+			request := c.Resources.Requests[name]
+			require.Zero(t, limit.Cmp(request), name)
 		}
-	}))
+		require.Equal(t, []corev1.ResourceName{corev1.ResourceCPU}, slices.Collect(func(yield func(corev1.ResourceName) bool) {
+			for _, name := range slices.Sorted(maps.Keys(c.Resources.Requests)) {
+				if _, ok := c.Resources.Limits[name]; !ok && !yield(name) {
+					return
+				}
+			}
+		}))
+	}
 }
 
 // kubelet is how Kubernetes' node agent replaces references in commands and

@@ -99,23 +99,57 @@ func TestAStartMayTakeAsLongAsItsBudget(t *testing.T) {
 	}
 }
 
-func TestAHealthCheckThatNoProbeCanMakeIsRefused(t *testing.T) {
+func TestAHealthCheckThatNoProbeCanMakeIsMadeByAContainerOrRefused(t *testing.T) {
+	without := config()
+	without.HealthImage = ""
+	a := minimal()
+	plain := dump(t, render(t, without, a))
 	for field, h := range map[string]*windlassv1.HealthCheck{
 		"spec.health_check.method":         {Method: "HEAD"},
 		"spec.health_check.expected_codes": {ExpectedCodes: []string{"200-399"}},
 	} {
-		a := minimal()
 		a.Deployment.Spec.HealthCheck = h
-		_, err := Render(config(), a)
-		var rej *runtime.Rejection
-		require.ErrorAs(t, err, &rej)
-		require.Equal(t, runtime.ReasonUnsupported, rej.Code)
-		require.Contains(t, rej.Message, field)
+		rej := refused(t, without, a, runtime.ReasonUnsupported, field+": ")
+		require.Contains(t, rej.Message, "--health-image")
 		require.False(t, rej.Retryable)
+		require.Len(t, podOf(t, render(t, config(), a)).Spec.Containers, 2)
 	}
-	a := minimal()
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "GET"}
-	render(t, config(), a)
+	require.Equal(t, string(plain), string(dump(t, render(t, config(), a))), "who needs no container has none")
+
+	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
+	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`)
+	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "POST"}
+	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.method: "POST"`)
+}
+
+func TestWhoMakesTheHealthCheckIsAskedAtAPortThatTheAppLeavesFree(t *testing.T) {
+	a := minimal()
+	a.Deployment.Spec.Ports = []*windlassv1.Port{{Name: "http", Port: firstAsked + 1}, {Name: "admin", Port: firstAsked}}
+	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "HEAD", Port: "admin"}
+	s := podOf(t, render(t, config(), a)).Spec
+	require.Subset(t, s.Containers[1].Args, []string{"--port=17722", "--target-port=17720"})
+	for _, p := range []*corev1.Probe{s.Containers[0].StartupProbe, s.Containers[0].ReadinessProbe, s.Containers[0].LivenessProbe} {
+		require.EqualValues(t, 17722, p.GRPC.Port)
+		require.Nil(t, p.HTTPGet)
+	}
+}
+
+func TestTheKubeletWaitsForTheWordsOfWhoMakesTheHealthCheck(t *testing.T) {
+	probes := func(method string) (startup, readiness, liveness *corev1.Probe) {
+		a := minimal()
+		a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: method, Timeout: durationpb.New(3 * time.Second)}
+		c := podOf(t, render(t, config(), a)).Spec.Containers[0]
+		return c.StartupProbe, c.ReadinessProbe, c.LivenessProbe
+	}
+	startup, readiness, liveness := probes("GET")
+	want := []*corev1.Probe{startup, readiness, liveness}
+	startup, readiness, liveness = probes("HEAD")
+	for i, p := range []*corev1.Probe{startup, readiness, liveness} {
+		require.Equal(t, want[i].TimeoutSeconds+1, p.TimeoutSeconds)
+		p.TimeoutSeconds, p.ProbeHandler = want[i].TimeoutSeconds, want[i].ProbeHandler
+		require.Equal(t, want[i], p, "all else is as it is without")
+	}
 }
 
 func TestStoppingWaitsForTheDelayAndThenForTheGrace(t *testing.T) {
@@ -147,11 +181,13 @@ func restricted(s corev1.PodSpec) []string {
 			broken = append(broken, name)
 		}
 	}
-	c := s.Containers[0].SecurityContext
 	rule("host namespaces", !s.HostIPC && !s.HostPID && !s.HostNetwork)
-	rule("privileged", c.Privileged == nil || !*c.Privileged)
-	rule("escalation", c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation)
-	rule("capabilities", c.Capabilities != nil && len(c.Capabilities.Drop) == 1 && c.Capabilities.Drop[0] == "ALL" && len(c.Capabilities.Add) == 0)
+	for _, each := range s.Containers {
+		c := each.SecurityContext
+		rule("privileged", c.Privileged == nil || !*c.Privileged)
+		rule("escalation", c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation)
+		rule("capabilities", c.Capabilities != nil && len(c.Capabilities.Drop) == 1 && c.Capabilities.Drop[0] == "ALL" && len(c.Capabilities.Add) == 0)
+	}
 	rule("root", s.SecurityContext.RunAsNonRoot != nil && *s.SecurityContext.RunAsNonRoot && (s.SecurityContext.RunAsUser == nil || *s.SecurityContext.RunAsUser != 0))
 	rule("seccomp", s.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault)
 	for _, v := range s.Volumes {

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/probe"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
+)
+
+// healthCommand is the first argument of an agent that is a container beside an app's, and
+// makes its health check. Agents of Kubernetes regions put it there; see --health-image.
+const healthCommand = "health"
+
+// healthFlags are of the health command.
+type healthFlags struct {
+	Address    string        `help:"Address of the pod: where to be asked, and where the app is." required:""`
+	Port       int           `help:"Port to be asked at, over gRPC." required:""`
+	TargetPort int           `help:"Port of the app that is checked." required:""`
+	Method     string        `help:"${enum}." enum:"GET,HEAD" default:"GET"`
+	Path       string        `help:"Path that is asked for." default:"/health"`
+	Code       []string      `help:"Status code that passes, or a range of them; each has a flag of its own. None: 200 to 399."`
+	Margin     time.Duration `help:"How much sooner than who asks the check gives up." default:"1s"`
+}
+
+// answerHealth makes health checks for who asks, until ctx ends.
+func answerHealth(ctx context.Context, args []string) error {
+	var f healthFlags
+	parser, err := kong.New(&f, kong.Name("windlass-agent "+healthCommand),
+		kong.Description("Makes an app's health check for the kubelet, which asks over gRPC."))
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return fmt.Errorf("%w (try --help)", err)
+	}
+	codes, err := healthcheck.ParseCodes(f.Code)
+	if err != nil {
+		return fmt.Errorf("--code=%w", err)
+	}
+	if net.ParseIP(f.Address) == nil {
+		return errors.New("--address: use the pod's own, status.podIP")
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(f.Address, strconv.Itoa(f.Port)))
+	if err != nil {
+		return fmt.Errorf("--port=%d: use one that the app leaves free: %w", f.Port, err)
+	}
+	return probe.Run(ctx, l, probe.Config{
+		Check:   healthcheck.Check{Method: f.Method, Path: f.Path, Codes: codes, Timeout: healthcheck.DefaultTimeout, Agent: "windlass-agent"},
+		Address: net.JoinHostPort(f.Address, strconv.Itoa(f.TargetPort)), Margin: f.Margin,
+	})
+}
