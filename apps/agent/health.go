@@ -11,14 +11,15 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/probe"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// healthCommand is the first argument of an agent that is a container beside an app's, and
-// makes its health check. Agents of Kubernetes regions put it there; see --health-image.
-const healthCommand = "health"
+// IsHealthCheck tells whether the program was started to make an app's health check, in a
+// container beside it; see --health-image. Main does.
+func IsHealthCheck(args []string) bool { return len(args) > 1 && args[1] == render.HealthCommand }
 
-// healthFlags are of the health command.
+// healthFlags are of the one that makes it.
 type healthFlags struct {
 	Address    string        `help:"Address of the pod: where to be asked, and where the app is." required:""`
 	Port       int           `help:"Port to be asked at, over gRPC." required:""`
@@ -32,7 +33,7 @@ type healthFlags struct {
 // answerHealth makes health checks for who asks, until ctx ends.
 func answerHealth(ctx context.Context, args []string) error {
 	var f healthFlags
-	parser, err := kong.New(&f, kong.Name("windlass-agent "+healthCommand),
+	parser, err := kong.New(&f, kong.Name("windlass-agent "+render.HealthCommand),
 		kong.Description("Makes an app's health check for the kubelet, which asks over gRPC."))
 	if err != nil {
 		return fmt.Errorf("flags: %w", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -66,7 +67,7 @@ func ShimMain(args []string) int { return process.ShimMain(args) }
 
 // Main runs the agent with the command line's arguments until ctx ends.
 func Main(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == healthCommand {
+	if len(args) > 0 && args[0] == render.HealthCommand {
 		return answerHealth(ctx, args[1:])
 	}
 	var f flags

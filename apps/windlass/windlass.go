@@ -26,6 +26,13 @@ func Main(ctx context.Context, args []string) int {
 	if agent.IsShim(args) {
 		return agent.ShimMain(args)
 	}
+	if agent.IsHealthCheck(args) {
+		if err := agent.Main(ctx, args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "agent:", err)
+			return 1
+		}
+		return 0
+	}
 	root := commands() //nolint:contextcheck // ExecuteContext hands it to each of them
 	root.SetArgs(args[1:])
 	err := root.ExecuteContext(ctx)

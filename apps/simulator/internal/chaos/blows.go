@@ -77,18 +77,17 @@ func (s *storm) blows() []blow {
 		{"half-open", 5, link, s.onLink(func(l *wire, rnd *rand.Rand) error {
 			return l.halfOpen([][]string{{"upstream"}, {"downstream"}, {"upstream", "downstream"}}[rnd.IntN(3)]...)
 		}, 2*time.Second, 40*time.Second)},
-		{"cut", 3, database, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
-		{"take down", 2, database, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
-		{"delay", 3, database, s.onLink(func(l *wire, rnd *rand.Rand) error {
-			return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
-		}, time.Second, 10*time.Second)},
-		{"half-open", 2, database, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
-		{"cut", 3, restate, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
-		{"take down", 2, restate, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
-		{"delay", 3, restate, s.onLink(func(l *wire, rnd *rand.Rand) error {
-			return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
-		}, time.Second, 10*time.Second)},
-		{"half-open", 2, restate, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
+	}
+	// What a replica depends on is near it, so that its links are not as bad as those of agents.
+	for _, backend := range []func(*rand.Rand) string{database, restate} {
+		out = append(out,
+			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
+			blow{"take down", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
+			blow{"delay", 3, backend, s.onLink(func(l *wire, rnd *rand.Rand) error {
+				return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
+			}, time.Second, 10*time.Second)},
+			blow{"half-open", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
+		)
 	}
 	if s.disks.usable() {
 		out = append(out, blow{"fill the disk of", 4, region, s.fillDisk})

@@ -141,6 +141,8 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 			"--runtime=kubernetes",
 			"--kubeconfig=" + kubeconfig(r.layout.kubelab(region)),
 			"--pools-file=" + pools,
+			// This program, which is the agent as well, as an image of kubelab.
+			"--health-image=kubelab.local/host" + r.self + ":dev",
 		}, nil
 	}
 	gpus := r.opts.gpus

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,13 @@ func testDevOnKubernetes(t *testing.T) {
 	require.Len(t, s.Processes, 9)
 
 	require.Contains(t, d.ok("deploy", "-f", example(t, "echo-kubernetes.yaml")), "echo v1 is ready: 4 of 4")
+	// What no kubelet can check is checked all the same.
+	file, err := os.ReadFile(example(t, "echo-kubernetes.yaml"))
+	require.NoError(t, err)
+	byHead := filepath.Join(t.TempDir(), "by-head.yaml")
+	require.Contains(t, string(file), "healthCheck: {")
+	require.NoError(t, os.WriteFile(byHead, bytes.Replace(file, []byte("healthCheck: {"), []byte("healthCheck: {method: HEAD, expectedCodes: [200-204], "), 1), 0o600))
+	require.Contains(t, d.ok("deploy", "-f", byHead), "echo v2 is ready: 4 of 4")
 	first := d.pods("echo", 4)
 	require.Regexp(t, `(?m)^h100 +NVIDIA-H100-80GB-HBM3 +nvidia.com/gpu +\S+ GiB +2 +16 +2 +14 `, d.ok("region", "show", us))
 	d.ok("deploy", "-f", example(t, "echo-kubernetes-v2.yaml"))
@@ -50,7 +58,7 @@ func testDevOnKubernetes(t *testing.T) {
 		"echo-kubernetes-crash.yaml": {"failed: CrashLoop", "exit code 1", "last output:", "engine core failed to start"},
 		"echo-kubernetes-oom.yaml":   {"failed: OOMKilled", "over its memory limit of 2048 MiB"},
 	} {
-		d.fails(1, []string{"deploy", "-f", example(t, file)}, append(says, "v2 is still live")...)
+		d.fails(1, []string{"deploy", "-f", example(t, file)}, append(says, "v3 is still live")...)
 	}
 	for file, says := range map[string]string{
 		"echo-kubernetes-unknown-pool.yaml": "region us-east-1 has no GPUs of pool b300: it has ",

@@ -18,6 +18,7 @@ import (
 	client "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
@@ -69,7 +70,7 @@ func TestMain(m *testing.M) {
 		os.Exit(agentMain(text))
 	}
 	// An image that has this program has the agent's, for health checks.
-	if len(os.Args) > 1 && os.Args[1] == "health" {
+	if agent.IsHealthCheck(os.Args) {
 		os.Exit(healthMain())
 	}
 	code := runtimetest.Main(m)

@@ -299,10 +299,15 @@ func healthRegained(t *testing.T, s *suite) {
 	sick := s.until(t, "lost health", "dep_1", every(1, hasStatus(running, runtime.ReasonHealthCheckFailed)))[0]
 	require.Contains(t, sick.Message, "503")
 	tell(t, in, "/well")
-	well := s.ready(t, "dep_1", 1)[0]
-	require.Equal(t, in.ID, well.ID)
-	require.Equal(t, in.Restarts, well.Restarts)
-	require.Equal(t, in.StartedAt, well.StartedAt)
+	requireUntouched(t, in, s.ready(t, "dep_1", 1)[0])
+}
+
+// requireUntouched: it is the same instance, and was not started again.
+func requireUntouched(t *testing.T, before, after runtime.Instance) {
+	t.Helper()
+	require.Equal(t, before.ID, after.ID)
+	require.Equal(t, before.Restarts, after.Restarts)
+	require.Equal(t, before.StartedAt, after.StartedAt)
 }
 
 // A check by HEAD, which codes pass that others fail by, and the other way round.
@@ -316,10 +321,7 @@ func methodAndCodes(t *testing.T, s *suite) {
 	sick := s.until(t, "lost health", "dep_1", every(1, hasStatus(running, runtime.ReasonHealthCheckFailed)))[0]
 	require.Contains(t, sick.Message, "HEAD /health answered 200 OK")
 	tell(t, in, "/sick")
-	again := s.ready(t, "dep_1", 1)[0]
-	require.Equal(t, in.ID, again.ID)
-	require.Equal(t, in.Restarts, again.Restarts)
-	require.Equal(t, in.StartedAt, again.StartedAt)
+	requireUntouched(t, in, s.ready(t, "dep_1", 1)[0])
 }
 
 func healthLost(t *testing.T, s *suite) {

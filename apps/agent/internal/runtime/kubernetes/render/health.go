@@ -8,6 +8,10 @@ import (
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
+// HealthCommand is the first argument that turns the agent's program into who makes an
+// app's health check.
+const HealthCommand = "__health"
+
 const (
 	// healthMargin in seconds is for what the container and the kubelet tell each other.
 	healthMargin = 1
@@ -29,7 +33,7 @@ func (r *rendering) healthContainer() *coreac.ContainerApplyConfiguration {
 	requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(healthCPUMillicores, resource.DecimalSI)
 	c := coreac.Container().
 		WithName(HealthContainerName).WithImage(r.cfg.HealthImage).WithImagePullPolicy(corev1.PullIfNotPresent).
-		WithArgs("health", "--address=$("+podIP+")", fmt.Sprintf("--port=%d", r.health.asked), fmt.Sprintf("--target-port=%d", r.health.port),
+		WithArgs(HealthCommand, "--address=$("+podIP+")", fmt.Sprintf("--port=%d", r.health.asked), fmt.Sprintf("--target-port=%d", r.health.port),
 			"--method="+r.health.method, "--path="+literal(r.health.path), fmt.Sprintf("--margin=%ds", healthMargin)).
 		WithEnv(fieldEnv(podIP, "status.podIP")).
 		WithResources(coreac.ResourceRequirements().WithLimits(memory).WithRequests(requests)).
