@@ -26,6 +26,9 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 		}
 		return err
 	}}
+	// Go listens for multipath TCP where a kernel has it, whose sockets refuse to be told who
+	// is to have new connections.
+	config.SetMultipathTCP(false)
 	return config.Listen(ctx, "tcp", address)
 }
 

@@ -22,3 +22,24 @@ func TestItIsKnownWhetherConnectionsWait(t *testing.T) {
 	defer func() { require.NoError(t, conn.Close()) }()
 	require.False(t, queued(l))
 }
+
+func TestNewConnectionsGoToTheSuccessor(t *testing.T) {
+	leaves, err := listen(t.Context(), "127.0.0.1:0")
+	require.NoError(t, err)
+	stays, err := listen(t.Context(), leaves.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stays.Close()) }()
+	require.NoError(t, handOver(leaves))
+	for range 100 {
+		client, err := new(net.Dialer).DialContext(t.Context(), "tcp", stays.Addr().String())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, client.Close()) }()
+	}
+	require.False(t, queued(leaves))
+	require.NoError(t, leaves.Close())
+	for range 100 {
+		conn, err := stays.Accept()
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -82,10 +81,7 @@ func (p *placed) awaits(t *testing.T, serving, leaving int) (ids []string) {
 
 func (p *placed) scale(t *testing.T, replicas int) {
 	t.Helper()
-	p.a.Generation++
-	p.a.Deployment = proto.CloneOf(p.a.Deployment)
-	p.a.Deployment.Replicas = int32(replicas)
-	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.change(t, func(a *runtime.Assignment) { a.Deployment.Replicas = int32(replicas) })
 }
 
 // pods of the deployment that were not told to end, by instance.

@@ -43,6 +43,18 @@ func place(t *testing.T, replicas int, change ...func(*windlassv1.DeploymentSpec
 	return p
 }
 
+// change applies the next generation, changed: what was applied before is the runtime's
+// to read.
+func (p *placed) change(t *testing.T, changes ...func(*runtime.Assignment)) {
+	t.Helper()
+	p.a.Generation++
+	p.a.Deployment = proto.CloneOf(p.a.Deployment)
+	for _, c := range changes {
+		c(&p.a)
+	}
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+}
+
 // namespaceOf is where an assignment comes to be.
 func (h *harness) namespaceOf(t *testing.T, a runtime.Assignment) string {
 	t.Helper()
@@ -257,9 +269,7 @@ func TestSecretsOfOldTemplatesAreRemovedOnceNoPodHasThem(t *testing.T) {
 	p := place(t, 2, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"COLOUR": "green"} })
 	until(t, "ready pods", func() bool { return p.workload(t).Status.ReadyReplicas == 2 })
 	before := p.secrets(t)
-	p.a.Generation, p.a.TemplateHash = 2, "template-2"
-	p.a.Deployment.Spec.Env["COLOUR"] = "blue"
-	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.replace(t, "template-2", func(a *runtime.Assignment) { a.Deployment.Spec.Env["COLOUR"] = "blue" })
 	until(t, "the new ones alone", func() bool {
 		d := p.workload(t)
 		now := p.secrets(t)
@@ -311,10 +321,7 @@ func TestWhoScalesBesideUsIsReportedAndNotFought(t *testing.T) {
 	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", nil))
 
 	// All else goes on.
-	p.a.Generation = 2
-	p.a.Deployment = proto.CloneOf(p.a.Deployment)
-	p.a.Deployment.Replicas = 2
-	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.scale(t, 2)
 	d := p.workload(t)
 	require.Equal(t, "2", d.Annotations[render.AnnotationGeneration])
 	require.EqualValues(t, 3, *d.Spec.Replicas)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -158,6 +159,7 @@ func onFrail(s *windlassv1.DeploymentSpec) {
 }
 
 func (r *region) apply(t testing.TB, a runtime.Assignment) string {
+	a.Deployment = proto.CloneOf(a.Deployment) // what is applied is the runtime's to read
 	require.NoError(t, r.rt.Apply(t.Context(), a))
 	return a.Deployment.GetId()
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -42,11 +41,7 @@ func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
 	for n, change := range []func(*windlassv1.DeploymentSpec){byHead, func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "" }} {
 		all := r.until(t, "ready", id, readyOnes(2))
 		require.Zero(t, all[0].Restarts+all[1].Restarts)
-		p.a.Deployment = proto.CloneOf(p.a.Deployment)
-		p.a.Generation++
-		p.a.TemplateHash = fmt.Sprint("template-", n+2)
-		change(p.a.Deployment.Spec)
-		require.NoError(t, p.rt.Apply(t.Context(), p.a))
+		p.replace(t, fmt.Sprint("template-", n+2), func(a *runtime.Assignment) { change(a.Deployment.Spec) })
 		r.until(t, "the new template", id, func(all []runtime.Instance) bool {
 			return readyOnes(2)(all) && all[0].TemplateHash == p.a.TemplateHash && all[1].TemplateHash == p.a.TemplateHash
 		})

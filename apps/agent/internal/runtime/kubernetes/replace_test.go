@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,13 +119,7 @@ func (p *placed) gateways(t *testing.T, d *door) (stop func()) {
 // replace has the deployment be of another template.
 func (p *placed) replace(t *testing.T, template string, change ...func(*runtime.Assignment)) {
 	t.Helper()
-	p.a.Generation++
-	p.a.Deployment = proto.CloneOf(p.a.Deployment)
-	p.a.TemplateHash = template
-	for _, c := range change {
-		c(&p.a)
-	}
-	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.change(t, append(change, func(a *runtime.Assignment) { a.TemplateHash = template })...)
 }
 
 func atOnce(n int) func(*runtime.Assignment) {

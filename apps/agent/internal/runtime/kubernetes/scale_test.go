@@ -209,16 +209,14 @@ func TestScale(t *testing.T) {
 	slices.Sort(took)
 	out.ObserveMedianMillis, out.ObserveMaxMillis = took[len(took)/2], took[len(took)-1]
 
-	// What was applied is the runtime's to read.
 	one := all[deployments/2]
-	one.Deployment = proto.CloneOf(one.Deployment)
+	one.Deployment = proto.CloneOf(one.Deployment) // what was applied is the runtime's to read
 	one.Deployment.Replicas++
 	one.Generation++
 	out.Scaled = r.change(t, calls, func() {
 		r.apply(t, one)
 		r.until(t, "one more", one.Deployment.GetId(), readyOnes(replicas+1))
 	})
-	one.Deployment = proto.CloneOf(one.Deployment)
 	one.TemplateHash, one.Deployment.Spec.Env = "template-2", map[string]string{"MODEL": "mixtral"}
 	one.Generation++
 	out.Replaced = r.change(t, calls, func() {
