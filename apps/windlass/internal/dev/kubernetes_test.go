@@ -96,6 +96,7 @@ func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
 	args, err := os.ReadFile(filepath.Join(m.dir, "agents", "there", "args.json"))
 	require.NoError(t, err)
 	require.Contains(t, string(args), "--runtime=kubernetes")
+	require.Contains(t, string(args), "--health-image=kubelab.local/host/")
 	require.Contains(t, string(args), "--kubeconfig="+filepath.Join(m.dir, "kubelab", "there", "kubeconfig"))
 
 	// It heals.
