@@ -220,7 +220,7 @@ func testCrowd(t *testing.T, s *stack) {
 	var wg sync.WaitGroup
 	for i := range uint64(8) {
 		rnd := rand.New(rand.NewPCG(i, 1))
-		wg.Go(func() { s.user(ctx, app, rnd, 200*time.Millisecond) })
+		wg.Go(func() { s.user(ctx, app, rnd, 1, 200*time.Millisecond) })
 	}
 	wg.Wait()
 	d := s.deploy(t, app, spec(label("last")))

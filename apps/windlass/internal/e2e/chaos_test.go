@@ -43,7 +43,7 @@ func TestKillAtRandom(t *testing.T) {
 	counts := make([]map[string]int, chaosUsers)
 	for i := range chaosUsers {
 		rnd := rand.New(rand.NewPCG(seed, uint64(i+1)))
-		wg.Go(func() { counts[i] = s.user(ctx, fmt.Sprint("chaos-", i%chaosApps), rnd, 6*time.Second) })
+		wg.Go(func() { counts[i] = s.user(ctx, fmt.Sprint("chaos-", i%chaosApps), rnd, int32(i%2), 6*time.Second) })
 	}
 	blows := s.havoc(ctx, t, rand.New(rand.NewPCG(seed, 0)), calm)
 	wg.Wait()
@@ -185,10 +185,11 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // user changes one app at random until ctx ends, resting for at most so long
-// between two changes, and returns what it did. Every
-// call is repeated until it is answered; an answer may only be one that makes
-// sense.
-func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, rest time.Duration) map[string]int {
+// between two changes, and returns what it did. Every call is repeated until it is
+// answered; an answer may only be one that makes sense. Who scales to no fewer than one
+// replica also makes versions that crash: where there are none, nobody would try such a
+// version before it is live.
+func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int32, rest time.Duration) map[string]int {
 	done := map[string]int{}
 	for n := 1; ctx.Err() == nil; n++ {
 		var what string
@@ -201,13 +202,16 @@ func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, rest time.
 			})
 		case 3:
 			what = "deploy a bad one"
+			bad := args("--load-time", "1m", "--fault-crash-after", "200ms")
+			if fewest == 0 {
+				what, bad = "deploy a slow one", args("--load-time", "2s")
+			}
 			_, err = persist(ctx, s.owner.apps.Deploy, &windlassv1.DeployRequest{
-				Mutation: mutation(), App: named(app),
-				Spec: spec(label(fmt.Sprint("r", n)), args("--load-time", "1m", "--fault-crash-after", "200ms")),
+				Mutation: mutation(), App: named(app), Spec: spec(label(fmt.Sprint("r", n)), bad),
 			})
 		case 4:
 			what = "scale"
-			_, err = persist(ctx, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: rnd.Int32N(3)})
+			_, err = persist(ctx, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: fewest + rnd.Int32N(3-fewest)})
 		case 5:
 			what = "roll back"
 			_, err = persist(ctx, s.owner.apps.Rollback, &windlassv1.RollbackRequest{Mutation: mutation(), App: named(app)})
