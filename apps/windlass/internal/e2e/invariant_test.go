@@ -101,13 +101,17 @@ func (s *stack) agree(ctx context.Context) error {
 			}
 		}
 	}
-	return sameInstances(w.instances, instancesOf(s.dir), want)
+	return sameInstances(w, instancesOf(s.dir), want)
 }
 
-func sameInstances(said []*windlassv1.Instance, runs []process, want map[string]int) error {
+func sameInstances(w world, runs []process, want map[string]int) error {
 	found := map[string]int{}
 	processes := byInstance(runs)
-	for _, i := range said {
+	args := map[string][]string{}
+	for _, d := range w.deployments {
+		args[d.Id] = d.Spec.GetArgs()
+	}
+	for _, i := range w.instances {
 		if i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
 			return fmt.Errorf("instance %s of %s v%d in %s is %s: %s", i.Id, i.AppName, i.Version, i.Region, i.Status, i.Reason)
 		}
@@ -116,7 +120,11 @@ func sameInstances(said []*windlassv1.Instance, runs []process, want map[string]
 		if len(got) != 1 {
 			return fmt.Errorf("instance %s of %s v%d in %s has %d processes:\n%s", i.Id, i.AppName, i.Version, i.Region, len(got), describe(got))
 		}
-		if p := got[0]; p.deployment() != i.DeploymentId || p.region() != i.Region {
+		p := got[0]
+		// One that a version took over as it was keeps what it was given by the one before.
+		same := p.deployment() == i.DeploymentId ||
+			p.app() == i.AppName && args[p.deployment()] != nil && slices.Equal(args[p.deployment()], args[i.DeploymentId])
+		if !same || p.region() != i.Region {
 			return fmt.Errorf("instance %s should be of %s in %s, and is %s", i.Id, i.DeploymentId, i.Region, p)
 		}
 		delete(processes, i.Id)
