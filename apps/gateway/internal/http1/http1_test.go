@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -242,6 +243,9 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
+// spaceBeforeExtension is to be ignored (RFC 9112, section 7.1.1), and refused by Go's reader.
+var spaceBeforeExtension = regexp.MustCompile(`(?i)[0-9a-f][ \t]+;`)
+
 func FuzzChunks(f *testing.F) {
 	for _, text := range []string{"2\r\nok\r\n0\r\n\r\n", "5;x\r\nhello\r\n0\r\nX: y\r\n\r\nrest", "A \r\n0123456789\r\n00\r\n\r\n"} {
 		f.Add([]byte(text), 3)
@@ -260,6 +264,9 @@ func FuzzChunks(f *testing.F) {
 			return
 		}
 		want, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(text)))
+		if err != nil && spaceBeforeExtension.Match(text) {
+			return
+		}
 		require.True(t, err == nil || errors.Is(err, io.EOF), err)
 		require.Equal(t, string(want), string(got))
 	})
