@@ -33,7 +33,7 @@ func TestNewConnectionsGoToTheSuccessor(t *testing.T) {
 	for range 100 {
 		client, err := new(net.Dialer).DialContext(t.Context(), "tcp", stays.Addr().String())
 		require.NoError(t, err)
-		defer func() { require.NoError(t, client.Close()) }()
+		t.Cleanup(func() { require.NoError(t, client.Close()) })
 	}
 	require.False(t, queued(leaves))
 	require.NoError(t, leaves.Close())
