@@ -63,8 +63,8 @@ type checker struct {
 	// lower are applies whose generation was below the one before: whether that is
 	// a new epoch's is looked up outside of the agent's call.
 	lower []lowered
-	ready map[string]place // instances that were ever ready, by id
-	count map[place]int    // of them
+	ready map[instance]bool // those that ever were, each as every deployment's that had it
+	count map[place]int     // of them
 	// epochs and heads by region, as last read.
 	epochs, heads map[string]int64
 	claimed       map[string]bool // deployments whose claim to be ready was checked
@@ -84,7 +84,7 @@ type lowered struct {
 
 func newChecker(h *history, seed uint64) *checker {
 	return &checker{
-		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[string]place{}, count: map[place]int{},
+		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[instance]bool{}, count: map[place]int{},
 		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{},
 	}
 }
@@ -106,13 +106,15 @@ func (c *checker) onRemoved(region, deployment string) {
 	c.history.add(event{region: region, deployment: deployment, text: "the agent removes it"})
 }
 
-func (c *checker) onReady(region, deployment, instance string) {
+func (c *checker) onReady(region, deployment, id string) {
 	p := place{region, deployment}
-	c.history.add(event{region: region, deployment: deployment, text: "instance " + instance + " is ready"})
+	c.history.add(event{region: region, deployment: deployment, text: "instance " + id + " is ready"})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ready[instance] = p
-	c.count[p]++
+	if i := (instance{id, p}); !c.ready[i] {
+		c.ready[i] = true
+		c.count[p]++
+	}
 }
 
 // acknowledge notes a deployment that a user was told of.
@@ -207,7 +209,7 @@ func (c *checker) hear(s claims) {
 			continue
 		}
 		c.told[i.id] = true
-		if p, ok := c.ready[i.id]; !ok || p != i.place {
+		if !c.ready[i] {
 			bad = append(bad, found{"an instance is said to be ready and never was", "", i.place, "instance " + i.id})
 		}
 	}

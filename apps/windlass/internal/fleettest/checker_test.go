@@ -12,6 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// spotted is an instance where it was seen.
+type spotted struct {
+	instance string
+	place    place
+}
+
 // checker holds every commit against what was promised and against what the
 // executors really did.
 //
@@ -41,7 +47,7 @@ type checker struct {
 	// What executors did, which nothing else knows. Kept over a restore.
 	applied map[place]int64 // highest generation
 	removed map[place]bool
-	ready   map[string]place // instances that were ever ready, by id
+	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it
 	count   map[place]int    // of them
 	serving map[place]bool   // (region, app) that has served
 
@@ -122,7 +128,7 @@ func (m *mirror) clone() *mirror {
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, history: &history{begin: time.Now()}, rows: newMirror(),
-		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[string]place{}, count: map[place]int{}, serving: map[place]bool{},
+		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[spotted]bool{}, count: map[place]int{}, serving: map[place]bool{},
 		acknowledged: map[string]string{}, kinds: map[string]bool{},
 	}
 }
@@ -210,8 +216,10 @@ func (c *checker) onReady(r *region, deployment, instance string) {
 	c.history.add(event{region: r.name, deployment: deployment, text: "instance " + instance + " is ready"})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ready[instance] = p
-	c.count[p]++
+	if i := (spotted{instance, p}); !c.ready[i] {
+		c.ready[i] = true
+		c.count[p]++
+	}
 }
 
 // routes are the deployments that the region routes to, by app.
@@ -386,7 +394,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		p := place{i.RegionID, i.DeploymentID}
 		before := m.instances[i.ID]
 		fenced(p, before.guard, int64(i.Guard))
-		if spot := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && c.ready[i.ID] != spot {
+		if spot := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !c.ready[spotted{i.ID, spot}] {
 			c.violateLockedf("an instance is said to be ready and never was", "", spot, "instance %s", i.ID)
 		}
 		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}

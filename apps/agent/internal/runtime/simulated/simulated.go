@@ -38,8 +38,9 @@ type Config struct {
 	// the caller's goroutine; nil: nobody is.
 	Applied func(deploymentID string, generation int64)
 	Removed func(deploymentID string)
-	// Ready is told of every instance that becomes ready, before anybody can observe
-	// it; nil: nobody is. It must not call the runtime.
+	// Ready is told of every instance that becomes ready, and of every one that is when
+	// another deployment of its template takes it over, before anybody can observe it; nil:
+	// nobody is. It must not call the runtime.
 	Ready func(deploymentID, instanceID string)
 }
 

@@ -18,6 +18,8 @@ type workload struct {
 	instances []instance // by group; a row without a serial is none
 	count     int
 	stopping  int
+	// told of whose ready instances somebody was.
+	told *deployment
 	// rolling: some are of another template, and wait for others to be ready.
 	rolling bool
 	// view is what Observe tells of it; nil after a change.
@@ -86,6 +88,7 @@ func (r *Runtime) work(w *workload) {
 		w.instances = slices.Clip(w.instances[:want])
 	}
 	w.instances = slices.Grow(w.instances, want-len(w.instances))[:want]
+	r.tell(w, d)
 	for g := range w.instances {
 		switch i := &w.instances[g]; {
 		case i.serial == 0:
@@ -96,6 +99,19 @@ func (r *Runtime) work(w *workload) {
 	}
 	r.roll(w)
 	r.sweep(w)
+}
+
+// tell of the instances that d has taken over as they were.
+func (r *Runtime) tell(w *workload, d *deployment) {
+	if w.told == d || d.removing {
+		return
+	}
+	w.told = d
+	for g := range w.instances {
+		if i := &w.instances[g]; r.cfg.Ready != nil && i.ready() && i.hash == d.assignment.TemplateHash {
+			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
+		}
+	}
 }
 
 // roll replaces instances that are ready and of another template, as long as no more
