@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,10 +102,38 @@ func (s *stack) agree(ctx context.Context) error {
 			}
 		}
 	}
-	return sameInstances(w, instancesOf(s.dir), want)
+	workloads, err := s.workloads(ctx)
+	if err != nil {
+		return err
+	}
+	return sameInstances(w, workloads, instancesOf(s.dir), want)
 }
 
-func sameInstances(w world, runs []process, want map[string]int) error {
+// workloads are those of deployments that took over the instances of others, by
+// deployment: whose the instances were at first.
+func (s *stack) workloads(ctx context.Context) (map[string]string, error) {
+	db, err := s.database.Open("windlass")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close() }()
+	rows, err := db.QueryContext(ctx, "SELECT deployment_id, workload FROM deployment_topology WHERE workload <> ''")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	out := map[string]string{}
+	for rows.Next() {
+		var deployment, workload string
+		if err := rows.Scan(&deployment, &workload); err != nil {
+			return nil, err
+		}
+		out[deployment] = workload
+	}
+	return out, rows.Err()
+}
+
+func sameInstances(w world, workloads map[string]string, runs []process, want map[string]int) error {
 	found := map[string]int{}
 	processes := byInstance(runs)
 	args := map[string][]string{}
@@ -122,8 +151,8 @@ func sameInstances(w world, runs []process, want map[string]int) error {
 		}
 		p := got[0]
 		// One that a version took over as it was keeps what it was given by the one before.
-		same := p.deployment() == i.DeploymentId ||
-			p.app() == i.AppName && args[p.deployment()] != nil && slices.Equal(args[p.deployment()], args[i.DeploymentId])
+		was, is := p.deployment(), i.DeploymentId
+		same := was == is || cmp.Or(workloads[was], was) == cmp.Or(workloads[is], is) && slices.Equal(args[was], args[is])
 		if !same || p.region() != i.Region {
 			return fmt.Errorf("instance %s should be of %s in %s, and is %s", i.Id, i.DeploymentId, i.Region, p)
 		}
