@@ -94,10 +94,18 @@ func (p picture) none(id string, generation int64) *agentv1.DeploymentRollup {
 // next is d after it was seen again: itself when nothing changed. It may be nil.
 func (d *deployment) next(seen runtime.ObservedDeployment) *deployment {
 	if d != nil && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
-		sameList(d.seen.Instances, seen.Instances) {
+		d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
 		return d
 	}
-	return &deployment{seen: seen, rollup: Rollup(seen)}
+	rollup := Rollup(seen)
+	if seen.Unsettled {
+		// The counts are of what was asked for before, until they can be of nothing else.
+		rollup.Generation = 0
+		if d != nil {
+			rollup.Generation = d.rollup.Generation
+		}
+	}
+	return &deployment{seen: seen, rollup: rollup}
 }
 
 // sameList tells whether two lists say the same: at once when they are one.

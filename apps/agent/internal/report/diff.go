@@ -101,7 +101,7 @@ func compareFacts(before, now picture) diff {
 // count tells of counts that were others, or none (nil).
 func (d *diff) count(was, is *agentv1.DeploymentRollup) {
 	d.rollups = append(d.rollups, is)
-	if was == nil || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed {
+	if was == nil || was.Generation != is.Generation || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed {
 		d.urgent.rollups = append(d.urgent.rollups, is)
 	}
 }

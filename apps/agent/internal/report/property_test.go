@@ -22,16 +22,23 @@ import (
 type whole struct {
 	instances map[string]*agentv1.InstanceState
 	rollups   map[string]*agentv1.DeploymentRollup
+	// settled is the generation that was settled last, of each deployment that exists.
+	settled map[string]int64
 }
 
-func takeWhole(src Source) whole {
-	w := whole{instances: map[string]*agentv1.InstanceState{}, rollups: map[string]*agentv1.DeploymentRollup{}}
+func takeWhole(src Source, before whole) whole {
+	w := whole{instances: map[string]*agentv1.InstanceState{}, rollups: map[string]*agentv1.DeploymentRollup{}, settled: map[string]int64{}}
 	for _, a := range src.Applied() {
 		w.rollups[a.Key] = &agentv1.DeploymentRollup{DeploymentId: a.Key, Generation: a.Generation}
 	}
 	seen, _ := src.Observation()
 	for _, d := range seen.Deployments {
 		w.rollups[d.DeploymentID] = Rollup(d)
+		w.settled[d.DeploymentID] = d.Generation
+		if d.Unsettled {
+			w.settled[d.DeploymentID] = before.settled[d.DeploymentID]
+		}
+		w.rollups[d.DeploymentID].Generation = w.settled[d.DeploymentID]
 		for _, i := range d.Instances {
 			w.instances[i.ID] = instanceState(d.DeploymentID, &i)
 		}
@@ -56,7 +63,7 @@ func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups [
 	for _, id := range slices.Sorted(maps.Keys(now.rollups)) {
 		if was, is := w.rollups[id], now.rollups[id]; !proto.Equal(was, is) {
 			rollups = append(rollups, is)
-			edge = edge || was == nil || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed
+			edge = edge || was == nil || was.Generation != is.Generation || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.rollups)) {
@@ -103,7 +110,7 @@ func (s *scene) pick(t *rapid.T) *runtime.ObservedDeployment {
 func (s *scene) happen(t *rapid.T) {
 	d := s.pick(t)
 	what := rapid.SampledFrom([]string{
-		"nothing", "copies", "deploy", "scale", "scale", "end", "move", "shuffle", "reassign", "forget", "state", "state", "state", "applied",
+		"nothing", "copies", "deploy", "scale", "scale", "end", "move", "shuffle", "reassign", "forget", "settle", "state", "state", "state", "applied",
 	}).Draw(t, "what")
 	switch {
 	case what == "copies":
@@ -125,6 +132,8 @@ func (s *scene) happen(t *rapid.T) {
 	case what == "reassign":
 		d.Generation += int64(rapid.IntRange(0, 1).Draw(t, "generations"))
 		d.TemplateHash = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "template")
+	case what == "settle":
+		d.Unsettled = !d.Unsettled
 	case what == "forget":
 		id := d.DeploymentID
 		s.deployments = slices.DeleteFunc(s.deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id })
@@ -178,13 +187,14 @@ func TestAPictureThatSharesSaysWhatAWholeOneSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &scene{}
 		latest, reported := emptyPicture(), emptyPicture()
-		stored := whole{}
+		stored, seen := whole{}, whole{}
 		for range rapid.IntRange(100, 250).Draw(t, "length") {
 			s.happen(t)
 			now, ok := take(s, latest)
 			require.True(t, ok)
 			latest = now
-			is := takeWhole(s)
+			is := takeWhole(s, seen)
+			seen = is
 
 			d := compareFacts(reported, now)
 			list, edgeOfOne := compareInstances(reported, now)

@@ -31,3 +31,18 @@ func TestAReplicaThatIsBeingReplacedIsNotReady(t *testing.T) {
 	require.Equal(t, int32(1), r.Doomed)
 	require.Equal(t, runtime.ReasonCrashLoop, r.Reason)
 }
+
+func TestCountsAreOfAGenerationOnceNothingOfTheOneBeforeMayCome(t *testing.T) {
+	told := func(d *deployment, generation int64, unsettled bool) *deployment {
+		return d.next(runtime.ObservedDeployment{DeploymentID: "v1", Generation: generation, Unsettled: unsettled})
+	}
+	d := told(nil, 1, true)
+	require.Zero(t, d.rollup.Generation)
+	d = told(d, 1, false)
+	require.EqualValues(t, 1, d.rollup.Generation)
+	d = told(d, 2, true)
+	require.EqualValues(t, 1, d.rollup.Generation)
+	d = told(told(d, 3, true), 3, false)
+	require.EqualValues(t, 3, d.rollup.Generation)
+	require.EqualValues(t, 3, told(d, 3, true).rollup.Generation, "what was told is not taken back")
+}

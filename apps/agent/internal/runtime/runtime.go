@@ -120,7 +120,9 @@ type ObservedDeployment struct {
 	Generation   int64
 	TemplateHash string
 	// Removing is set between Remove and the end of its last instance.
-	Removing  bool
+	Removing bool
+	// Unsettled: instances may still come to be that only an assignment before asked for.
+	Unsettled bool
 	Instances []Instance
 }
 

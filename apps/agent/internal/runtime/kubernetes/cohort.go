@@ -49,7 +49,9 @@ func slimReplicaSet(obj any) (any, error) {
 		s.Annotations[render.AnnotationTemplateHash] = hash
 	}
 	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas, MinReadySeconds: s.Spec.MinReadySeconds}
-	s.Status = appsv1.ReplicaSetStatus{AvailableReplicas: s.Status.AvailableReplicas}
+	s.Status = appsv1.ReplicaSetStatus{
+		ObservedGeneration: s.Status.ObservedGeneration, Replicas: s.Status.Replicas, AvailableReplicas: s.Status.AvailableReplicas,
+	}
 	return s, nil
 }
 

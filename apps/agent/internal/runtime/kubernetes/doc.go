@@ -41,7 +41,8 @@
 // Fewer replicas come in two steps: pods that are to go are marked as draining, and the
 // number is lowered when gateways are done with them (see drain.go). Pods of another template
 // come in as many steps as they are replaced in: the agent says how many may be of it by now,
-// and Kubernetes makes it so (see replace.go).
+// and Kubernetes makes it so (see replace.go). What there is counts as what there is to be
+// once Kubernetes can make nothing more of what was asked for before (see settle.go).
 //
 // # How few calls are made
 //

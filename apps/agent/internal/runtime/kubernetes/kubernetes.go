@@ -160,6 +160,7 @@ func (r *Runtime) handle() error {
 		UpdateFunc: func(old, now any) {
 			r.counted(old.(*appsv1.ReplicaSet), now.(*appsv1.ReplicaSet))
 		},
+		DeleteFunc: func(any) { r.signal() },
 	}); err != nil {
 		return fmt.Errorf("watch replica sets: %w", err)
 	}
@@ -229,6 +230,9 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 
 // counted looks at a workload that waits for its ReplicaSets to be as they are to be.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
+	if old == nil || replicaSetSettles(old, now) {
+		r.signal()
+	}
 	w := ref{kindWorkload, now.Namespace, now.Labels[render.LabelInstance]}
 	if r.drains(w) && (old == nil || replicaSetMoved(old, now)) {
 		r.repairs.add(w)

@@ -70,6 +70,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
 		d.Instances = joined(d.Instances, look(namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
+		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
 	// Pods that outlive their workload are told of under the name that it was made
 	// for: the deployment's, unless another had adopted it.
@@ -80,6 +81,13 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		_, name, _ := strings.Cut(key, "/")
 		d := at(name)
 		d.Instances = joined(d.Instances, look(key, "", nil))
+	}
+	// So are those that are to make pods, and have not.
+	for _, key := range r.caches.replicaSets.GetIndexer().ListIndexFuncValues(byWorkload) {
+		if memories[key] == nil {
+			_, name, _ := strings.Cut(key, "/")
+			at(name)
+		}
 	}
 	// What is collected after the workload is the last of a deployment.
 	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount} {

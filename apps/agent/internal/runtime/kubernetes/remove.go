@@ -143,6 +143,12 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 			spaces[p.Namespace] = true
 		}
 	}
+	for _, o := range r.caches.replicaSets.GetIndexer().List() {
+		s, ok := o.(*appsv1.ReplicaSet)
+		if ok && !adopted && s.Labels[render.LabelWorkload] == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
+			spaces[s.Namespace] = true
+		}
+	}
 	foreground := metav1.DeletePropagationForeground
 	for ns := range spaces {
 		opts := metav1.DeleteOptions{PropagationPolicy: &foreground}

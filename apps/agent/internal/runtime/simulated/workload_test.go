@@ -1,6 +1,8 @@
 package simulated
 
 import (
+	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,19 +46,30 @@ func TestTheDeploymentThatWasAssignedLastHasTheInstances(t *testing.T) {
 
 func TestWhoTakesReadyInstancesOverAsTheyAreIsToldToHaveThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told := map[string]int{}
-		r := New(Config{Start: func() time.Duration { return time.Second }, Ready: func(id, _ string) { told[id]++ }})
+		var mu sync.Mutex
+		count := map[string]int{}
+		r := New(Config{Start: func() time.Duration { return time.Second }, Ready: func(id, _ string) {
+			mu.Lock()
+			defer mu.Unlock()
+			count[id]++
+		}})
+		told := func() map[string]int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return maps.Clone(count)
+		}
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 3, 1, "a")))
-		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 2}, told)
+		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 2}, told())
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 3, 2, "a")))
-		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 3}, told)
+		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 3}, told())
 		require.NoError(t, r.Apply(t.Context(), heir("dep_3", "dep_1", 3, 1, "b")))
-		require.Zero(t, told["dep_3"], "these are replaced first")
+		require.Zero(t, told()["dep_3"], "these are replaced first")
 		time.Sleep(10 * time.Second)
-		require.Equal(t, 3, told["dep_3"])
+		require.Equal(t, 3, told()["dep_3"])
 	})
 }
 

@@ -1,0 +1,59 @@
+package kubernetes
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Kubernetes' controllers act on what they saw last. Told of two replicas and then of none,
+// they may make two pods after that, and only then see that nobody wants them: who took the
+// workload to have none, because none were there, would have had more than there is room for.
+
+// unsettled tells whether pods may come to be that the workload's assignment does not ask for.
+func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
+	if w.DeletionTimestamp != nil {
+		return false // it is told of until all of it has gone
+	}
+	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
+	if known := r.wantOf(ref{kindWorkload, w.Namespace, w.Name}); known != nil {
+		wanted = int(known.assignment.Deployment.GetReplicas())
+	}
+	return unsettled(w, r.caches.replicaSetsOf(w), wanted, len(r.caches.podsOf(w.Namespace, w.Labels[render.LabelWorkload])))
+}
+
+// unsettled: of a workload of which so many replicas are wanted, and that has so many pods,
+// some of which may be over or about to go.
+func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted, pods int) bool {
+	if w.Status.ObservedGeneration < w.Generation {
+		return true
+	}
+	if len(sets) == 0 {
+		return !w.Spec.Paused && !refusesSets(w) // its first one is on its way to us
+	}
+	most := 0
+	for _, s := range sets {
+		if s.Status.ObservedGeneration < s.Generation {
+			return true
+		}
+		most += int(max(ptr.Deref(s.Spec.Replicas, 1), s.Status.Replicas))
+	}
+	return most > max(wanted, pods)
+}
+
+// refusesSets tells whether the API server lets no ReplicaSet of the workload be made.
+func refusesSets(w *appsv1.Deployment) bool {
+	return slices.ContainsFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
+			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse
+	})
+}
+
+// replicaSetSettles tells whether a ReplicaSet bounds its pods otherwise than before.
+func replicaSetSettles(old, now *appsv1.ReplicaSet) bool {
+	return old.Generation != now.Generation || old.Status.ObservedGeneration != now.Status.ObservedGeneration || old.Status.Replicas != now.Status.Replicas
+}
