@@ -143,6 +143,7 @@ func (s *storm) killAgent(loseInbox bool) func(context.Context, *rand.Rand, stri
 			if err := m.Lose(); err != nil {
 				return nil, 0, err
 			}
+			s.checker.lost(region)
 		}
 		return s.startAgent(m), span(rnd, 0, 5*time.Second), nil
 	}

@@ -50,7 +50,9 @@ func broken(violations []Violation) error {
 //	                                         what was acknowledged is there
 //
 // A database that was restored is another history: generations and revisions may
-// be lower after it, and what was acknowledged in between may be gone.
+// be lower after it, and what was acknowledged in between may be gone. Its agents tell the
+// control plane so by their inboxes, and a new epoch begins; one that lost its inbox as
+// well knows of no other history, and goes on in the same epoch.
 type checker struct {
 	w       *world.World
 	seed    uint64
@@ -70,11 +72,17 @@ type checker struct {
 	claimed       map[string]bool // deployments whose claim to be ready was checked
 	told          map[string]bool // instances likewise
 	acknowledged  map[string]string
+	restores      int               // of the database
+	losses        map[string]int    // of inboxes, by region
 	apps          map[string]string // of every deployment that was ever acknowledged
 	violations    []Violation
 }
 
-type applied struct{ generation, epoch int64 }
+type applied struct {
+	generation, epoch int64
+	// restores and losses until then.
+	restores, losses int
+}
 
 type lowered struct {
 	place
@@ -85,7 +93,7 @@ type lowered struct {
 func newChecker(h *history, seed uint64) *checker {
 	return &checker{
 		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[instance]bool{}, count: map[place]int{},
-		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{},
+		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{}, losses: map[string]int{},
 	}
 }
 
@@ -96,10 +104,11 @@ func (c *checker) onApplied(region, deployment string, generation int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, ok := c.applied[p]
-	if ok && generation < before.generation {
+	now := applied{generation, c.epochs[region], c.restores, c.losses[region]}
+	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && generation < before.generation && !forgotten {
 		c.lower = append(c.lower, lowered{p, before, generation})
 	}
-	c.applied[p] = applied{generation, c.epochs[region]}
+	c.applied[p] = now
 }
 
 func (c *checker) onRemoved(region, deployment string) {
@@ -131,6 +140,14 @@ func (c *checker) restored() {
 	defer c.mu.Unlock()
 	clear(c.acknowledged)
 	clear(c.heads)
+	c.restores++
+}
+
+// lost is called when a region's agent has lost its inbox.
+func (c *checker) lost(region string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.losses[region]++
 }
 
 // violatef notes a violation, the first of each kind.

@@ -149,6 +149,34 @@ func TestAGenerationThatGoesBackIsFound(t *testing.T) {
 	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2")...)
 }
 
+func TestAGenerationMayGoBackWhereNobodyKnowsOfAnother(t *testing.T) {
+	for _, happens := range []struct {
+		name    string
+		does    func(*scene)
+		allowed bool
+	}{
+		{"the database was restored and the inbox lost", func(s *scene) { s.restored(); s.lost(here.region) }, true},
+		{"the inbox was lost and the database restored", func(s *scene) { s.lost(here.region); s.restored() }, true},
+		{"the database was restored", func(s *scene) { s.restored() }, false},
+		{"the inbox was lost", func(s *scene) { s.lost(here.region) }, false},
+		{"another one was", func(s *scene) { s.restored(); s.lost("region-2") }, false},
+	} {
+		t.Run(happens.name, func(t *testing.T) {
+			s := setup(t)
+			s.noise(100)
+			happens.does(s)
+			s.onApplied(here.region, here.deployment, 2)
+			s.hear(s.claims())
+			if happens.allowed {
+				require.Empty(t, s.broken())
+				s.onApplied(here.region, here.deployment, 1)
+				s.hear(s.claims())
+			}
+			require.NotEmpty(t, s.broken())
+		})
+	}
+}
+
 func TestAReadinessThatNeverWasIsFound(t *testing.T) {
 	t.Run("of an instance", func(t *testing.T) {
 		s := setup(t)

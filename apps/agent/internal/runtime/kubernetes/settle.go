@@ -23,12 +23,14 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if known := r.wantOf(ref{kindWorkload, w.Namespace, w.Name}); known != nil {
 		wanted = int(known.assignment.Deployment.GetReplicas())
 	}
-	return unsettled(w, r.caches.replicaSetsOf(w), wanted, len(r.caches.podsOf(w.Namespace, w.Labels[render.LabelWorkload])))
+	return unsettled(w, r.caches.replicaSetsOf(w), wanted, func() int {
+		return len(r.caches.podsOf(w.Namespace, w.Labels[render.LabelWorkload]))
+	})
 }
 
 // unsettled: of a workload of which so many replicas are wanted, and that has so many pods,
-// some of which may be over or about to go.
-func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted, pods int) bool {
+// some of which may be over or about to go. They are counted where it depends on them.
+func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true
 	}
@@ -42,7 +44,7 @@ func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted, pods int
 		}
 		most += int(max(ptr.Deref(s.Spec.Replicas, 1), s.Status.Replicas))
 	}
-	return most > max(wanted, pods)
+	return most > wanted && most > pods()
 }
 
 // refusesSets tells whether the API server lets no ReplicaSet of the workload be made.
