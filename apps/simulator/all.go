@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/result"
 )
 
 // all runs what the project's benchmark table lists.
@@ -84,14 +86,14 @@ func (a *all) wants(name string) bool {
 
 // report is the file of results.
 type report struct {
-	Scenario string           `json:"scenario"` // "all"
-	OK       bool             `json:"ok"`
-	Small    bool             `json:"small"`
-	Commit   string           `json:"commit"`
-	Started  time.Time        `json:"started"`
-	Machine  measure.Machine  `json:"machine"`
-	File     string           `json:"file"`
-	Results  []*result.Result `json:"results"`
+	Scenario string            `json:"scenario"` // "all"
+	OK       bool              `json:"ok"`
+	Small    bool              `json:"small"`
+	Commit   string            `json:"commit"`
+	Started  time.Time         `json:"started"`
+	Machine  measure.Machine   `json:"machine"`
+	File     string            `json:"file"`
+	Results  []json.RawMessage `json:"results"`
 }
 
 func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) error {
@@ -99,25 +101,28 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 	if out.File = a.Out; out.File == "" {
 		out.File = filepath.Join(".cache", "bench", out.Started.Format("20060102T150405Z")+"-"+strings.TrimSuffix(out.Commit, "+")+"-scenarios.json")
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
 	var failed []string
 	for _, e := range table {
 		more, ok := e.runs(a.Small)
 		if !ok || !a.wants(e.name) {
 			continue
 		}
-		r, err := a.one(ctx, e.name, more, flags, stderr)
+		r, err := a.one(ctx, self, e.name, more, flags, stdout, stderr)
 		if err != nil {
 			return err
 		}
 		out.Results = append(out.Results, r)
-		if r.Error != "" {
+		var told struct{ OK bool }
+		if err := json.Unmarshal(r, &told); err != nil {
+			return fmt.Errorf("%s: read its result: %w", e.name, err)
+		}
+		if !told.OK {
 			out.OK = false
 			failed = append(failed, e.name)
-		}
-		if !flags.JSON {
-			if err := r.Table(stdout); err != nil {
-				return err
-			}
 		}
 		// After each, so that what was measured is there whatever comes.
 		if err := out.write(); err != nil {
@@ -140,17 +145,55 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 	return nil
 }
 
-// one runs an entry as its command line would.
-func (a *all) one(ctx context.Context, name string, more []string, flags common, stderr io.Writer) (*result.Result, error) {
-	command, _, _ := strings.Cut(name, "-")
-	parsed, _, chosen, err := parse(append([]string{command, "--seed=" + strconv.FormatUint(flags.Seed, 10)}, more...), io.Discard, io.Discard)
+// one runs an entry as its command line would, in a process of its own: what the one before
+// had in memory is not to be measured with it.
+func (a *all) one(ctx context.Context, self, name string, more []string, flags common, stdout, stderr io.Writer) (json.RawMessage, error) {
+	dir, err := os.MkdirTemp("", "windlass-sim-all-")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	planes := parsed.ControlPlanes
-	parsed.common = flags
-	parsed.ControlPlanes = max(planes, flags.ControlPlanes)
-	return parsed.run(ctx, name, chosen, stderr)
+	defer func() { _ = os.RemoveAll(dir) }()
+	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
+	command, _, _ := strings.Cut(name, "-")
+	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, flags.args(), more)...)
+	// A Ctrl-C at the terminal reaches this process alone, which then stops the other.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = leaveWithin
+	cmd.Stderr = stderr
+	if !flags.JSON {
+		cmd.Stdout = stdout
+	}
+	failed := cmd.Run()
+	// One that failed has a result that says why, unless it never came to that.
+	text, err := os.ReadFile(flags.Result)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), failed, err))
+	}
+	return text, nil
+}
+
+// leaveWithin is how long a scenario may take to stop what it has started.
+const leaveWithin = time.Minute
+
+// args are the flags as a command line has them.
+func (f common) args() []string {
+	out := []string{
+		"--seed=" + strconv.FormatUint(f.Seed, 10), "--control-planes=" + strconv.Itoa(f.ControlPlanes),
+		"--max-memory-gib=" + strconv.FormatFloat(f.MaxMemoryGiB, 'g', -1, 64), "--deadline=" + f.Deadline.String(),
+		"--as=" + f.As, "--result=" + f.Result,
+	}
+	for name, value := range map[string]string{"--control-plane=": f.ControlPlane, "--pprof=": f.Pprof} {
+		if value != "" {
+			out = append(out, name+value)
+		}
+	}
+	for name, is := range map[string]bool{"--json": f.JSON, "--relaxed": f.Relaxed, "--keep": f.Keep, "--verbose": f.Verbose} {
+		if is {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func (r *report) write() error {

@@ -15,6 +15,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,9 @@ type common struct {
 	MaxMemoryGiB  float64       `name:"max-memory-gib" help:"Fail when all parts together use more memory." default:"14"`
 	Deadline      time.Duration `help:"Fail when a run takes longer; 0: the scenario's own."`
 	Verbose       bool          `help:"Show the warnings of agents."`
+
+	As     string `hidden:"" help:"Name of the scenario in its result."`
+	Result string `hidden:"" help:"File that gets the result as JSON, too." type:"path"`
 }
 
 type cli struct {
@@ -94,7 +98,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if name == "all" {
 		return flags.All.run(ctx, flags.common, stdout, stderr)
 	}
-	r, err := flags.run(ctx, name, chosen, stderr)
+	r, err := flags.run(ctx, cmp.Or(flags.As, name), chosen, stderr)
 	if err != nil {
 		return err
 	}
@@ -102,7 +106,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if r.Error != "" {
-		return errors.New(name + " failed")
+		return errors.New(r.Scenario + " failed")
 	}
 	return nil
 }
@@ -157,12 +161,15 @@ func (f common) run(ctx context.Context, name string, chosen scenario.Scenario, 
 }
 
 func (f common) show(r *result.Result, stdout io.Writer) error {
-	if !f.JSON {
-		return r.Table(stdout)
-	}
 	line, err := json.Marshal(r)
+	if err == nil && f.Result != "" {
+		err = os.WriteFile(f.Result, append(line, '\n'), 0o644)
+	}
 	if err != nil {
 		return fmt.Errorf("write the result: %w", err)
+	}
+	if !f.JSON {
+		return r.Table(stdout)
 	}
 	_, err = fmt.Fprintln(stdout, string(line))
 	return err

@@ -14,12 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/simulator"
-	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 )
 
 // TestMain makes this test binary the control plane, too: scenarios execute it.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == stack.ControlPlaneCommand {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") { // a control plane's command line, or a scenario's
 		if err := simulator.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
