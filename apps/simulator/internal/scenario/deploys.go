@@ -63,7 +63,8 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		}
 	}
 	env.sizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
-	ctx, w, err := env.start(ctx, world.Config{Regions: 1})
+	// Each concurrency has a region to itself, so that none finds what the one before left.
+	ctx, w, err := env.start(ctx, world.Config{Regions: len(s.Concurrency)})
 	if err != nil {
 		return err
 	}
@@ -91,14 +92,14 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	best := 0.0
-	for _, concurrency := range s.Concurrency {
+	for n, concurrency := range s.Concurrency {
 		w.Progressf("deploying %d apps, %d at a time", s.Apps, concurrency)
 		var times measure.Durations
 		before, err := w.Metrics(ctx)
 		if err != nil {
 			return err
 		}
-		took, parts, err := measured(ctx, w, func() error { return s.round(ctx, w, concurrency, &times) })
+		took, parts, err := measured(ctx, w, func() error { return s.round(ctx, w, w.Regions[n], concurrency, &times) })
 		if err != nil {
 			return fmt.Errorf("at concurrency %d: %w", concurrency, err)
 		}
@@ -156,7 +157,7 @@ func statements(before, after measure.Metrics, n int) (all float64, byName map[s
 	return all, byName
 }
 
-func (s *Deploys) round(ctx context.Context, w *world.World, concurrency int, times *measure.Durations) error {
+func (s *Deploys) round(ctx context.Context, w *world.World, region string, concurrency int, times *measure.Durations) error {
 	watch := newReadiness(w.DB)
 	watching, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -168,7 +169,7 @@ func (s *Deploys) round(ctx context.Context, w *world.World, concurrency int, ti
 	var mu sync.Mutex
 	return world.InParallel(s.Apps, concurrency, func(i int) error {
 		begin := time.Now()
-		app := world.App{Name: fmt.Sprintf("c%d-%05d", concurrency, i), Regions: w.Regions, Replicas: 1, Version: "v1"}
+		app := world.App{Name: fmt.Sprintf("c%d-%05d", concurrency, i), Regions: []string{region}, Replicas: 1, Version: "v1"}
 		id, err := w.Deploy(ctx, app)
 		if err != nil {
 			return err
