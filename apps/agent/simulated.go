@@ -24,7 +24,7 @@ type SimulatedConfig struct {
 	Failures func() int
 	// Applied and Removed are told of every assignment that the runtime is handed,
 	// at once; nil: nobody is.
-	Applied func(deploymentID string, generation int64)
+	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
 	// Ready is told of every instance that becomes ready, before the agent can see
 	// it; nil: nobody is. It must not call the runtime.

@@ -272,6 +272,7 @@ func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item)
 		Deployment:      d,
 		WorkloadKey:     state.WorkloadKey,
 		WorkloadVersion: int(state.WorkloadVersion),
+		Epoch:           item.Epoch,
 		Generation:      item.Generation,
 		Secrets:         variables,
 		PullSecrets:     pull,

@@ -71,8 +71,9 @@ type Assignment struct {
 	// WorkloadVersion is the version of the deployment that WorkloadKey is the id
 	// of: with the app's name, what people call the workload.
 	WorkloadVersion int
-	// Generation grows with every change of the assignment within an epoch.
-	Generation int64
+	// Generation grows with every change of the assignment within an Epoch, which is a
+	// history of the control plane's.
+	Epoch, Generation int64
 	// Secrets are the values of Deployment.Spec.Secrets by variable name.
 	Secrets map[string]string
 	// PullSecrets are the values of those that are for pulling the image, Docker

@@ -62,11 +62,8 @@ type checker struct {
 
 	mu      sync.Mutex
 	applied map[place]applied
-	// lower are applies whose generation was below the one before: whether that is
-	// a new epoch's is looked up outside of the agent's call.
-	lower []lowered
-	ready map[instance]bool // those that ever were, each as every deployment's that had it
-	count map[place]int     // of them
+	ready   map[instance]bool // those that ever were, each as every deployment's that had it
+	count   map[place]int     // of them
 	// epochs and heads by region, as last read.
 	epochs, heads map[string]int64
 	claimed       map[string]bool // deployments whose claim to be ready was checked
@@ -79,15 +76,14 @@ type checker struct {
 }
 
 type applied struct {
-	generation, epoch int64
+	epoch, generation int64
 	// restores and losses until then.
 	restores, losses int
 }
 
-type lowered struct {
-	place
-	before     applied
-	generation int64
+// below tells whether a is of before b.
+func (a applied) below(b applied) bool {
+	return a.epoch < b.epoch || a.epoch == b.epoch && a.generation < b.generation
 }
 
 func newChecker(h *history, seed uint64) *checker {
@@ -98,17 +94,17 @@ func newChecker(h *history, seed uint64) *checker {
 }
 
 // onApplied is told by every agent of what it hands to its runtime.
-func (c *checker) onApplied(region, deployment string, generation int64) {
+func (c *checker) onApplied(region, deployment string, epoch, generation int64) {
 	p := place{region, deployment}
-	c.history.add(event{region: region, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d", generation)})
+	c.history.add(event{region: region, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d of epoch %d", generation, epoch)})
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	before, ok := c.applied[p]
-	now := applied{generation, c.epochs[region], c.restores, c.losses[region]}
-	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && generation < before.generation && !forgotten {
-		c.lower = append(c.lower, lowered{p, before, generation})
-	}
+	now := applied{epoch, generation, c.restores, c.losses[region]}
 	c.applied[p] = now
+	c.mu.Unlock()
+	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && now.below(before) && !forgotten {
+		c.violatef("generation went back", "", p, "from %d of epoch %d to %d of epoch %d", before.generation, before.epoch, generation, epoch)
+	}
 }
 
 func (c *checker) onRemoved(region, deployment string) {
@@ -141,6 +137,12 @@ func (c *checker) restored() {
 	clear(c.acknowledged)
 	clear(c.heads)
 	c.restores++
+}
+
+func (c *checker) restoresSoFar() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.restores
 }
 
 // lost is called when a region's agent has lost its inbox.
@@ -193,8 +195,9 @@ func (c *checker) watch(ctx context.Context) {
 
 // look holds what the database says right now against what happened.
 func (c *checker) look(ctx context.Context) error {
+	before := c.restoresSoFar()
 	s, err := readClaims(ctx, c.w.DB)
-	if err == nil {
+	if err == nil && c.restoresSoFar() == before { // else it may be another history's
 		c.hear(s)
 	}
 	return err
@@ -215,12 +218,6 @@ func (c *checker) hear(s claims) {
 		}
 		c.heads[h.region], c.epochs[h.region] = h.revision, h.epoch
 	}
-	for _, l := range c.lower {
-		if c.epochs[l.region] <= l.before.epoch {
-			bad = append(bad, found{"generation went back", "", l.place, fmt.Sprintf("from %d to %d in epoch %d", l.before.generation, l.generation, l.before.epoch)})
-		}
-	}
-	c.lower = nil
 	for _, i := range s.ready {
 		if c.told[i.id] {
 			continue

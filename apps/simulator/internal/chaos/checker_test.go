@@ -45,7 +45,7 @@ func setup(t *testing.T) *scene {
 func (s *scene) runs(app string, p place, instances ...string) {
 	s.history.add(event{part: "user", app: app, text: "deploy: done"})
 	s.acknowledge(app, p.deployment)
-	s.onApplied(p.region, p.deployment, 3)
+	s.onApplied(p.region, p.deployment, 1, 3)
 	for _, i := range instances {
 		s.onReady(p.region, p.deployment, i)
 		s.books.instances = append(s.books.instances, instance{i, p})
@@ -74,7 +74,7 @@ func (s *scene) noise(n int) {
 	for i := range n {
 		s.history.add(event{part: "user", app: fmt.Sprintf("other-%d", i), text: "scale: done"})
 		s.history.add(event{part: "blow", region: "region-3", text: "kill the agent of region-3"})
-		s.onApplied("region-3", "dep_o", int64(10+i))
+		s.onApplied("region-3", "dep_o", 1, int64(10+i))
 		s.onRemoved(here.region, "dep_p")
 		s.onReady("region-3", here.deployment, fmt.Sprintf("ins_o%d", i))
 	}
@@ -104,7 +104,7 @@ func (s *scene) violated(t *testing.T, kind string, lines ...string) {
 // ofHere is what led to the scene, as far as region-1's place of dep_a goes.
 var ofHere = []string{
 	"user loose-0: deploy: done",
-	"dep_a region-1: the agent applies generation 3",
+	"dep_a region-1: the agent applies generation 3 of epoch 1",
 	"dep_a region-1: instance ins_1 is ready",
 	"dep_a region-1: instance ins_2 is ready",
 	"blow: kill mariadb",
@@ -125,7 +125,7 @@ func TestAHistoryInOrderIsSilent(t *testing.T) {
 func TestADatabaseThatWasRestoredMayBeLower(t *testing.T) {
 	s := setup(t)
 	s.restored()
-	s.onApplied(here.region, here.deployment, 1)
+	s.onApplied(here.region, here.deployment, 2, 1)
 	s.hear(claims{heads: []head{{here.region, 2, 3}, {there.region, 2, 3}}})
 	delete(s.books.deployments, there.deployment)
 	s.books.rows[0].generation, s.books.rows[0].appliedGeneration = 1, 1
@@ -144,9 +144,9 @@ func TestARevisionThatGoesBackIsFound(t *testing.T) {
 func TestAGenerationThatGoesBackIsFound(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
-	s.onApplied(here.region, here.deployment, 2)
+	s.onApplied(here.region, here.deployment, 1, 2)
 	s.hear(s.claims())
-	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2")...)
+	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2 of epoch 1")...)
 }
 
 func TestAGenerationMayGoBackWhereNobodyKnowsOfAnother(t *testing.T) {
@@ -165,11 +165,11 @@ func TestAGenerationMayGoBackWhereNobodyKnowsOfAnother(t *testing.T) {
 			s := setup(t)
 			s.noise(100)
 			happens.does(s)
-			s.onApplied(here.region, here.deployment, 2)
+			s.onApplied(here.region, here.deployment, 1, 2)
 			s.hear(s.claims())
 			if happens.allowed {
 				require.Empty(t, s.broken())
-				s.onApplied(here.region, here.deployment, 1)
+				s.onApplied(here.region, here.deployment, 1, 1)
 				s.hear(s.claims())
 			}
 			require.NotEmpty(t, s.broken())
@@ -283,9 +283,9 @@ func TestAHistoryBeginsWhereEverythingWasInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
 	s.history.settled()
-	s.onApplied(here.region, here.deployment, 2)
+	s.onApplied(here.region, here.deployment, 1, 2)
 	s.hear(s.claims())
-	s.violated(t, "generation went back", "dep_a region-1: the agent applies generation 2")
+	s.violated(t, "generation went back", "dep_a region-1: the agent applies generation 2 of epoch 1")
 }
 
 func TestALongHistoryKeepsItsEnd(t *testing.T) {

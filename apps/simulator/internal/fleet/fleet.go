@@ -45,7 +45,7 @@ type Config struct {
 	Runtime func(n int, rnd *rand.Rand) agent.SimulatedConfig
 	// Applied is told of every assignment that an agent hands to its runtime; nil:
 	// nobody is.
-	Applied func(region, deploymentID string, generation int64)
+	Applied func(region, deploymentID string, epoch, generation int64)
 	// Snapshot is told of every snapshot that an agent has stored; nil: nobody is.
 	Snapshot func(region string, items int, took time.Duration)
 	// Connected is told of every stream that begins; nil: nobody is.
@@ -178,7 +178,7 @@ func (f *Fleet) newMember(n int, region string) (*Member, error) {
 	}
 	cfg.Region = region
 	if f.cfg.Applied != nil {
-		cfg.Applied = func(deployment string, generation int64) { f.cfg.Applied(region, deployment, generation) }
+		cfg.Applied = func(deployment string, epoch, generation int64) { f.cfg.Applied(region, deployment, epoch, generation) }
 	}
 	m.Runtime = agent.NewSimulated(cfg)
 	makeFolder := func(path string) error { return os.MkdirAll(path, 0o700) }

@@ -24,21 +24,21 @@ import (
 // Windlass: bare invocations, of which a deployment is two at least, and deployments that are
 // nothing but what has to last (see bare.DB.Deployments).
 //
-// What limits it: the processor. On two cores that make 2,500 to 3,200 bare invocations a second,
-// 140 to 220 deployments a second come out with 64 at once. One takes 10 ms of the processor in a
-// region of few apps, MariaDB 3.5, the control plane 3, Restate 2.5, its agent and the user 1.5;
-// and more where there are thousands, since the agent looks through all that its region has for
-// each report. One at a time it is 39 ms, since nothing is done for several at once: 66
-// statements and two steps, where with 64 at once it is 27. Of those 18 are the call's, which
-// has a transaction of its own; the others are its part of those of two steps and of reports.
+// What limits it: the processor. On two cores that make 2,000 to 3,000 bare invocations a second,
+// 160 to 240 deployments a second come out with 64 at once. One takes 8 to 10 ms of the processor,
+// MariaDB 3.4, the control plane 2.8, Restate 2.5, its agent and the user 1.4; and 2 ms more
+// where a region has thousands, since the agent looks through all of them for each report. One
+// at a time it is 43 ms, since nothing is done for several at once: 66 statements, where with 64
+// at once it is 26. Of those 18 are the call's, which has a transaction of its own; the others
+// are its part of those of two steps and of reports.
 //
-// A deployment has 2.0 steps one at a time, and up to 2.7 with more at once. 0.8 of half the bare
-// invocations would be 1,200 a second. Two invocations and a commit of each thing that has to
-// last are 570 a second on the same machine, with nothing read, planned, streamed or checked and
-// nobody who runs anything: that is what the database and Restate leave, one by one, and 0.39 of
-// it is reached in a region of few apps. It is 3.5 ms of the processor, of which the two
-// invocations take 1.2. A deployment takes three times that: a call that is authorised, admitted
-// and safe to repeat takes 2.5 ms even if it changes nothing.
+// A deployment has 2.0 to 2.4 steps. 0.8 of half the bare invocations would be 800 to 1,200 a
+// second. Two invocations and a commit of each thing that has to last are 430 to 580 a second on
+// the same machine, with nothing read, planned, streamed or checked and nobody who runs
+// anything: that is what the database and Restate leave, one by one, and 0.44 of it is reached
+// in the same run. It is 3.5 ms of the processor, of which the two invocations take 1.2. A
+// deployment takes three times that: a call that is authorised, admitted and safe to repeat
+// takes 2.5 ms even if it changes nothing.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`

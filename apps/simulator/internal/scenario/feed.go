@@ -28,7 +28,7 @@ type delivery struct {
 
 func newDeliveries() *deliveries { return &deliveries{byKey: map[deliveryKey][]delivery{}} }
 
-func (d *deliveries) applied(region, deployment string, generation int64) {
+func (d *deliveries) applied(region, deployment string, _, generation int64) {
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()

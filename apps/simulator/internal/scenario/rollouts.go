@@ -144,7 +144,7 @@ type sightings struct {
 	at map[string]map[string]bool
 }
 
-func (s *sightings) applied(region, deployment string, _ int64) {
+func (s *sightings) applied(region, deployment string, _, _ int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at == nil {

@@ -31,7 +31,7 @@ import (
 // the processor, have the start of each agent in them.
 type Snapshot struct {
 	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
-	Repeat int   `help:"Snapshots of each size; the median counts." default:"5"`
+	Repeat int   `help:"Snapshots of each size; the median counts." default:"15"`
 }
 
 // Deadline implements Scenario.

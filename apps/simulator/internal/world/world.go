@@ -62,7 +62,7 @@ type Config struct {
 	Transport func(region string, next http.RoundTripper) http.RoundTripper
 	// Runtime, Applied, Snapshot and Connected: see fleet.Config.
 	Runtime   func(n int, rnd *rand.Rand) agent.SimulatedConfig
-	Applied   func(region, deploymentID string, generation int64)
+	Applied   func(region, deploymentID string, epoch, generation int64)
 	Snapshot  func(region string, items int, took time.Duration)
 	Connected func(region string, resumed bool)
 	// Idle leaves the agents unstarted.

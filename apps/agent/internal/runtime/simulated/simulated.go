@@ -36,7 +36,7 @@ type Config struct {
 	Region string
 	// Applied and Removed are told of every call, before anything comes of it, by
 	// the caller's goroutine; nil: nobody is.
-	Applied func(deploymentID string, generation int64)
+	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
 	// Ready is told of every instance that becomes ready, and of every one that is when
 	// another deployment of its template takes it over, before anybody can observe it; nil:
@@ -125,7 +125,7 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 		return err
 	}
 	if r.cfg.Applied != nil {
-		r.cfg.Applied(a.Deployment.Id, a.Generation)
+		r.cfg.Applied(a.Deployment.Id, a.Epoch, a.Generation)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
