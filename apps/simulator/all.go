@@ -155,7 +155,7 @@ func (a *all) one(ctx context.Context, self, name string, more []string, flags c
 	defer func() { _ = os.RemoveAll(dir) }()
 	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
 	command, _, _ := strings.Cut(name, "-")
-	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, flags.args(), more)...)
+	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, more, flags.args())...)
 	// A Ctrl-C at the terminal reaches this process alone, which then stops the other.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -179,9 +179,12 @@ const leaveWithin = time.Minute
 // args are the flags as a command line has them.
 func (f common) args() []string {
 	out := []string{
-		"--seed=" + strconv.FormatUint(f.Seed, 10), "--control-planes=" + strconv.Itoa(f.ControlPlanes),
+		"--seed=" + strconv.FormatUint(f.Seed, 10),
 		"--max-memory-gib=" + strconv.FormatFloat(f.MaxMemoryGiB, 'g', -1, 64), "--deadline=" + f.Deadline.String(),
 		"--as=" + f.As, "--result=" + f.Result,
+	}
+	if f.ControlPlanes > 1 { // else an entry of the table may have its own
+		out = append(out, "--control-planes="+strconv.Itoa(f.ControlPlanes))
 	}
 	for name, value := range map[string]string{"--control-plane=": f.ControlPlane, "--pprof=": f.Pprof} {
 		if value != "" {

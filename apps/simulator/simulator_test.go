@@ -16,7 +16,8 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator"
 )
 
-// TestMain makes this test binary the control plane, too: scenarios execute it.
+// TestMain makes this test binary the simulator, too: scenarios execute it as the control
+// plane, and the table as each of its scenarios.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") { // a control plane's command line, or a scenario's
 		if err := simulator.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {

@@ -99,9 +99,10 @@ func (d *deployment) next(seen runtime.ObservedDeployment) *deployment {
 	}
 	rollup := Rollup(seen)
 	if seen.Unsettled {
-		// The counts are of what was asked for before, until they can be of nothing else.
+		// The counts are of what was asked for before, until they can be of nothing else. A
+		// higher generation is of another epoch, and would pass for a later one of this.
 		rollup.Generation = 0
-		if d != nil {
+		if d != nil && d.rollup.Generation <= seen.Generation {
 			rollup.Generation = d.rollup.Generation
 		}
 	}

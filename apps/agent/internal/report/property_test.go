@@ -36,7 +36,10 @@ func takeWhole(src Source, before whole) whole {
 		w.rollups[d.DeploymentID] = Rollup(d)
 		w.settled[d.DeploymentID] = d.Generation
 		if d.Unsettled {
-			w.settled[d.DeploymentID] = before.settled[d.DeploymentID]
+			w.settled[d.DeploymentID] = 0
+			if was := before.settled[d.DeploymentID]; was <= d.Generation {
+				w.settled[d.DeploymentID] = was
+			}
 		}
 		w.rollups[d.DeploymentID].Generation = w.settled[d.DeploymentID]
 		for _, i := range d.Instances {
@@ -130,7 +133,7 @@ func (s *scene) happen(t *rapid.T) {
 		}
 	case d == nil:
 	case what == "reassign":
-		d.Generation += int64(rapid.IntRange(0, 1).Draw(t, "generations"))
+		d.Generation += int64(rapid.IntRange(-1, 2).Draw(t, "generations"))
 		d.TemplateHash = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "template")
 	case what == "settle":
 		d.Unsettled = !d.Unsettled

@@ -45,4 +45,5 @@ func TestCountsAreOfAGenerationOnceNothingOfTheOneBeforeMayCome(t *testing.T) {
 	d = told(told(d, 3, true), 3, false)
 	require.EqualValues(t, 3, d.rollup.Generation)
 	require.EqualValues(t, 3, told(d, 3, true).rollup.Generation, "what was told is not taken back")
+	require.Zero(t, told(d, 1, true).rollup.Generation, "after a fork, 3 is of the epoch before")
 }

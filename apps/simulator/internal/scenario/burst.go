@@ -21,11 +21,11 @@ import (
 // and its part of those that others share, what ten agents do, and two steps of the workflow.
 // On two cores that make 2,500 bare invocations a second, a call with its ten changes takes
 // 20 ms of the processor, of which MariaDB has 7, the control plane 6, the agents 5 and Restate
-// 3, and 950 to 1,000 changes a second arrive. By SQL, without the call, 4,100 to 4,900 do of 6,000
-// to 9,000 that are committed a second, where MariaDB alone commits 13,000 (baselines). Ten changes of a call
-// would have 4 ms of two cores at 5,000 a second: two bare invocations, which its workflow
-// needs at the least, take 1.2 of them, a commit of ten changes 0.8, and a statement, of which
-// there are 51, some 0.1.
+// 3, and 950 to 1,000 changes a second arrive. By SQL, without the call, 4,100 to 4,900
+// do of 6,000 to 9,000 that are committed a second, where MariaDB alone commits 13,000
+// (baselines). Ten changes of a call would have 4 ms of two cores at 5,000 a second: two bare
+// invocations, which its workflow needs at the least, take 1.2 of them, a commit of ten changes
+// 0.8, and a statement, of which there are 51, some 0.1.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`

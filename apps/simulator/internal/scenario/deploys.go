@@ -26,7 +26,7 @@ import (
 //
 // What limits it: the processor. On two cores that make 2,000 to 3,000 bare invocations a second,
 // 160 to 240 deployments a second come out with 64 at once. One takes 8 to 10 ms of the processor,
-// MariaDB 3.4, the control plane 2.8, Restate 2.5, its agent and the user 1.4; and 2 ms more
+// MariaDB 3.4, the control plane 2.8, Restate 2.5, its agent and the user 1.4; and more
 // where a region has thousands, since the agent looks through all of them for each report. One
 // at a time it is 43 ms, since nothing is done for several at once: 66 statements, where with 64
 // at once it is 26. Of those 18 are the call's, which has a transaction of its own; the others

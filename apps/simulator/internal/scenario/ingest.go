@@ -24,7 +24,8 @@ import (
 // control plane, a third of that for the statement's text. Without agents 118,000 a second are
 // stored, 0.8 of what the database alone takes in the same minute; with agents on the same
 // cores, whose part is 6 us, 86,000 to 94,000, where the database alone takes 141,000 to
-// 162,000, which is 0.55 to 0.66 of it. Both move with the machine: another one's database takes 57,000 to 110,000.
+// 162,000, which is 0.55 to 0.66 of it. Both move with the machine: another one's database takes
+// 57,000 to 110,000.
 //
 // Of an upsert of all twenty columns (17 us, the database alone), 7 us go to reading the
 // values, 4 to finding that the row is there, 5 to its change and 1 to the guard. What

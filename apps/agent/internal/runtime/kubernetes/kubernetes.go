@@ -228,7 +228,8 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.signal()
 }
 
-// counted looks at a workload that waits for its ReplicaSets to be as they are to be.
+// counted takes in what a ReplicaSet tells: whether its workload has settled, and whether one
+// that waits for its ReplicaSets has them as they are to be.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	if old == nil || replicaSetSettles(old, now) {
 		r.signal()

@@ -29,6 +29,7 @@ func TestASizeCountsOnceNoPodOfTheOneBeforeMayCome(t *testing.T) {
 			d := of()
 			return d.Generation == p.a.Generation && !d.Unsettled && len(d.Instances) == 0
 		})
+		// That nothing comes has no end to wait for: without the mend, it comes within this.
 		for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
