@@ -105,6 +105,10 @@ func (l *linked) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return nil
 }
 
+func (l *linked) Together(ctx context.Context, _ string, fn func(store.Tx) (last func() error, err error)) error {
+	return l.Update(ctx, store.Alone(fn))
+}
+
 func (l *linked) View(ctx context.Context, fn func(store.Tx) error) error {
 	if err := over(ctx, l.link.Before); err != nil {
 		return err

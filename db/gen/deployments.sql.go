@@ -352,58 +352,6 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 	return items, nil
 }
 
-const insertDeployment = `-- name: InsertDeployment :exec
-INSERT INTO deployments (
-    id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message,
-    source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-`
-
-type InsertDeploymentParams struct {
-	ID            string
-	WorkspaceID   string
-	AppID         string
-	Version       int32
-	Spec          []byte
-	SpecHash      []byte
-	ResolvedImage string
-	Status        int32
-	Reason        string
-	Message       string
-	Source        string
-	FromVersion   int32
-	CreatedBy     string
-	Stable        bool
-	CreatedAt     int64
-	ReadyAt       int64
-	EndedAt       int64
-	MadeAs        []byte
-}
-
-func (q *Queries) InsertDeployment(ctx context.Context, arg InsertDeploymentParams) error {
-	_, err := q.db.ExecContext(ctx, insertDeployment,
-		arg.ID,
-		arg.WorkspaceID,
-		arg.AppID,
-		arg.Version,
-		arg.Spec,
-		arg.SpecHash,
-		arg.ResolvedImage,
-		arg.Status,
-		arg.Reason,
-		arg.Message,
-		arg.Source,
-		arg.FromVersion,
-		arg.CreatedBy,
-		arg.Stable,
-		arg.CreatedAt,
-		arg.ReadyAt,
-		arg.EndedAt,
-		arg.MadeAs,
-	)
-	return err
-}
-
 const listDeployments = `-- name: ListDeployments :many
 SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND id < ?

@@ -1,10 +1,3 @@
--- name: InsertApp :exec
-INSERT INTO apps (
-    id, workspace_id, project_id, environment_id, name, description, status, message,
-    live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step,
-    deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: GetApp :one
 SELECT * FROM apps WHERE workspace_id = ? AND id = ?;
 
@@ -21,14 +14,6 @@ SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 -- read all, and wait for the locks of whoever is in it: hence the index, here and in all
 -- that locks rows of several apps.
 SELECT * FROM apps FORCE INDEX (PRIMARY) WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
-
--- name: UpdateApp :execrows
--- step is not among the columns: only a step moves it.
-UPDATE apps
-SET description = ?, status = ?, message = ?, live_deployment_id = ?, previous_deployment_id = ?,
-    rollout_id = ?, latest_version = ?, replicas = ?, deleting_since = ?, abandon_unreachable = ?,
-    deleted_at = ?, updated_at = ?, domains = ?, app_keys = ?, resource_version = resource_version + 1
-WHERE workspace_id = ? AND id = ? AND resource_version = ?;
 
 -- name: ListApps :many
 SELECT * FROM apps

@@ -1,9 +1,3 @@
--- name: InsertDeployment :exec
-INSERT INTO deployments (
-    id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message,
-    source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: GetDeployment :one
 SELECT * FROM deployments WHERE workspace_id = ? AND id = ?;
 

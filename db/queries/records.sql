@@ -6,12 +6,6 @@ ORDER BY id DESC LIMIT ?;
 -- name: HistorySince :many
 SELECT * FROM history WHERE app_id = ? AND id > sqlc.arg(after) ORDER BY id LIMIT ?;
 
--- name: InsertAudit :exec
-INSERT INTO audit (
-    id, workspace_id, at, actor, actor_id, source, procedure_name, resource_kind, resource_id,
-    before_json, after_json
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: ListAudit :many
 SELECT * FROM audit
 WHERE workspace_id = ? AND id < sqlc.arg(before)
@@ -19,10 +13,6 @@ ORDER BY id DESC LIMIT ?;
 
 -- name: GetIdempotency :one
 SELECT * FROM idempotency WHERE workspace_id = ? AND idem_key = ?;
-
--- name: InsertIdempotency :exec
-INSERT INTO idempotency (workspace_id, idem_key, request_hash, procedure_name, response, created_at)
-VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: DeleteIdempotency :execrows
 DELETE FROM idempotency WHERE created_at < sqlc.arg(made_before) ORDER BY created_at LIMIT ?;

@@ -1,10 +1,3 @@
--- name: InsertRollout :exec
-INSERT INTO rollouts (
-    id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status,
-    reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts,
-    created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
 // request is a mutating one.
@@ -71,23 +72,25 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 	begins, entered := starts[by.Procedure], false
 	var earlier *model.Idempotency
 	var c *change
-	attempt := func(tx Tx) error {
+	attempt := func(tx Tx) (last func() error, err error) {
 		var none R
 		res, c = none, nil
-		if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
-			return err
+		if !tx.Company() {
+			if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
+				return nil, err
+			}
 		}
 		c = a.newChange(ctx, tx, by, begins)
 		if res, err = fn(c); err != nil {
-			return err
+			return nil, err
 		}
-		return c.finish(record, res)
+		return func() error { return c.finish(record, res) }, nil
 	}
 	if begins {
 		err = a.turnAway(by.WorkspaceID)
 	}
 	if err == nil {
-		err = a.cfg.Store.Update(ctx, attempt)
+		err = a.update(ctx, by, attempt)
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
@@ -117,6 +120,28 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		a.cfg.RolloutEnded(r)
 	}
 	return res, false, nil
+}
+
+// crowded are the mutations of one app of which many come at once: they share transactions with
+// others of their workspace.
+var crowded = map[string]bool{
+	w.AppServiceDeployProcedure:   true,
+	w.AppServiceScaleProcedure:    true,
+	w.AppServiceRollbackProcedure: true,
+}
+
+// update runs a mutation's two parts, of which the last locks the workspace.
+func (a *API) update(ctx context.Context, by caller, attempt func(Tx) (last func() error, err error)) error {
+	if crowded[by.Procedure] {
+		return a.cfg.Store.Together(ctx, by.WorkspaceID, attempt)
+	}
+	return a.cfg.Store.Update(ctx, func(tx Tx) error {
+		last, err := attempt(tx)
+		if err != nil || last == nil {
+			return err
+		}
+		return last()
+	})
 }
 
 // earlier returns the record of the key, or nil.

@@ -24,7 +24,14 @@ type losing struct {
 }
 
 func (l losing) Update(ctx context.Context, fn func(api.Tx) error) error {
-	err := l.Store.Update(ctx, fn)
+	return l.lost(l.Store.Update(ctx, fn))
+}
+
+func (l losing) Together(ctx context.Context, key string, fn func(api.Tx) (func() error, error)) error {
+	return l.lost(l.Store.Together(ctx, key, fn))
+}
+
+func (l losing) lost(err error) error {
 	if err == nil && *l.next {
 		*l.next = false
 		return fmt.Errorf("commit: %w", store.ErrOutcomeUnknown)
@@ -46,6 +53,11 @@ func TestACommitOfUnknownOutcomeIsFoundByItsKey(t *testing.T) {
 	res, err := w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Mutation: keyed("k"), Name: "two"})
 	require.NoError(t, err, "the record tells that it was done")
 	require.Equal(t, w.app("two").GetId(), res.GetApp().GetId())
+
+	lose = true
+	deployed, err := w.tryDeploy("three", "k3")
+	require.NoError(t, err)
+	require.Equal(t, w.app("three").GetId(), deployed.GetAppId())
 }
 
 // counting counts what a read asks the store for.

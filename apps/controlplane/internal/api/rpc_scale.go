@@ -27,6 +27,10 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err := alive(app); err != nil {
 			return nil, err
 		}
+		// What is locked need not be read again.
+		if _, err := c.LockTopology(app.ID); err != nil {
+			return nil, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+		}
 		f, err := a.facts(c, []model.App{app}, nil)
 		if err != nil {
 			return nil, err

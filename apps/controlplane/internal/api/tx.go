@@ -12,6 +12,9 @@ type Store interface {
 	// Update runs fn in a read-write transaction, again when the database asks for
 	// it: fn has no effects of its own.
 	Update(ctx context.Context, fn func(Tx) error) error
+	// Together is Update for works that may share a transaction with others of the same
+	// key: all do what fn does, and then all what it returned, nil for nothing.
+	Together(ctx context.Context, key string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error
 	// Snapshot runs fn for reads of one moment: an app is put together from its row and
@@ -35,6 +38,10 @@ type Tx interface {
 	regionTx
 	recordTx
 	admissionTx
+
+	// Company tells whether others share the transaction: a taken key has this one be done
+	// again alone.
+	Company() bool
 }
 
 type tenantTx interface {

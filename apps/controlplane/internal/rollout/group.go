@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 )
@@ -18,10 +19,11 @@ import (
 // regions than a transaction may hold, is tried again in two halves, so that in the end an
 // app fails alone.
 const (
-	// maxGroups run at once: while one waits for its commit, or for a row, another has the
-	// database read and write. With one alone a deployment has 23 statements, not 25, and a
-	// row that somebody holds holds up every app.
-	maxGroups = 2
+	// maxGroups run at once, of which each but the last has taken longer than patience: one
+	// that waits for a row that somebody holds holds up no other app. Two at any time would have
+	// half as many apps each, and a third more statements for each deployment.
+	maxGroups = 4
+	patience  = 250 * time.Millisecond
 	// maxGroup apps are in one. They wait for each other's rows, and keep theirs locked until
 	// all are written. Their statements are a thirtieth each by then; and apps of one region
 	// each are in as many as a transaction may change.
@@ -34,7 +36,8 @@ type groups struct {
 
 	mu      sync.Mutex
 	waiting []*member
-	running int
+	// running are all, late those of them that have taken longer than patience.
+	running, late int
 }
 
 // member is one step that waits for its turn.
@@ -56,22 +59,44 @@ func (g *groups) join(m *member) {
 	m.done = make(chan struct{})
 	g.mu.Lock()
 	g.waiting = append(g.waiting, m)
-	if g.running < maxGroups {
-		g.running++
-		go g.work()
-	}
+	g.begin()
 	g.mu.Unlock()
 	<-m.done
 }
 
-// work until nobody waits.
+// begin has a worker begin if somebody waits and all that there are are late. Called with mu
+// held.
+func (g *groups) begin() {
+	if len(g.waiting) > 0 && g.running == g.late && g.running < maxGroups {
+		g.running++
+		go g.work()
+	}
+}
+
+// work until nobody waits, or others do it.
 func (g *groups) work() {
 	for {
 		group := g.take()
 		if len(group) == 0 {
 			return
 		}
+		done, late := false, false
+		timer := time.AfterFunc(patience, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if !done {
+				late = true
+				g.late++
+				g.begin()
+			}
+		})
 		g.run(group)
+		timer.Stop()
+		g.mu.Lock()
+		if done = true; late {
+			g.late--
+		}
+		g.mu.Unlock()
 	}
 }
 
@@ -79,6 +104,10 @@ func (g *groups) work() {
 func (g *groups) take() []*member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.running > g.late+1 {
+		g.running--
+		return nil
+	}
 	var group, later []*member
 	apps := map[string]bool{}
 	for _, m := range g.waiting {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -46,12 +47,10 @@ func newCrowd() *crowd {
 	return c
 }
 
-// busy has every worker wait at the gate with an app of its own.
+// busy has a group wait at the gate with an app of its own.
 func (c *crowd) busy(t *testing.T) {
-	for i := range maxGroups {
-		go c.join(&member{ctx: t.Context(), appID: fmt.Sprintf("busy-%d", i)})
-		synctest.Wait()
-	}
+	go c.join(&member{ctx: t.Context(), appID: "busy"})
+	synctest.Wait()
 }
 
 func (c *crowd) come(ctx context.Context, appIDs ...string) []*member {
@@ -72,10 +71,39 @@ func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
 		c.come(t.Context(), "a", "b", "a", "c")
 		close(c.gate)
 		synctest.Wait()
-		require.Len(t, c.decided, maxGroups+2)
+		require.Len(t, c.decided, 3)
 		require.Contains(t, c.decided, []string{"a", "b", "c"})
 		require.Contains(t, c.decided, []string{"a"}, "its second step sees what the first wrote")
 		require.Zero(t, c.running)
+	})
+}
+
+func TestAGroupThatTakesLongHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.busy(t)
+		c.come(t.Context(), "a")
+		time.Sleep(patience - time.Nanosecond)
+		synctest.Wait()
+		require.Equal(t, 1, c.running)
+		for n := range maxGroups + 1 { // and none of the next ends, either
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			require.Equal(t, min(n+2, maxGroups), c.running)
+			c.come(t.Context(), fmt.Sprint(n))
+			time.Sleep(patience - time.Nanosecond)
+		}
+		close(c.gate)
+		synctest.Wait()
+		require.Len(t, slices.Concat(c.decided...), maxGroups+3)
+		require.Zero(t, c.running)
+		require.Zero(t, c.late)
+
+		c.gate = make(chan struct{})
+		c.busy(t)
+		c.come(t.Context(), "a", "b")
+		require.Equal(t, 1, c.running, "one at a time again")
+		close(c.gate)
 	})
 }
 
@@ -89,7 +117,7 @@ func TestAGroupIsBounded(t *testing.T) {
 		close(c.gate)
 		synctest.Wait()
 		require.LessOrEqual(t, len(slices.MaxFunc(c.decided, func(a, b []string) int { return len(a) - len(b) })), maxGroup)
-		require.Len(t, slices.Concat(c.decided...), maxGroups+maxGroup+1)
+		require.Len(t, slices.Concat(c.decided...), 1+maxGroup+1)
 	})
 }
 
@@ -123,7 +151,7 @@ func TestAnAppWhoseStepFailsFailsAlone(t *testing.T) {
 						require.NoError(t, m.err, m.appID)
 					}
 				}
-				require.Len(t, slices.Concat(c.decided...), maxGroups+4)
+				require.Len(t, slices.Concat(c.decided...), 1+4)
 			})
 		})
 	}
@@ -139,13 +167,11 @@ func TestAGroupGoesOnWithoutThoseWhoLeaveAndEndsWithTheLast(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stays := c.come(t.Context(), "b")
 		leaves := c.come(ctx, "c")
-		c.gate <- struct{}{} // one of those that were busy, and the group begins
+		c.gate <- struct{}{} // what was busy, and the group begins
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		for range maxGroups { // those that were busy still, and the group
-			c.gate <- struct{}{}
-		}
+		c.gate <- struct{}{}
 		synctest.Wait()
 		require.ErrorIs(t, gone[0].err, context.Canceled, "nobody waited for it when its turn came")
 		require.NoError(t, stays[0].err)

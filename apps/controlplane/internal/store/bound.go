@@ -18,6 +18,17 @@ func (b Bound[T]) Update(ctx context.Context, fn func(T) error) error {
 	return b.s.Update(ctx, narrow(fn))
 }
 
+// Together is Store.Together.
+func (b Bound[T]) Together(ctx context.Context, key string, fn func(T) (last func() error, err error)) error {
+	return b.s.Together(ctx, key, func(tx Tx) (last func() error, err error) {
+		err = narrow(func(t T) (err error) {
+			last, err = fn(t)
+			return err
+		})(tx)
+		return last, err
+	})
+}
+
 // View is Store.View.
 func (b Bound[T]) View(ctx context.Context, fn func(T) error) error {
 	return b.s.View(ctx, narrow(fn))

@@ -68,6 +68,12 @@ type Commit struct {
 type Store interface {
 	// Update runs fn in a read-write transaction, as the package comment says.
 	Update(ctx context.Context, fn func(Tx) error) error
+	// Together is Update for works that do not mind company: those of one key that come
+	// while a transaction of it runs may share the next one. All of them do what fn does,
+	// and then all what it returned, nil for nothing: locks that all of them want are taken in
+	// last. Each is durable as a whole, or not at all and told why; it sees what others did
+	// before it, and what it did is gone when it fails, whatever becomes of them.
+	Together(ctx context.Context, key string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error
 	// Snapshot runs fn so that all it reads is of one moment. Writing fails.
@@ -78,6 +84,17 @@ type Store interface {
 	// Ping tells whether the database answers.
 	Ping(ctx context.Context) error
 	Close() error
+}
+
+// Alone is a work of Together as one of Update.
+func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
+	return func(tx Tx) error {
+		last, err := fn(tx)
+		if err != nil || last == nil {
+			return err
+		}
+		return last()
+	}
 }
 
 // Tx is a transaction. It is for one goroutine.
@@ -94,6 +111,10 @@ type Tx interface {
 	RetentionTx
 	PeerTx
 	AdmissionTx
+
+	// Company tells whether other works share the transaction. What fails then for a taken
+	// key is done again alone, so that nobody has to look before whether it is free.
+	Company() bool
 }
 
 // Page is a keyset page. It is the model's, for those who do not import store.

@@ -73,6 +73,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return err
 }
 
+// Together implements store.Store: nobody waits here, and so nobody has company.
+func (s *Store) Together(ctx context.Context, _ string, fn func(store.Tx) (last func() error, err error)) error {
+	return s.Update(ctx, store.Alone(fn))
+}
+
 // Commit is Update, and leaves it to the caller to tell whoever should know: for
 // stores that are shared, each of whose users has listeners of its own.
 func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {

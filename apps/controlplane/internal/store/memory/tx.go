@@ -64,6 +64,9 @@ type tx struct {
 
 var _ store.Tx = (*tx)(nil)
 
+// Company implements store.Tx.
+func (t *tx) Company() bool { return false }
+
 func newTx(s *Store) *tx {
 	t := &tx{
 		store:    s,

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -26,8 +27,21 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 	if err := t.locking("lock workspace", workspaceID); err != nil {
 		return model.Admission{}, err
 	}
+	c := t.company
+	if c != nil {
+		if a, ok := c.admissions[workspaceID]; ok {
+			return a, nil
+		}
+	}
+	done := t.beside()
+	defer done()
 	r, err := t.q.LockAdmission(t.ctx, workspaceID)
-	return get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
+	a, err := get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
+	if c != nil && err == nil {
+		c.admissions[workspaceID] = a
+		clear(c.read) // what was waited for may have changed it, and what holds under the lock is asked for after it
+	}
+	return a, err
 }
 
 func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
@@ -43,6 +57,31 @@ func (t *tx) PutLimits(a model.Admission) error {
 }
 
 func (t *tx) PutStanding(a model.Admission) error {
+	c := t.company
+	if c == nil {
+		return t.putStanding(a)
+	}
+	t.bind()
+	c.admissions[a.WorkspaceID] = a
+	keep(c, &c.late.standings, nil, a)
+	return nil
+}
+
+// putStandings writes the last one of each workspace.
+func (t *tx) putStandings(rows []model.Admission) error {
+	last := map[string]model.Admission{}
+	for _, a := range rows {
+		last[a.WorkspaceID] = a
+	}
+	for _, id := range slices.Sorted(maps.Keys(last)) {
+		if err := t.putStanding(last[id]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) putStanding(a model.Admission) error {
 	return t.err(t.q.PutStanding(t.ctx, gen.PutStandingParams{
 		WorkspaceID: a.WorkspaceID, FullAt: a.FullAt, CountedAt: a.Ceiling.CountedAt,
 		Apps: a.Ceiling.Apps, Deployments: a.Ceiling.Deployments, Instances: a.Ceiling.Instances,
@@ -72,8 +111,15 @@ var (
 )
 
 func (t *tx) PutClaims(claims []model.Claim) error {
-	claims = slices.Clone(claims)
-	slices.SortFunc(claims, func(a, b model.Claim) int { return cmp.Compare(a.AppID, b.AppID) })
+	if c := t.company; c != nil {
+		keep(c, &c.late.claims, nil, claims...)
+		return nil
+	}
+	return t.putClaims(slices.Clone(claims))
+}
+
+func (t *tx) putClaims(claims []model.Claim) error {
+	slices.SortStableFunc(claims, func(a, b model.Claim) int { return cmp.Compare(a.AppID, b.AppID) })
 	return t.err(runBulk(t, t.db, putClaims, claims, func(args []any, c model.Claim) []any {
 		return append(args, c.AppID, c.WorkspaceID, c.LiveDeploymentID, c.RolloutID, c.Instances, c.GPUs)
 	}), "put claims", "")

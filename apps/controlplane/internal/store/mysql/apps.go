@@ -1,7 +1,9 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -22,34 +24,54 @@ func app(r gen.App) (model.App, error) {
 	}, nil
 }
 
+var insertApps = insertInto("InsertApps", "apps",
+	"id", "workspace_id", "project_id", "environment_id", "name", "description", "status", "message",
+	"live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas", "step",
+	"deleting_since", "abandon_unreachable", "deleted_at", "created_at", "updated_at", "resource_version", "domains", "app_keys")
+
 func (t *tx) InsertApp(a model.App) error {
-	err := t.q.InsertApp(t.ctx, gen.InsertAppParams{
-		ID: a.ID, WorkspaceID: a.WorkspaceID, ProjectID: a.ProjectID, EnvironmentID: a.EnvironmentID,
-		Name: a.Name, Description: a.Description, Status: int32(a.Status), Message: a.Message,
-		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
-		LatestVersion: a.LatestVersion, Replicas: a.Replicas, Step: a.Step, DeletingSince: a.DeletingSince,
-		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, Domains: a.Domains, AppKeys: a.AppKeys,
-		CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt, ResourceVersion: a.ResourceVersion,
-	})
-	if err != nil {
-		return t.err(err, "insert app", a.ID)
+	if c := t.company; c != nil {
+		keep(c, &c.late.apps, []string{a.ID, nameOf(a.EnvironmentID, a.Name)}, a)
+	} else if err := t.insertApps([]model.App{a}); err != nil {
+		return err
 	}
 	t.touch(a.ID)
 	t.unset[a.ID] = struct{}{}
 	return nil
 }
 
+// nameOf is what an app is found by that is not its id.
+func nameOf(environmentID, name string) string { return environmentID + "/" + name }
+
+func (t *tx) insertApps(apps []model.App) error {
+	if len(apps) == 0 {
+		return nil
+	}
+	slices.SortFunc(apps, func(a, b model.App) int { return cmp.Compare(a.ID, b.ID) })
+	return t.err(runBulk(t, t.db, insertApps, apps, func(args []any, a model.App) []any {
+		return append(args, a.ID, a.WorkspaceID, a.ProjectID, a.EnvironmentID, a.Name, a.Description, int32(a.Status), a.Message,
+			a.LiveDeploymentID, a.PreviousDeploymentID, a.RolloutID, a.LatestVersion, a.Replicas, a.Step,
+			a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.CreatedAt, a.UpdatedAt, a.ResourceVersion, a.Domains, a.AppKeys)
+	}), "insert app", apps[0].ID)
+}
+
 func (t *tx) GetApp(workspaceID, id string) (model.App, error) {
+	done := t.beside(id)
+	defer done()
 	return get(t, "get app", id, app)(t.q.GetApp(t.ctx, gen.GetAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 func (t *tx) GetApps(ids []string) ([]model.App, error) {
+	done := t.beside(ids...)
+	defer done()
 	return list(t, "get apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.GetApps(t.ctx, ids)
 	}))
 }
 
 func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, error) {
+	done := t.beside(nameOf(environmentID, name))
+	defer done()
 	return get(t, "get app", name, app)(t.q.GetAppByName(t.ctx, gen.GetAppByNameParams{
 		WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name,
 	}))
@@ -69,6 +91,8 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 		}
 		return found[0], nil
 	}
+	done := t.beside(id)
+	defer done()
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
@@ -76,24 +100,60 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 	if err := t.locking("lock apps", ""); err != nil {
 		return nil, err
 	}
+	done := t.beside(ids...)
+	defer done()
 	return list(t, "lock apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.LockApps(t.ctx, ids)
 	}))
 }
 
 func (t *tx) UpdateApp(a model.App) error {
-	n, err := t.q.UpdateApp(t.ctx, gen.UpdateAppParams{
-		Description: a.Description, Status: int32(a.Status), Message: a.Message,
-		LiveDeploymentID: a.LiveDeploymentID, PreviousDeploymentID: a.PreviousDeploymentID, RolloutID: a.RolloutID,
-		LatestVersion: a.LatestVersion, Replicas: a.Replicas, DeletingSince: a.DeletingSince,
-		AbandonUnreachable: a.AbandonUnreachable, DeletedAt: a.DeletedAt, UpdatedAt: a.UpdatedAt, Domains: a.Domains, AppKeys: a.AppKeys,
-		WorkspaceID: a.WorkspaceID, ID: a.ID, ResourceVersion: a.ResourceVersion,
-	})
 	t.touch(a.ID)
-	return t.swapped(n, err, func() error { _, err := t.GetApp(a.WorkspaceID, a.ID); return err }, "update app", a.ID)
+	c := t.company
+	if c == nil {
+		return t.updateApps([]model.App{a})
+	}
+	same := func(o model.App) bool {
+		return o.ID == a.ID && o.WorkspaceID == a.WorkspaceID && o.ResourceVersion == a.ResourceVersion
+	}
+	if at := slices.IndexFunc(c.late.apps.rows, same); at >= 0 {
+		was := c.late.apps.rows[at]
+		a.ProjectID, a.EnvironmentID, a.Name, a.Step, a.CreatedAt = was.ProjectID, was.EnvironmentID, was.Name, was.Step, was.CreatedAt
+		a.ResourceVersion++
+		c.late.apps.rows[at] = a
+		return nil
+	}
+	if c.about[a.ID] {
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	keep(c, &c.late.updated, []string{a.ID}, a)
+	return nil
+}
+
+// updateApps compares and sets. step is not among the columns: only a step moves it.
+func (t *tx) updateApps(apps []model.App) error {
+	n, err := runRewrite(t, updateApps, apps, func(args []any, a model.App) []any {
+		return append(args, a.ID, a.WorkspaceID, a.ResourceVersion,
+			a.Description, int32(a.Status), a.Message, a.LiveDeploymentID, a.PreviousDeploymentID, a.RolloutID, a.LatestVersion, a.Replicas,
+			a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.UpdatedAt, a.Domains, a.AppKeys)
+	})
+	if err != nil || n == len(apps) {
+		return t.err(err, "update apps", "")
+	}
+	for _, a := range apps {
+		if _, err := t.GetApp(a.WorkspaceID, a.ID); err != nil {
+			return err
+		}
+	}
+	return wrap(store.ErrConflict, "update app", apps[0].ID)
 }
 
 var (
+	updateApps = rewriting("UpdateApps", "apps", []string{"workspace_id", "resource_version"}, "resource_version = resource_version + 1",
+		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
+		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at", "domains", "app_keys")
 	stepApps = rewriting("StepApps", "apps", []string{"step"}, "step = step + 1")
 	// domains and app_keys are not among the columns: no step sets them.
 	stepChangedApps = rewriting("StepChangedApps", "apps", []string{"workspace_id", "step", "resource_version"},

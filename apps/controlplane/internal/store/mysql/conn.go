@@ -43,6 +43,9 @@ type conn struct {
 }
 
 func (c conn) begin(query string) error {
+	if err := c.tx.ahead(query); err != nil {
+		return err
+	}
 	c.tx.metrics.queries.WithLabelValues(queryName(query)).Inc()
 	c.tx.statements++
 	return c.tx.broken
@@ -55,6 +58,10 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	}
 	if err := c.begin(query); err != nil {
 		return nil, err
+	}
+	if company := c.tx.company; company != nil && !company.writing {
+		c.tx.bind()
+		clear(company.read)
 	}
 	return c.db.ExecContext(ctx, query, args...)
 }

@@ -1,7 +1,9 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,23 +27,42 @@ func deployment(r gen.Deployment) (model.Deployment, error) {
 	}, nil
 }
 
+var insertDeployments = insertInto("InsertDeployments", "deployments",
+	"id", "workspace_id", "app_id", "version", "spec", "spec_hash", "resolved_image", "status", "reason", "message",
+	"source", "from_version", "created_by", "stable", "created_at", "ready_at", "ended_at", "made_as")
+
 func (t *tx) InsertDeployment(d model.Deployment) error {
-	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(d.Spec)
-	if err != nil {
-		return t.err(fmt.Errorf("encode the spec: %w", err), "insert deployment", d.ID)
-	}
-	err = t.q.InsertDeployment(t.ctx, gen.InsertDeploymentParams{
-		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, Spec: notNull(spec), SpecHash: notNull(d.SpecHash),
-		MadeAs:        notNull(d.MadeAs),
-		ResolvedImage: d.ResolvedImage, Status: int32(d.Status), Reason: clip(d.Reason, maxReason),
-		Message: clip(d.Message, maxMessage), Source: d.Source, FromVersion: d.FromVersion, CreatedBy: d.CreatedBy,
-		Stable: d.Stable, CreatedAt: d.CreatedAt, ReadyAt: d.ReadyAt, EndedAt: d.EndedAt,
-	})
 	t.touch(d.AppID)
-	return t.err(err, "insert deployment", d.ID)
+	if c := t.company; c != nil {
+		keep(c, &c.late.deployments, []string{d.ID, d.AppID}, d)
+		return nil
+	}
+	return t.insertDeployments([]model.Deployment{d})
+}
+
+func (t *tx) insertDeployments(deployments []model.Deployment) error {
+	if len(deployments) == 0 {
+		return nil
+	}
+	slices.SortFunc(deployments, func(a, b model.Deployment) int { return cmp.Compare(a.ID, b.ID) })
+	specs := make(map[string][]byte, len(deployments))
+	for _, d := range deployments {
+		spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(d.Spec)
+		if err != nil {
+			return t.err(fmt.Errorf("encode the spec: %w", err), "insert deployment", d.ID)
+		}
+		specs[d.ID] = notNull(spec)
+	}
+	return t.err(runBulk(t, t.db, insertDeployments, deployments, func(args []any, d model.Deployment) []any {
+		return append(args, d.ID, d.WorkspaceID, d.AppID, d.Version, specs[d.ID], notNull(d.SpecHash), d.ResolvedImage, int32(d.Status),
+			clip(d.Reason, maxReason), clip(d.Message, maxMessage), d.Source, d.FromVersion, d.CreatedBy, d.Stable,
+			d.CreatedAt, d.ReadyAt, d.EndedAt, notNull(d.MadeAs))
+	}), "insert deployment", deployments[0].ID)
 }
 
 func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
+	done := t.beside(id)
+	defer done()
 	return get(t, "get deployment", id, deployment)(
 		t.q.GetDeployment(t.ctx, gen.GetDeploymentParams{WorkspaceID: workspaceID, ID: id}))
 }
@@ -52,6 +73,8 @@ func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (m
 }
 
 func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
+	done := t.beside(ids...)
+	defer done()
 	return list(t, "get deployments", "", deployment)(inChunks(distinct(ids), func(ids []string) ([]gen.Deployment, error) {
 		return t.q.GetDeployments(t.ctx, ids)
 	}))

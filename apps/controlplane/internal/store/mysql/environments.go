@@ -44,13 +44,17 @@ func (t *tx) InsertProject(p model.Project) error {
 }
 
 func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
-	return get(t, "get project", id, project)(
-		t.q.GetProject(t.ctx, gen.GetProjectParams{WorkspaceID: workspaceID, ID: id}))
+	return once(t, "GetProject "+workspaceID+"/"+id, func() (model.Project, error) {
+		return get(t, "get project", id, project)(
+			t.q.GetProject(t.ctx, gen.GetProjectParams{WorkspaceID: workspaceID, ID: id}))
+	})
 }
 
 func (t *tx) GetProjectByName(workspaceID, name string) (model.Project, error) {
-	return get(t, "get project", name, project)(
-		t.q.GetProjectByName(t.ctx, gen.GetProjectByNameParams{WorkspaceID: workspaceID, Name: name}))
+	return once(t, "GetProjectByName "+workspaceID+"/"+name, func() (model.Project, error) {
+		return get(t, "get project", name, project)(
+			t.q.GetProjectByName(t.ctx, gen.GetProjectByNameParams{WorkspaceID: workspaceID, Name: name}))
+	})
 }
 
 func (t *tx) ListProjects(workspaceID string, p store.Page) ([]model.Project, error) {
@@ -91,8 +95,10 @@ func (t *tx) InsertEnvironment(e model.Environment) error {
 }
 
 func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
-	return get(t, "get environment", id, environment)(
-		t.q.GetEnvironment(t.ctx, gen.GetEnvironmentParams{WorkspaceID: workspaceID, ID: id}))
+	return once(t, "GetEnvironment "+workspaceID+"/"+id, func() (model.Environment, error) {
+		return get(t, "get environment", id, environment)(
+			t.q.GetEnvironment(t.ctx, gen.GetEnvironmentParams{WorkspaceID: workspaceID, ID: id}))
+	})
 }
 
 func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) {
@@ -104,9 +110,11 @@ func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) 
 }
 
 func (t *tx) GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error) {
-	return get(t, "get environment", name, environment)(t.q.GetEnvironmentByName(t.ctx, gen.GetEnvironmentByNameParams{
-		WorkspaceID: workspaceID, ProjectID: projectID, Name: name,
-	}))
+	return once(t, "GetEnvironmentByName "+workspaceID+"/"+projectID+"/"+name, func() (model.Environment, error) {
+		return get(t, "get environment", name, environment)(t.q.GetEnvironmentByName(t.ctx, gen.GetEnvironmentByNameParams{
+			WorkspaceID: workspaceID, ProjectID: projectID, Name: name,
+		}))
+	})
 }
 
 func (t *tx) ListEnvironments(workspaceID, projectID string, p store.Page) ([]model.Environment, error) {

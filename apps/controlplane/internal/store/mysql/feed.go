@@ -28,6 +28,7 @@ type changeKey struct {
 // Change implements store.TopologyTx. It writes nothing: Update does, last. View
 // and Snapshot fail at their end.
 func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generation int64) {
+	t.bind()
 	c := &t.changes
 	if c.byRegion == nil {
 		c.byRegion, c.at = map[string][]model.Change{}, map[changeKey]int{}

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"fmt"
+	"slices"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
@@ -40,7 +41,23 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	}))
 }
 
+// fewFreezes are read once for all members of a company.
+const fewFreezes = 100
+
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
+	if t.company != nil {
+		all, err := once(t, "ListFreezes "+workspaceID, func() ([]model.Freeze, error) {
+			return t.ListFreezes(workspaceID, store.Page{Limit: fewFreezes + 1})
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(all) <= fewFreezes {
+			return slices.DeleteFunc(slices.Clone(all), func(f model.Freeze) bool {
+				return f.FromFile && f.Name != name && !slices.Contains(appIDs, f.AppID)
+			}), nil
+		}
+	}
 	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezesFor(t.ctx, gen.ListFreezesForParams{
 		WorkspaceID: workspaceID, Name: name, AppIds: appIDs,
 	}))

@@ -6,6 +6,7 @@ type metrics struct {
 	queries *prometheus.CounterVec
 	retries *prometheus.CounterVec
 	torn    prometheus.Counter
+	parted  prometheus.Counter
 	seconds *prometheus.HistogramVec
 }
 
@@ -23,6 +24,10 @@ func newMetrics() *metrics {
 			Name: "windlass_store_torn_reads_total",
 			Help: "Reads of the feed that saw a commit without one before it, and were repeated.",
 		}),
+		parted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_store_parted_total",
+			Help: "Transactions of several works that failed as a whole, so that each was done again alone.",
+		}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "windlass_store_transaction_seconds",
 			Help:    "Duration of transactions, retries included, by kind and result.",
@@ -32,5 +37,5 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queries, m.retries, m.torn, m.seconds}
+	return []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.seconds}
 }

@@ -6,6 +6,7 @@
 //	Update    BEGIN (READ COMMITTED) -> fn -> feed -> COMMIT -> listeners
 //	             ^                                      |
 //	             +--- full jitter --- the server says: try again
+//	Together  the same, of all works of a key that came while another one ran
 //	View      single statements, each of its own moment
 //	Snapshot  REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
 //
@@ -115,6 +116,9 @@ type Store struct {
 	db      *sql.DB
 	reads   *sql.DB // db itself when there is no replica
 	metrics *metrics
+	crowd   crowd
+	// patience is for tests to lengthen.
+	patience time.Duration
 
 	mu        sync.RWMutex
 	listeners []func(store.Commit)
@@ -132,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: DSN: %w", err)
 	}
-	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics()}
+	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), crowd: crowd{lanes: map[string]*lane{}}, patience: patience}
 	if cfg.ReadDSN != "" {
 		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
 			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())

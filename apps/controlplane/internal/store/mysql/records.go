@@ -20,7 +20,14 @@ var insertHistory = insertInto("InsertHistory", "history",
 	"id", "workspace_id", "app_id", "at", "what", "why", "who", "rollout_id", "deployment_id", "version", "region")
 
 func (t *tx) InsertHistory(rows []model.History) error {
-	rows = slices.Clone(rows)
+	if c := t.company; c != nil {
+		keep(c, &c.late.history, nil, rows...)
+		return nil
+	}
+	return t.insertHistory(slices.Clone(rows))
+}
+
+func (t *tx) insertHistory(rows []model.History) error {
 	slices.SortStableFunc(rows, func(a, b model.History) int { return cmp.Compare(a.ID, b.ID) })
 	return t.err(runBulk(t, t.db, insertHistory, rows, func(args []any, h model.History) []any {
 		return append(args, h.ID, h.WorkspaceID, h.AppID, h.At, clip(h.What, maxReason), clip(h.Why, maxMessage),
@@ -40,12 +47,23 @@ func (t *tx) HistorySince(appID, after string, n int) ([]model.History, error) {
 	}))
 }
 
+var insertAudit = insertInto("InsertAudit", "audit",
+	"id", "workspace_id", "at", "actor", "actor_id", "source", "procedure_name", "resource_kind", "resource_id", "before_json", "after_json")
+
 func (t *tx) InsertAudit(a model.Audit) error {
-	return t.err(t.q.InsertAudit(t.ctx, gen.InsertAuditParams{
-		ID: a.ID, WorkspaceID: a.WorkspaceID, At: a.At, Actor: clip(a.Actor, maxName), ActorID: a.ActorID,
-		Source: clip(a.Source, maxName), ProcedureName: a.Procedure, ResourceKind: a.ResourceKind, ResourceID: a.ResourceID,
-		BeforeJson: []byte(a.Before), AfterJson: []byte(a.After),
-	}), "insert audit", a.ID)
+	if c := t.company; c != nil {
+		keep(c, &c.late.audit, nil, a)
+		return nil
+	}
+	return t.insertAudit([]model.Audit{a})
+}
+
+func (t *tx) insertAudit(rows []model.Audit) error {
+	slices.SortFunc(rows, func(a, b model.Audit) int { return cmp.Compare(a.ID, b.ID) })
+	return t.err(runBulk(t, t.db, insertAudit, rows, func(args []any, a model.Audit) []any {
+		return append(args, a.ID, a.WorkspaceID, a.At, clip(a.Actor, maxName), a.ActorID, clip(a.Source, maxName), a.Procedure,
+			a.ResourceKind, a.ResourceID, notNull([]byte(a.Before)), notNull([]byte(a.After)))
+	}), "insert audit", "")
 }
 
 func (t *tx) ListAudit(workspaceID string, p store.Page) ([]model.Audit, error) {
@@ -68,11 +86,27 @@ func (t *tx) GetIdempotency(workspaceID, key string) (model.Idempotency, error) 
 	})(t.primary.GetIdempotency(t.ctx, gen.GetIdempotencyParams{WorkspaceID: workspaceID, IdemKey: []byte(key)}))
 }
 
+var insertIdempotency = insertInto("InsertIdempotency", "idempotency",
+	"workspace_id", "idem_key", "request_hash", "procedure_name", "response", "created_at")
+
 func (t *tx) InsertIdempotency(m model.Idempotency) error {
-	return t.err(t.q.InsertIdempotency(t.ctx, gen.InsertIdempotencyParams{
-		WorkspaceID: m.WorkspaceID, IdemKey: []byte(m.Key), RequestHash: notNull(m.RequestHash), ProcedureName: m.Procedure,
-		Response: notNull(m.Response), CreatedAt: m.CreatedAt,
-	}), "insert idempotency record", m.Key)
+	if c := t.company; c != nil {
+		keep(c, &c.late.keys, nil, m)
+		return nil
+	}
+	return t.insertIdempotency([]model.Idempotency{m})
+}
+
+func (t *tx) insertIdempotency(records []model.Idempotency) error {
+	if len(records) == 0 {
+		return nil
+	}
+	slices.SortFunc(records, func(a, b model.Idempotency) int {
+		return cmp.Or(cmp.Compare(a.WorkspaceID, b.WorkspaceID), cmp.Compare(a.Key, b.Key))
+	})
+	return t.err(runBulk(t, t.db, insertIdempotency, records, func(args []any, m model.Idempotency) []any {
+		return append(args, m.WorkspaceID, []byte(m.Key), notNull(m.RequestHash), m.Procedure, notNull(m.Response), m.CreatedAt)
+	}), "insert idempotency record", records[0].Key)
 }
 
 func (t *tx) DeleteIdempotency(madeBefore int64, n int) (int, error) {

@@ -2,7 +2,9 @@ package mysql
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
@@ -63,9 +65,12 @@ func (t *tx) LockRegion(id string) (model.Region, error) {
 }
 
 func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
-	return list(t, "get regions", "", region)(inChunks(distinct(ids), func(ids []string) ([]gen.Region, error) {
-		return t.q.GetRegions(t.ctx, ids)
-	}))
+	ids = distinct(ids)
+	return once(t, "GetRegions "+strings.Join(ids, " "), func() ([]model.Region, error) {
+		return list(t, "get regions", "", region)(inChunks(ids, func(ids []string) ([]gen.Region, error) {
+			return t.q.GetRegions(t.ctx, ids)
+		}))
+	})
 }
 
 func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
@@ -86,9 +91,11 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 			After: p.After, Limit: limit(p.Limit),
 		}))
 	}
-	return list(t, "list regions of", workspaceID, region)(t.q.ListRegions(t.ctx, gen.ListRegionsParams{
-		After: p.After, WorkspaceID: workspaceID, Limit: limit(p.Limit),
-	}))
+	return once(t, fmt.Sprintf("ListRegions %s %s %d", workspaceID, p.After, p.Limit), func() ([]model.Region, error) {
+		return list(t, "list regions of", workspaceID, region)(t.q.ListRegions(t.ctx, gen.ListRegionsParams{
+			After: p.After, WorkspaceID: workspaceID, Limit: limit(p.Limit),
+		}))
+	})
 }
 
 func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {

@@ -1,7 +1,9 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -24,19 +26,30 @@ func rollout(r gen.Rollout) (model.Rollout, error) {
 	}, nil
 }
 
+var insertRollouts = insertInto("InsertRollouts", "rollouts",
+	"id", "workspace_id", "app_id", "deployment_id", "version", "from_deployment_id", "from_version", "status",
+	"reason", "message", "created_by", "cancel_requested", "cancelled_by", "cancel_why", "traceparent", "attempts",
+	"created_at", "deadline", "finished_at", "held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why")
+
 func (t *tx) InsertRollout(r model.Rollout) error {
-	err := t.q.InsertRollout(t.ctx, gen.InsertRolloutParams{
-		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, Version: r.Version,
-		FromDeploymentID: r.FromDeploymentID, FromVersion: r.FromVersion, Status: int32(r.Status),
-		Reason: clip(r.Reason, maxReason), Message: clip(r.Message, maxMessage), CreatedBy: r.CreatedBy,
-		CancelRequested: r.CancelRequested, CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy,
-		Traceparent: r.Traceparent, Attempts: r.Attempts,
-		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
-		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
-		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
-	})
 	t.touch(r.AppID)
-	return t.err(err, "insert rollout", r.ID)
+	if c := t.company; c != nil {
+		keep(c, &c.late.rollouts, []string{r.ID, r.AppID}, r)
+		return nil
+	}
+	return t.insertRollouts([]model.Rollout{r})
+}
+
+func (t *tx) insertRollouts(rollouts []model.Rollout) error {
+	if len(rollouts) == 0 {
+		return nil
+	}
+	slices.SortFunc(rollouts, func(a, b model.Rollout) int { return cmp.Compare(a.ID, b.ID) })
+	return t.err(runBulk(t, t.db, insertRollouts, rollouts, func(args []any, r model.Rollout) []any {
+		return append(args, r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version, r.FromDeploymentID, r.FromVersion, int32(r.Status),
+			clip(r.Reason, maxReason), clip(r.Message, maxMessage), r.CreatedBy, r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts,
+			r.CreatedAt, r.Deadline, r.FinishedAt, r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy)
+	}), "insert rollout", rollouts[0].ID)
 }
 
 func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {

@@ -60,11 +60,19 @@ func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit,
 	if err != nil {
 		return store.Commit{}, err
 	}
+	return t.commit(sqlTx)
+}
+
+// commit ends the transaction.
+func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
+	if err := t.flush(); err != nil {
+		return store.Commit{}, err
+	}
 	revisions, err := t.appendChanges()
 	if err != nil {
 		return store.Commit{}, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := t.ctx.Err(); err != nil {
 		return store.Commit{}, fmt.Errorf("store: commit: %w", err)
 	}
 	if err := sqlTx.Commit(); err != nil {

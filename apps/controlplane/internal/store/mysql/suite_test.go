@@ -13,9 +13,18 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// TestMySQLKeepsTheStoresContract empties one database between tests, which is
-// ten times faster than making a new one.
 func TestMySQLKeepsTheStoresContract(t *testing.T) {
+	keepsContract(t, func(_ testing.TB, s *mysql.Store) store.Store { return s })
+}
+
+// What a work may rely on it may rely on in company.
+func TestMySQLKeepsTheStoresContractInCompany(t *testing.T) {
+	keepsContract(t, mysql.Accompanied)
+}
+
+// keepsContract empties one database between tests, which is ten times faster than making
+// a new one.
+func keepsContract(t *testing.T, as func(testing.TB, *mysql.Store) store.Store) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)
 	require.NoError(t, db.Migrate(t.Context(), d))
@@ -38,6 +47,6 @@ func TestMySQLKeepsTheStoresContract(t *testing.T) {
 			_, err := d.ExecContext(t.Context(), "DELETE FROM "+name)
 			require.NoError(t, err)
 		}
-		return open(t, mysql.Config{DSN: dsn, MaxTries: 100})
+		return as(t, open(t, mysql.Config{DSN: dsn, MaxTries: 100}))
 	})
 }

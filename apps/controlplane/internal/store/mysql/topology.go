@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +27,11 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	if err := t.locking("lock topology", ""); err != nil {
 		return nil, err
 	}
+	if rows, ok := t.lockedRows(appIDs); ok {
+		return rows, nil
+	}
+	done := t.beside(appIDs...)
+	defer done()
 	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.LockTopologyOfApps(t.ctx, ids)
 	}))
@@ -34,15 +40,34 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	}
 	slices.SortFunc(rows, byPlace)
 	for _, id := range appIDs {
-		t.generations[id] = map[place]int64{}
+		t.locked[id] = map[place]model.Topology{}
 	}
 	for _, r := range rows {
-		t.generations[r.AppID][place{r.DeploymentID, r.RegionID}] = r.Generation
+		t.locked[r.AppID][place{r.DeploymentID, r.RegionID}] = r
 	}
 	return rows, nil
 }
 
+// lockedRows are the apps' rows if all of them are locked, so that nobody else changes them.
+func (t *tx) lockedRows(appIDs []string) ([]model.Topology, bool) {
+	var rows []model.Topology
+	for _, id := range distinct(appIDs) {
+		locked, ok := t.locked[id]
+		if !ok {
+			return nil, false
+		}
+		rows = slices.AppendSeq(rows, maps.Values(locked))
+	}
+	slices.SortFunc(rows, byPlace)
+	return rows, true
+}
+
 func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
+	if rows, ok := t.lockedRows(appIDs); ok {
+		return rows, nil
+	}
+	done := t.beside(appIDs...)
+	defer done()
 	rows, err := list(t, "list topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.ListTopologyOfApps(t.ctx, ids)
 	}))
@@ -113,21 +138,37 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			replaced = append(replaced, r)
 		}
 	}
-	if err := runBulk(t, t.db, addTopology, added, topologyArgs); err != nil {
-		if isDuplicate(err) {
-			return fmt.Errorf("store: put topology of %q: %w", added[0].DeploymentID, store.ErrConflict)
+	if c := t.company; c != nil {
+		for _, r := range rows {
+			c.about[r.AppID], c.about[r.DeploymentID] = true, true
 		}
-		return t.err(err, "put topology of deployment", added[0].DeploymentID)
-	}
-	if err := runBulk(t, t.db, replaceTopology, replaced, topologyArgs); err != nil {
-		return t.err(err, "put topology of deployment", replaced[0].DeploymentID)
+		keep(c, &c.late.added, nil, added...)
+		keep(c, &c.late.replaced, nil, replaced...)
+	} else if err := t.addTopology(added); err != nil {
+		return err
+	} else if err := t.replaceTopology(replaced); err != nil {
+		return err
 	}
 	for _, r := range rows {
-		if known, ok := t.generations[r.AppID]; ok {
-			known[place{r.DeploymentID, r.RegionID}] = r.Generation
+		if known, ok := t.locked[r.AppID]; ok {
+			known[place{r.DeploymentID, r.RegionID}] = r
 		}
 	}
 	return nil
+}
+
+func (t *tx) addTopology(rows []model.Topology) error {
+	slices.SortStableFunc(rows, byPlace)
+	err := runBulk(t, t.db, addTopology, rows, topologyArgs)
+	if isDuplicate(err) {
+		return fmt.Errorf("store: put topology of %q: %w", rows[0].DeploymentID, store.ErrConflict)
+	}
+	return t.err(err, "put topology of deployments", "")
+}
+
+func (t *tx) replaceTopology(rows []model.Topology) error {
+	slices.SortStableFunc(rows, byPlace)
+	return t.err(runBulk(t, t.db, replaceTopology, rows, topologyArgs), "put topology of deployments", "")
 }
 
 // place is the key of a topology row.
@@ -137,13 +178,13 @@ type place struct{ deployment, region string }
 func (t *tx) storedGenerations(sorted []model.Topology) (map[place]int64, error) {
 	stored := make(map[place]int64, len(sorted))
 	for _, r := range sorted {
-		known, ok := t.generations[r.AppID]
+		known, ok := t.locked[r.AppID]
 		if !ok {
 			return t.lockGenerations(sorted)
 		}
 		at := place{r.DeploymentID, r.RegionID}
-		if generation, exists := known[at]; exists {
-			stored[at] = generation
+		if row, exists := known[at]; exists {
+			stored[at] = row.Generation
 		}
 	}
 	return stored, nil
@@ -186,7 +227,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 	if err != nil {
 		return 0, t.err(err, "find stopped topology", "")
 	}
-	clear(t.generations)
+	clear(t.locked)
 	for part := range slices.Chunk(rows, bulkRows) {
 		where := "(deployment_id = ? AND region = ?)" + strings.Repeat(" OR (deployment_id = ? AND region = ?)", len(part)-1)
 		args := make([]any, 0, 2*len(part))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
 )
@@ -39,10 +40,13 @@ type tx struct {
 	// unset are apps that have no wake-up row, and get none from others before the end:
 	// this transaction made the app, or holds the lock of the row that it took away.
 	unset map[string]struct{}
-	// generations of the topology of apps whose rows this transaction locked, all of them.
-	generations map[string]map[place]int64
-	apps        map[string]struct{}
-	bumped      map[string]int64 // regions whose epoch was bumped, and their revision
+	// locked is the topology of apps whose rows this transaction locked, all of them, as it
+	// has become.
+	locked map[string]map[place]model.Topology
+	apps   map[string]struct{}
+	bumped map[string]int64 // regions whose epoch was bumped, and their revision
+
+	company *company
 }
 
 var _ store.Tx = (*tx)(nil)
@@ -51,7 +55,7 @@ func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly boo
 	t := &tx{
 		ctx: ctx, metrics: s.metrics, readOnly: readOnly,
 		woken: map[string]struct{}{}, unset: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
-		generations: map[string]map[place]int64{},
+		locked: map[string]map[place]model.Topology{},
 	}
 	p, r := conn{db: primary, tx: t}, conn{db: reads, tx: t}
 	t.feed, t.primary = p, gen.New(p)
@@ -72,6 +76,9 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 		Apps:      slices.Sorted(maps.Keys(t.apps)),
 	}
 }
+
+// Company implements store.Tx.
+func (t *tx) Company() bool { return t.company != nil }
 
 func (t *tx) touch(appID string) { t.apps[appID] = struct{}{} }
 

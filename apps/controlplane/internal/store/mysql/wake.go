@@ -36,6 +36,12 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	if err := t.locking("wake app", ids[0]); err != nil {
 		return err
 	}
+	if c := t.company; c != nil && !c.writing {
+		for _, id := range ids {
+			keep(c, &c.late.wakes, nil, wake{id, due[id] - now})
+		}
+		return nil
+	}
 	known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := t.unset[id]; return ok })
 	rows, err := inChunks(known, func(ids []string) ([]gen.LockWakesRow, error) { return t.q.LockWakes(t.ctx, ids) })
 	if err != nil {
@@ -64,6 +70,17 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 		}
 	}
 	return nil
+}
+
+// wake is WakeAt for wake-ups that were kept back.
+func (t *tx) wake(wakes []wake) error {
+	due := make(map[string]int64, len(wakes))
+	for _, w := range wakes {
+		if earlier, ok := due[w.appID]; !ok || w.in < earlier {
+			due[w.appID] = w.in
+		}
+	}
+	return t.WakeAt(due, 0)
 }
 
 // ClearWakes locks no row that is not there: who woke one of the apps meanwhile left it a

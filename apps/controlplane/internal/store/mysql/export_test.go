@@ -1,0 +1,79 @@
+package mysql
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// Hold has the works of a key wait until n do, or the test has had enough of it, and then
+// begins with them.
+func (s *Store) Hold(tb testing.TB, key string, n int) {
+	tb.Helper()
+	s.patience = time.Minute
+	held := make(chan struct{})
+	var holder sync.WaitGroup
+	holder.Go(func() {
+		_ = s.Together(tb.Context(), key, func(store.Tx) (func() error, error) {
+			close(held)
+			look, enough := time.NewTicker(100*time.Microsecond), time.After(2*time.Second)
+			defer look.Stop()
+			for s.Waiting(key) < n {
+				select {
+				case <-look.C:
+				case <-enough:
+					return nil, nil
+				}
+			}
+			return nil, nil
+		})
+	})
+	<-held
+	tb.Cleanup(holder.Wait)
+}
+
+// Waiting is how many works of the key do.
+func (s *Store) Waiting(key string) int {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	if l := s.crowd.lanes[key]; l != nil {
+		return len(l.waiting)
+	}
+	return 0
+}
+
+// Queries is how many statements of a name were sent.
+func (s *Store) Queries(name string) float64 {
+	return testutil.ToFloat64(s.metrics.queries.WithLabelValues(name))
+}
+
+// Accompanied is the store with another work in each transaction that writes.
+func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s, tb} }
+
+type accompanied struct {
+	*Store
+	tb testing.TB
+}
+
+func (a accompanied) Update(ctx context.Context, fn func(store.Tx) error) error {
+	key := ident.New("key")
+	a.Hold(a.tb, key, 2)
+	var companion sync.WaitGroup
+	companion.Go(func() {
+		_ = a.Together(a.tb.Context(), key, func(store.Tx) (func() error, error) { return nil, nil })
+	})
+	defer companion.Wait()
+	calls := 0
+	return a.Together(ctx, key, func(tx store.Tx) (func() error, error) {
+		if calls++; calls == 1 && !tx.Company() {
+			a.tb.Error("it was alone")
+		}
+		return nil, fn(tx)
+	})
+}

@@ -1,0 +1,219 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+// # Works together
+//
+// While a transaction of one key runs, the works of that key that come meanwhile wait, and
+// become the next one. So they are as many as the load asks for, none waits for a timer, and a
+// transaction's statements are about as many as one work's. One that takes long, because it
+// waits for somebody's row, holds up no other. First all do their first part, one
+// after the other, then all their last, in which they take the lock that all of them want: it
+// is held as short as one of them would. See company for how statements are shared.
+//
+// A work that fails is taken out, and its error is told once the others are durable, since it
+// may be for what they wrote. Where that cannot be, or anything else fails, nothing is
+// written, and each is done again alone, which is Update.
+const (
+	// maxTogether works share one: a statement's part is a thirtieth by then.
+	maxTogether = 32
+	// patience is how long a transaction may take before the next one begins beside it.
+	patience = 250 * time.Millisecond
+	// sharedTimeout bounds a transaction of many, whose works have deadlines of their own.
+	sharedTimeout = 30 * time.Second
+)
+
+// Work is what Together does.
+type work = func(store.Tx) (last func() error, err error)
+
+// crowd are the works that wait, by key.
+type crowd struct {
+	mu    sync.Mutex
+	lanes map[string]*lane
+}
+
+// lane is there while somebody leads a transaction of its key, and not for too long.
+type lane struct{ waiting []*guest }
+
+// guest is a work that waits for its turn.
+type guest struct {
+	ctx  context.Context
+	work work
+	// turn says that the guest is to lead the next transaction, or else that it is done.
+	turn chan bool
+	// leads is set with that.
+	leads bool
+	last  func() error
+	err   error
+	// alone: it is to be done again, by itself.
+	alone bool
+}
+
+// Together implements store.Store.
+func (s *Store) Together(ctx context.Context, key string, fn func(store.Tx) (last func() error, err error)) error {
+	g := &guest{ctx: ctx, work: fn, turn: make(chan bool, 1)}
+	led, err := s.crowd.join(key, g)
+	if err != nil {
+		return fmt.Errorf("store: begin: %w", err)
+	}
+	if led {
+		s.lead(key) //nolint:contextcheck // its transaction is that of many, and outlasts any one of them
+	}
+	if g.alone {
+		return s.alone(g)
+	}
+	return g.err
+}
+
+func (s *Store) alone(g *guest) error {
+	return s.Update(g.ctx, store.Alone(g.work))
+}
+
+// join waits until the guest leads, or is done. It fails if ctx ends before anything began.
+func (c *crowd) join(key string, g *guest) (leads bool, err error) {
+	c.mu.Lock()
+	l, busy := c.lanes[key]
+	if !busy {
+		l = &lane{}
+		c.lanes[key] = l
+	}
+	l.waiting = append(l.waiting, g)
+	c.mu.Unlock()
+	if !busy {
+		return true, nil
+	}
+	select {
+	case leads = <-g.turn:
+		return leads, nil
+	case <-g.ctx.Done():
+	}
+	c.mu.Lock()
+	if at := slices.Index(l.waiting, g); at >= 0 && !g.leads {
+		l.waiting = slices.Delete(l.waiting, at, at+1)
+		c.mu.Unlock()
+		return false, g.ctx.Err()
+	}
+	c.mu.Unlock()
+	return <-g.turn, nil // it is under way, and its end is known
+}
+
+// take returns those whose turn it is.
+func (c *crowd) take(key string) []*guest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	n := min(len(l.waiting), maxTogether)
+	group := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return group
+}
+
+// leave has the first that waits lead the next transaction.
+func (c *crowd) leave(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	if len(l.waiting) > 0 {
+		l.waiting[0].leads = true
+		l.waiting[0].turn <- true
+		return
+	}
+	delete(c.lanes, key)
+}
+
+// lead one transaction of all who wait, of whom the caller is the first.
+func (s *Store) lead(key string) {
+	leave := sync.OnceFunc(func() { s.crowd.leave(key) })
+	defer leave()
+	defer time.AfterFunc(s.patience, leave).Stop()
+	group := s.crowd.take(key)
+	if len(group) == 1 {
+		group[0].err = s.alone(group[0])
+		return
+	}
+	err := s.share(group)
+	for _, g := range group {
+		g.alone = err != nil
+	}
+	if err != nil {
+		s.metrics.parted.Inc()
+	}
+	for _, g := range group[1:] {
+		g.turn <- false
+	}
+}
+
+// share runs the works in one transaction. With an error nothing of it is durable.
+func (s *Store) share(group []*guest) (err error) {
+	defer s.observe("together", time.Now(), &err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), sharedTimeout)
+	defer cancel()
+	// A work that panics does so once more, alone.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	sqlTx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("store: begin: %w", err)
+	}
+	defer func() { _ = sqlTx.Rollback() }() // as in try
+
+	t := s.newTx(ctx, sqlTx, sqlTx, false)
+	t.company = newCompany()
+	first := func(g *guest) (err error) {
+		g.last, err = g.work(t)
+		return err
+	}
+	last := func(g *guest) error {
+		if g.last == nil {
+			return nil
+		}
+		return g.last()
+	}
+	for _, part := range []func(*guest) error{first, last} {
+		for i, g := range group {
+			if g.err != nil {
+				continue
+			}
+			t.company.member = i
+			if g.err = g.ctx.Err(); g.err == nil {
+				g.err = part(g)
+			}
+			if err := cmp.Or(t.broken, t.company.failed); err != nil {
+				return err
+			}
+			if g.err == nil {
+				continue
+			}
+			if !t.company.drop(i) {
+				return g.err
+			}
+			clear(t.locked) // some of it may not come to be
+		}
+	}
+	commit, err := t.commit(sqlTx)
+	if errors.Is(err, store.ErrOutcomeUnknown) {
+		for _, g := range group {
+			g.err = cmp.Or(g.err, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.notify(commit)
+	return nil
+}

@@ -1,0 +1,145 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+)
+
+// party has works of one key be in one transaction, in the order in which they are given.
+func party(t *testing.T, s *mysql.Store, works ...func(store.Tx) (func() error, error)) []error {
+	t.Helper()
+	s.Hold(t, "key", len(works))
+	errs := make([]error, len(works))
+	var all sync.WaitGroup
+	for i, work := range works {
+		all.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = fmt.Errorf("panicked: %v", p)
+				}
+			}()
+			errs[i] = s.Together(t.Context(), "key", work)
+		})
+		require.Eventually(t, func() bool { return s.Waiting("key") > i || i == len(works)-1 }, 5*time.Second, 100*time.Microsecond)
+	}
+	all.Wait()
+	return errs
+}
+
+func app(i int) model.App {
+	return model.App{
+		ID: fmt.Sprintf("app_%02d", i), WorkspaceID: "ws", EnvironmentID: "env", Name: fmt.Sprintf("app-%d", i), ResourceVersion: 1,
+	}
+}
+
+func insert(i int) func(store.Tx) (func() error, error) {
+	return func(tx store.Tx) (func() error, error) {
+		return func() error {
+			return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("hst_%02d", i), AppID: app(i).ID}})
+		}, tx.InsertApp(app(i))
+	}
+}
+
+// there tells which of so many apps are.
+func there(t *testing.T, s store.Store, n int) (ids []int) {
+	t.Helper()
+	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
+		for i := range n {
+			_, err := tx.GetApp("ws", app(i).ID)
+			if err == nil {
+				ids = append(ids, i)
+			} else if !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+		}
+		return nil
+	}))
+	return ids
+}
+
+func TestWorksTogetherShareStatements(t *testing.T) {
+	s := open(t, mysql.Config{})
+	for _, err := range party(t, s, insert(0), insert(1), insert(2), insert(3)) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
+	for _, query := range []string{"InsertApps", "InsertHistory"} {
+		require.InDelta(t, 1, s.Queries(query), 0, query)
+	}
+}
+
+func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
+	no := errors.New("no")
+	for name, tc := range map[string]struct {
+		bad  func(store.Tx) (func() error, error)
+		want string
+	}{
+		"before it wrote anything": {func(store.Tx) (func() error, error) { return nil, no }, "no"},
+		"after that":               {func(tx store.Tx) (func() error, error) { return nil, errors.Join(tx.InsertApp(app(9)), no) }, "no"},
+		"with its last part": {func(tx store.Tx) (func() error, error) {
+			return func() error { return no }, tx.InsertApp(app(9))
+		}, "no"},
+		"having written at once": {func(tx store.Tx) (func() error, error) {
+			return nil, errors.Join(tx.PutStaging(model.Staging{AppID: "app_09"}), no)
+		}, "no"},
+		"by a name that is taken": {func(tx store.Tx) (func() error, error) {
+			taken := app(9)
+			taken.Name = app(8).Name
+			return nil, tx.InsertApp(taken)
+		}, store.ErrExists.Error()},
+		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: oh"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, mysql.Config{})
+			update(t, s, func(tx store.Tx) error { return tx.InsertApp(app(8)) })
+			errs := party(t, s, insert(0), tc.bad, insert(1), insert(2))
+			require.ErrorContains(t, errs[1], tc.want)
+			for _, i := range []int{0, 2, 3} {
+				require.NoError(t, errs[i])
+			}
+			require.Equal(t, []int{0, 1, 2, 8}, there(t, s, 10))
+		})
+	}
+}
+
+func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
+	s := open(t, mysql.Config{})
+	begun, end := make(chan struct{}), make(chan struct{})
+	long := make(chan error, 1)
+	go func() {
+		long <- s.Together(t.Context(), "key", func(tx store.Tx) (func() error, error) {
+			close(begun)
+			<-end
+			return insert(0)(tx)
+		})
+	}()
+	<-begun
+	for i := range 3 {
+		require.NoError(t, s.Together(t.Context(), "key", insert(i+1)))
+	}
+	require.Equal(t, []int{1, 2, 3}, there(t, s, 4))
+	close(end)
+	require.NoError(t, <-long)
+	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
+}
+
+func TestWhoseTimeEndsDoesNotWaitForItsTurn(t *testing.T) {
+	s := open(t, mysql.Config{})
+	s.Hold(t, "key", 1000) // for as long as that takes
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Together(ctx, "key", insert(0)), context.DeadlineExceeded)
+	require.NoError(t, s.Together(t.Context(), "another key", insert(1)), "others do not wait at all")
+	require.NoError(t, s.Together(t.Context(), "key", insert(2)))
+	require.Equal(t, []int{1, 2}, there(t, s, 3))
+}

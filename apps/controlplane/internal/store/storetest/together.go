@@ -1,0 +1,177 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func testTogether(t *testing.T, setup setup) {
+	// all does n works of one key at once.
+	all := func(w *world, n int, fn func(i int, tx store.Tx) (func() error, error)) []error {
+		errs := make([]error, n)
+		var works sync.WaitGroup
+		for i := range n {
+			works.Go(func() {
+				errs[i] = w.s.Together(w.t.Context(), "key", func(tx store.Tx) (func() error, error) { return fn(i, tx) })
+			})
+		}
+		works.Wait()
+		return errs
+	}
+	failure := errors.New("no")
+
+	t.Run("each of many works is durable as a whole or leaves no trace", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		const n = 40
+		apps := make([]model.App, n)
+		deployments := make([]model.Deployment, n)
+		for i := range n {
+			apps[i] = w.newApp(fmt.Sprintf("app-%02d", i))
+			deployments[i] = w.newDeployment(apps[i], 1)
+		}
+		var mu sync.Mutex
+		woken := map[string]bool{}
+		w.s.OnCommit(func(c store.Commit) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range c.Woken {
+				woken[id] = true
+			}
+		})
+		errs := all(w, n, func(i int, tx store.Tx) (func() error, error) {
+			if err := tx.InsertApp(apps[i]); err != nil {
+				return nil, err
+			}
+			if i%5 == 1 {
+				return nil, failure
+			}
+			a := apps[i]
+			a.Message = "made"
+			if err := tx.UpdateApp(a); err != nil {
+				return nil, err
+			}
+			if i%5 == 2 { // reads what it wrote, which has it written at once
+				got, err := tx.GetApp(w.ws, a.ID)
+				if err != nil || got.Message != "made" || got.ResourceVersion != 2 {
+					return nil, fmt.Errorf("got %+v: %w", got, err)
+				}
+			}
+			if err := tx.InsertDeployment(deployments[i]); err != nil {
+				return nil, err
+			}
+			if i%5 == 3 { // cannot be taken out of what others do
+				tx.Change(region, model.KindDeployment, deployments[i].ID, 1)
+			}
+			return func() error {
+				if err := tx.Wake([]string{a.ID}, now, now); err != nil || i%10 < 6 {
+					return err
+				}
+				return failure
+			}, nil
+		})
+		for i, err := range errs {
+			if i%5 == 1 || i%10 >= 6 {
+				require.ErrorIs(t, err, failure)
+				missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, apps[i].ID) })
+				missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, deployments[i].ID) })
+				require.False(t, woken[apps[i].ID])
+				continue
+			}
+			require.NoError(t, err)
+			got := read(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, apps[i].Name) })
+			require.Equal(t, "made", got.Message)
+			require.EqualValues(t, 2, got.ResourceVersion)
+			read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, deployments[i].ID) })
+			require.True(t, woken[apps[i].ID])
+		}
+		require.Len(t, w.feed(region), n/10, "those of i%10 == 3, the others fail")
+	})
+
+	t.Run("of many that want one name or one key, one has it", func(t *testing.T) {
+		w := setup(t)
+		const n = 24
+		errs := all(w, n, func(i int, tx store.Tx) (func() error, error) {
+			if err := tx.InsertApp(w.newApp(fmt.Sprintf("app-%d", i%6))); err != nil {
+				return nil, err
+			}
+			return func() error {
+				return tx.InsertIdempotency(model.Idempotency{
+					WorkspaceID: w.ws, Key: fmt.Sprint(i % 3), RequestHash: []byte{1}, Response: []byte{byte(i)}, CreatedAt: now,
+				})
+			}, nil
+		})
+		names := map[string]int{}
+		for i, err := range errs {
+			if err == nil {
+				names[fmt.Sprint(i%3)]++
+				continue
+			}
+			require.ErrorIs(t, err, store.ErrExists)
+		}
+		require.Equal(t, map[string]int{"0": 1, "1": 1, "2": 1}, names)
+		require.Len(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", store.Page{Limit: 99}) }), 3)
+	})
+
+	t.Run("works see what was done before them", func(t *testing.T) {
+		w := setup(t)
+		app, region := w.app("chat"), w.region("eu")
+		d := w.deployment(app, 1)
+		w.put(place(d, region, 1))
+		const n = 40
+		for i, err := range all(w, n, func(_ int, tx store.Tx) (func() error, error) {
+			a, err := tx.LockApp(w.ws, app.ID)
+			if err != nil {
+				return nil, err
+			}
+			rows, err := tx.LockTopology(app.ID)
+			if err != nil || len(rows) != 1 {
+				return nil, fmt.Errorf("%d rows: %w", len(rows), err)
+			}
+			a.LatestVersion++
+			rows[0].Generation++
+			if err := tx.UpdateApp(a); err != nil {
+				return nil, err
+			}
+			if err := tx.PutTopology(rows); err != nil {
+				return nil, err
+			}
+			tx.Change(region, model.KindDeployment, d.ID, rows[0].Generation)
+			listed, err := tx.ListTopology([]string{app.ID})
+			if err != nil || len(listed) != 1 || listed[0].Generation != rows[0].Generation {
+				return nil, fmt.Errorf("listed %+v: %w", listed, err)
+			}
+			return func() error {
+				have, err := tx.LockAdmission(w.ws)
+				if err != nil {
+					return err
+				}
+				have.Ceiling.CountedAt = 1
+				have.Ceiling.Apps++
+				return tx.PutStanding(have)
+			}, nil
+		}) {
+			require.NoError(t, err, i)
+		}
+		require.EqualValues(t, n, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }).LatestVersion)
+		require.EqualValues(t, n+1, read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{app.ID}) })[0].Generation)
+		require.EqualValues(t, n, read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) }).Ceiling.Apps)
+	})
+
+	t.Run("a work whose time is over is not done", func(t *testing.T) {
+		w := setup(t)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		app := w.newApp("chat")
+		require.ErrorIs(t, w.s.Together(over, "key", func(tx store.Tx) (func() error, error) { return nil, tx.InsertApp(app) }), context.Canceled)
+		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+	})
+}
