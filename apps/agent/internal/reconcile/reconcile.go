@@ -75,9 +75,20 @@ type Config struct {
 // applyTimeout bounds one attempt on one key.
 const applyTimeout = 30 * time.Second
 
-// observeSpacing is the shortest time between two looks at the whole runtime: a
-// burst of changes is seen once.
-const observeSpacing = 20 * time.Millisecond
+// Looks at the whole runtime are spaced out: a burst of changes is seen once. A look costs by
+// all that there is, and the time to the next one by what it took, so that a region of thousands,
+// or a host that is busy, spends a small part of a processor on them. The longest is well within
+// the second in which somebody who waits for a change is to hear of it.
+const (
+	observeSpacing    = 20 * time.Millisecond
+	maxObserveSpacing = 200 * time.Millisecond
+	observeShare      = 10
+)
+
+// spacing after a look that took so long.
+func spacing(took time.Duration) time.Duration {
+	return min(max(observeShare*took, observeSpacing), maxObserveSpacing)
+}
 
 // Reconciler works on keys. It is safe for concurrent use.
 type Reconciler struct {
@@ -430,10 +441,11 @@ func (r *Reconciler) observe(ctx context.Context) {
 		r.looks++
 		look := r.looks
 		r.mu.Unlock()
+		begin := time.Now()
 		bounded, cancel := context.WithTimeout(ctx, applyTimeout)
 		seen, err := r.cfg.Runtime.Observe(bounded)
 		cancel()
-		wait := observeSpacing
+		var wait time.Duration
 		if err != nil {
 			if ctx.Err() != nil {
 				return
@@ -448,6 +460,7 @@ func (r *Reconciler) observe(ctx context.Context) {
 			// there is.
 			r.cfg.Gateways.See(seen)
 			r.noteSeen(seen, look)
+			wait = spacing(time.Since(begin))
 		}
 		select {
 		case <-ctx.Done():
