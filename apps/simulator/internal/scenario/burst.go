@@ -93,12 +93,27 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	bySQL, _, err := s.burst(ctx, w, seen, "SQL", func(i int) error {
+	if before, err = w.Metrics(ctx); err != nil {
+		return err
+	}
+	bySQL, parts, err := s.burst(ctx, w, seen, "SQL", func(i int) error {
 		return writer.Commit(ctx, deployments[i], regions, 3)
 	}, len(deployments))
 	if err != nil {
 		return err
 	}
+	if after, err = w.Metrics(ctx); err != nil {
+		return err
+	}
+	all, byName = statements(before, after, len(deployments))
+	round := map[string]any{
+		"transactions": len(deployments), "statements": byName, "statements_per_transaction": all, "cpu_ms_per_transaction": 1000 * cpuSeconds(parts) / float64(len(deployments)),
+		"steps_per_transaction": (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(len(deployments)),
+	}
+	for name := range parts {
+		round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(len(deployments))
+	}
+	env.Result.Rounds = append(env.Result.Rounds, round)
 	committed, arrived = span(bySQL)
 	late = latencies(bySQL)
 	env.Result.Figure("feed_events_per_s", float64(len(bySQL))/arrived.Seconds(), "changes delivered, made by SQL")

@@ -12,11 +12,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
+// Patient has transactions of the store hold up others however long they take. It is to be
+// called before any.
+func (s *Store) Patient() *Store {
+	s.patience = time.Minute
+	return s
+}
+
 // Hold has the works of a key wait until n do, or the test has had enough of it, and then
 // begins with them.
 func (s *Store) Hold(tb testing.TB, key string, n int) {
 	tb.Helper()
-	s.patience = time.Minute
 	held := make(chan struct{})
 	var holder sync.WaitGroup
 	holder.Go(func() {
@@ -54,7 +60,7 @@ func (s *Store) Queries(name string) float64 {
 }
 
 // Accompanied is the store with another work in each transaction that writes.
-func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s, tb} }
+func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s.Patient(), tb} }
 
 type accompanied struct {
 	*Store

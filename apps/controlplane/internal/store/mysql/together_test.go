@@ -68,7 +68,7 @@ func there(t *testing.T, s store.Store, n int) (ids []int) {
 }
 
 func TestWorksTogetherShareStatements(t *testing.T) {
-	s := open(t, mysql.Config{})
+	s := open(t, mysql.Config{}).Patient()
 	for _, err := range party(t, s, insert(0), insert(1), insert(2), insert(3)) {
 		require.NoError(t, err)
 	}
@@ -100,7 +100,7 @@ func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
 		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: oh"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, mysql.Config{})
+			s := open(t, mysql.Config{}).Patient()
 			update(t, s, func(tx store.Tx) error { return tx.InsertApp(app(8)) })
 			errs := party(t, s, insert(0), tc.bad, insert(1), insert(2))
 			require.ErrorContains(t, errs[1], tc.want)
@@ -134,7 +134,7 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 }
 
 func TestWhoseTimeEndsDoesNotWaitForItsTurn(t *testing.T) {
-	s := open(t, mysql.Config{})
+	s := open(t, mysql.Config{}).Patient()
 	s.Hold(t, "key", 1000) // for as long as that takes
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
