@@ -359,7 +359,7 @@ func (s *Service) work(ctx context.Context, on ...lane) {
 	for ctx.Err() == nil {
 		var batch []*pending
 		for _, l := range on {
-			if batch = s.queue.take(l); len(batch) > 0 {
+			if batch = s.queue.take(l, time.Now()); len(batch) > 0 {
 				break
 			}
 		}

@@ -47,7 +47,16 @@ type queue struct {
 	ready  [lanes]chan struct{}
 	meter  meter
 	steady smooth // delay
+	// small are batches of the express lane that are being stored, smallSince when the last
+	// of them began.
+	small      int
+	smallSince time.Time
 }
+
+// patience is how long a batch of the express lane may take before the next one begins beside
+// it. Until then what comes waits and is one batch: a report's part of the statements is
+// the smaller the more of them come at once.
+const patience = 50 * time.Millisecond
 
 func newQueue() *queue {
 	q := &queue{waiting: map[string]int{}, busy: map[string]bool{}}
@@ -107,10 +116,14 @@ func (q *queue) left(p *pending) {
 }
 
 // take a batch of a lane: one report of each region, in order, as many as go into
-// one transaction. Their regions are busy until done.
-func (q *queue) take(l lane) []*pending {
+// one transaction. Their regions are busy until done. Of the express lane there is one
+// at a time, unless it takes long.
+func (q *queue) take(l lane, now time.Time) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if l == express && q.small > 0 && now.Sub(q.smallSince) < patience {
+		return nil
+	}
 	var batch []*pending
 	rows, most := 0, q.meter.batch()
 	rest := q.lanes[l][:0]
@@ -133,7 +146,13 @@ func (q *queue) take(l lane) []*pending {
 	}
 	clear(q.lanes[l][len(rest):])
 	q.lanes[l] = rest
-	if len(rest) > 0 && len(batch) > 0 {
+	switch {
+	case len(batch) == 0:
+	case l == express:
+		q.small++
+		q.smallSince = now
+		time.AfterFunc(patience, func() { q.signal(express) })
+	case len(rest) > 0:
 		q.signal(l) // for another worker
 	}
 	return batch
@@ -145,6 +164,9 @@ func (q *queue) done(batch []*pending) {
 	defer q.mu.Unlock()
 	for _, p := range batch {
 		delete(q.busy, p.region)
+	}
+	if len(batch) > 0 && batch[0].lane == express {
+		q.small--
 	}
 	for l := range lanes {
 		if len(q.lanes[l]) > 0 {

@@ -118,14 +118,41 @@ func TestARegionThatIsLoudWaitsForItselfAlone(t *testing.T) {
 	for _, region := range []string{"reg_a", "reg_b"} {
 		require.True(t, q.push(waits(region, 100), start).ok)
 	}
-	batch := q.take(bulk)
+	batch := q.take(bulk, start)
 	require.Equal(t, []string{"reg_loud", "reg_a", "reg_b"}, regionsOf(batch), "one of each")
-	require.Empty(t, q.take(bulk), "one of its reports is being stored")
+	require.Empty(t, q.take(bulk, start), "one of its reports is being stored")
 	require.True(t, q.push(waits("reg_a", 1), start).ok)
-	require.Empty(t, q.take(express), "reports of a region are stored one after the other")
+	require.Empty(t, q.take(express, start), "reports of a region are stored one after the other")
 	q.done(batch)
-	require.Equal(t, []string{"reg_loud"}, regionsOf(q.take(bulk)))
-	require.Equal(t, []string{"reg_a"}, regionsOf(q.take(express)))
+	require.Equal(t, []string{"reg_loud"}, regionsOf(q.take(bulk, start)))
+	require.Equal(t, []string{"reg_a"}, regionsOf(q.take(express, start)))
+}
+
+func TestSmallReportsAreOneBatchAtATimeUnlessThatTakesLong(t *testing.T) {
+	q := newQueue()
+	push := func(regions ...string) {
+		for _, r := range regions {
+			require.True(t, q.push(waits(r, 1), start).ok)
+		}
+	}
+	push("reg_a")
+	first := q.take(express, start)
+	require.Equal(t, []string{"reg_a"}, regionsOf(first))
+	push("reg_b", "reg_c")
+	require.Empty(t, q.take(express, start.Add(patience-1)))
+	require.True(t, q.push(waits("reg_large", 300), start).ok)
+	large := q.take(bulk, start)
+	require.Len(t, large, 1, "what is large does not wait for it")
+	q.done(large)
+	require.Empty(t, q.take(express, start), "nor does that end the wait")
+
+	second := q.take(express, start.Add(patience))
+	require.Equal(t, []string{"reg_b", "reg_c"}, regionsOf(second), "those that came meanwhile, together")
+	push("reg_d")
+	q.done(first)
+	require.Empty(t, q.take(express, start.Add(2*patience-1)), "the second is not late yet")
+	q.done(second)
+	require.Equal(t, []string{"reg_d"}, regionsOf(q.take(express, start.Add(2*patience-1))))
 }
 
 func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
@@ -139,7 +166,7 @@ func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
 		want int
 	}{{15_000 * bulkWorkers, 2}, {100, 1}, {1e9, 10}} {
 		q.meter.rate = c.rate
-		batch := q.take(bulk)
+		batch := q.take(bulk, start)
 		require.Len(t, batch, c.want, "at %v rows a second", c.rate)
 		q.done(batch)
 	}
@@ -156,7 +183,7 @@ func TestAReportWhoseCallerHasGoneIsNotStored(t *testing.T) {
 	q.leave(left)
 	q.leave(left)
 	cancel()
-	batch := q.take(bulk)
+	batch := q.take(bulk, start)
 	require.Equal(t, []string{"reg_c"}, regionsOf(batch))
 	q.done(batch)
 	q.leave(stays)
