@@ -200,7 +200,7 @@ const (
 	askEvery = 5 * time.Millisecond
 	// askShare keeps who asks from being what is measured: a tenth of the time at most is
 	// spent on it.
-	askShare = 2
+	askShare = 9
 )
 
 func newReadiness(db *bare.DB) *readiness {
