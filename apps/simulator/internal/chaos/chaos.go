@@ -114,6 +114,9 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 	ctx, w, err := world.Start(ctx, world.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
+		// Many users make more versions of an app than are kept, and what was acknowledged is
+		// to be there.
+		ServeFlags: []string{"--keep-versions=100000"},
 		Prepare: func(s *stack.Stack) (err error) {
 			balancer, err = world.NewBalancer(ctx, s)
 			for n := range r.Regions {

@@ -59,6 +59,9 @@ func (s *Store) Queries(name string) float64 {
 	return testutil.ToFloat64(s.metrics.queries.WithLabelValues(name))
 }
 
+// Parted is how many transactions were.
+func (s *Store) Parted() float64 { return testutil.ToFloat64(s.metrics.parted) }
+
 // Accompanied is the store with another work in each transaction that writes.
 func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s.Patient(), tb} }
 

@@ -136,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: DSN: %w", err)
 	}
-	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), crowd: crowd{lanes: map[string]*lane{}}, patience: patience}
+	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), crowd: newCrowd(), patience: patience}
 	if cfg.ReadDSN != "" {
 		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
 			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())

@@ -26,7 +26,8 @@ import (
 // may be for what they wrote. Where that cannot be, or anything else fails, nothing is
 // written, and each is done again alone, which is Update.
 const (
-	// maxTogether works share one: a statement's part is a thirtieth by then.
+	// maxTogether works share one: a statement's part is a thirtieth by then. After one that
+	// had to be parted they are half as many, and one more after each that had not.
 	maxTogether = 32
 	// patience is how long a transaction may take before the next one begins beside it.
 	patience = 250 * time.Millisecond
@@ -41,7 +42,11 @@ type work = func(store.Tx) (last func() error, err error)
 type crowd struct {
 	mu    sync.Mutex
 	lanes map[string]*lane
+	// most is how many share the next transaction of a key, where that is less than it may be.
+	most map[string]int
 }
+
+func newCrowd() crowd { return crowd{lanes: map[string]*lane{}, most: map[string]int{}} }
 
 // lane is there while somebody leads a transaction of its key, and not for too long.
 type lane struct{ waiting []*guest }
@@ -113,10 +118,26 @@ func (c *crowd) take(key string) []*guest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.lanes[key]
-	n := min(len(l.waiting), maxTogether)
+	n := min(len(l.waiting), cmp.Or(c.most[key], maxTogether))
 	group := slices.Clone(l.waiting[:n])
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	return group
+}
+
+// learn how many of a key went together, or did not.
+func (c *crowd) learn(key string, n int, parted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := cmp.Or(c.most[key], maxTogether)
+	switch {
+	case parted:
+		most = max(n/2, 1)
+	case n == most:
+		most++
+	}
+	if c.most[key] = most; most >= maxTogether {
+		delete(c.most, key)
+	}
 }
 
 // leave has the first that waits lead the next transaction.
@@ -140,9 +161,11 @@ func (s *Store) lead(key string) {
 	group := s.crowd.take(key)
 	if len(group) == 1 {
 		group[0].err = s.alone(group[0])
+		s.crowd.learn(key, 1, false)
 		return
 	}
 	err := s.share(group)
+	s.crowd.learn(key, len(group), err != nil)
 	for _, g := range group {
 		g.alone = err != nil
 	}

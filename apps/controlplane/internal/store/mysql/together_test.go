@@ -112,6 +112,25 @@ func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
 	}
 }
 
+func TestWorksThatDoNotGoTogetherAreFewerTheNextTime(t *testing.T) {
+	s := open(t, mysql.Config{}).Patient()
+	ids := regions(t, s, store.MaxRegions+8)
+	wide := func(from int) func(store.Tx) (func() error, error) {
+		return func(tx store.Tx) (func() error, error) {
+			for _, id := range ids[from:][:10] {
+				tx.Change(id, model.KindDeployment, "dep_x", 1)
+			}
+			return nil, nil
+		}
+	}
+	for range 3 {
+		for _, err := range party(t, s, wide(0), wide(10), wide(20), wide(30)) {
+			require.NoError(t, err)
+		}
+	}
+	require.InDelta(t, 1, s.Parted(), 0, "four at once are too many, and two are not")
+}
+
 func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	s := open(t, mysql.Config{})
 	begun, end := make(chan struct{}), make(chan struct{})
