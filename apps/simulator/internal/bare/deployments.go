@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -56,7 +55,6 @@ func (db *DB) Deployments(ctx context.Context, ingress, admin string, window tim
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, steps.close()) }()
-	var guard atomic.Int64
 	step := func(ctx context.Context, id string, done chan error) error {
 		if err := steps.send(ctx, id); err != nil {
 			return err
@@ -80,7 +78,7 @@ func (db *DB) Deployments(ctx context.Context, ingress, admin string, window tim
 			return fmt.Errorf("the first step of %s: %w", id, err)
 		}
 		if !least {
-			if err := db.putInstance(ctx, id, region, guard.Add(1)); err != nil {
+			if err := db.putInstances(ctx, []string{id}, region); err != nil {
 				return err
 			}
 		}
@@ -92,12 +90,17 @@ func (db *DB) Deployments(ctx context.Context, ingress, admin string, window tim
 	return perSecond, err
 }
 
-func (db *DB) putInstance(ctx context.Context, deploymentID, region string, guard int64) error {
+// putInstances puts one of each deployment.
+func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region string) error {
+	at := time.Now().UnixMilli()
+	var rows []any
+	for _, id := range deploymentIDs {
+		rows = append(rows, ident.New("ins"), region, at, "ws_bare", "app_bare", id, "main", 0, 0, 4, "", "", "10.0.0.1:8000", "pod-1", 0, "[]", at, at, at, 0)
+	}
 	_, err := db.ExecContext(ctx, "INSERT INTO instances (id, region, guard_no, workspace_id, app_id, deployment_id, role, group_no, slot_no, status, "+
-		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at) VALUES "+values(1, 20),
-		ident.New("ins"), region, guard, "ws_bare", "app_bare", deploymentID, "main", 0, 0, 4, "", "", "10.0.0.1:8000", "pod-1", 0, "[]", guard, guard, guard, 0)
+		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at) VALUES "+values(len(deploymentIDs), 20), rows...)
 	if err != nil {
-		return fmt.Errorf("insert an instance of %s: %w", deploymentID, err)
+		return fmt.Errorf("insert an instance of %s: %w", deploymentIDs[0], err)
 	}
 	return nil
 }

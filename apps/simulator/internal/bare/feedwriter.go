@@ -140,14 +140,20 @@ func each(ctx context.Context, q querier, query string, args []any, fn func(*sql
 
 // SeedTopology gives a deployment that no app has a row in each of the regions.
 func (w *FeedWriter) SeedTopology(ctx context.Context, deploymentID string, regions []string) error {
+	return w.db.seed(ctx, []string{deploymentID}, regions)
+}
+
+func (db *DB) seed(ctx context.Context, deploymentIDs, regions []string) error {
 	var rows []any
-	for _, r := range regions {
-		rows = append(rows, "ws_bare", deploymentID, r, 1, 2, 0, 0, "app_bare", 1, 0, "", "")
+	for _, id := range deploymentIDs {
+		for _, r := range regions {
+			rows = append(rows, "ws_bare", id, r, 1, 2, 0, 0, "app_bare", 1, 0, "", "")
+		}
 	}
-	_, err := w.db.ExecContext(ctx, "INSERT INTO deployment_topology (workspace_id, deployment_id, region, replicas, status, created_at, updated_at, "+
-		"app_id, generation, weight, reason, traceparent) VALUES "+values(len(regions), 12), rows...)
+	_, err := db.ExecContext(ctx, "INSERT INTO deployment_topology (workspace_id, deployment_id, region, replicas, status, created_at, updated_at, "+
+		"app_id, generation, weight, reason, traceparent) VALUES "+values(len(rows)/12, 12), rows...)
 	if err != nil {
-		return fmt.Errorf("seed topology of %s: %w", deploymentID, err)
+		return fmt.Errorf("seed topology of %s: %w", deploymentIDs[0], err)
 	}
 	return nil
 }

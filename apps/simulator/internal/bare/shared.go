@@ -1,0 +1,381 @@
+package bare
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+)
+
+// Shared is how many deployments a second to so many regions each could be made if what is
+// done about them were nothing but what no control plane can leave out, and everything that can
+// be done for several at once were: what comes while a commit runs is the next commit, an agent
+// is told of all that is new in a frame, and tells of all that it was told in a report. Nothing
+// is read, checked, planned or run, and of each thing only a row is kept.
+//
+//	user      call               commit a row for each region, send step 1
+//	step 1                       commit the changes (feed), an event on each agent's stream
+//	agents    report             commit the instance; the last sends step 2
+//	step 2                       commit that they are ready
+func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Duration, underWay, regions int) (perSecond float64, err error) {
+	s := &shared{db: db}
+	defer func() {
+		for _, region := range s.regions {
+			err = errors.Join(err, db.clear(ctx, region))
+		}
+	}()
+	origin := make([]byte, sha256.Size)
+	for range regions {
+		region := "reg_bare_" + nonce()
+		if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
+			region, 1, 0, origin, 0, origin); err != nil {
+			return 0, fmt.Errorf("add a region: %w", err)
+		}
+		s.regions, s.events = append(s.regions, region), append(s.events, make(chan string, underWay))
+	}
+	slices.Sort(s.regions)
+	s.rows = conveyor{commit: s.addRows}
+	s.changes = conveyor{commit: s.addChanges}
+	s.ready = conveyor{commit: s.markReady}
+	if s.steps, err = serve(ctx, ingress, admin, underWay, s.step); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.steps.close()) }()
+
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("bare deployments: %w", err)
+	}
+	_, handler := agentv1connect.NewAgentServiceHandler(s)
+	serving, stop := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer stop()
+	parts.Go(func() {
+		// Streams that are left at the end are cut, which is what is wanted.
+		_ = rpc.Serve(serving, rpc.NewServer(rpc.ServerConfig{Handler: handler}), listener, time.Second)
+	})
+	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	defer client.CloseIdleConnections()
+	calls := agentv1connect.NewAgentServiceClient(client, "http://"+listener.Addr().String())
+	agents, running := errgroup.WithContext(ctx)
+	ended, end := context.WithCancel(running)
+	for n := range regions {
+		agents.Go(func() error { return s.agent(ended, calls, strconv.Itoa(n)) })
+	}
+	defer func() { end(); err = errors.Join(err, agents.Wait()) }()
+
+	return rate(running, window, underWay, func(ctx context.Context, _ int64) error {
+		id, d := ident.New("dep"), &deployment{done: make(chan error, 1)}
+		d.reports.Store(int32(regions))
+		s.waiting.Store(id, d)
+		defer s.waiting.Delete(id)
+		if _, err := calls.Report(ctx, &agentv1.ReportRequest{SessionId: userCall, Instances: instancesOf(id)}); err != nil {
+			return fmt.Errorf("deploy %s: %w", id, err)
+		}
+		select {
+		case err := <-d.done:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+}
+
+// deployment is one that is under way.
+type deployment struct {
+	begun   atomic.Bool  // by its first step
+	reports atomic.Int32 // that are still to come
+	done    chan error
+}
+
+// userCall is the session of a report that stands for a user's call.
+const userCall = "user"
+
+type shared struct {
+	agentv1connect.UnimplementedAgentServiceHandler
+
+	db                   *DB
+	steps                *object
+	rows, changes, ready conveyor
+	waiting              sync.Map // deployments, by id
+	regions              []string
+	events               []chan string // of each
+}
+
+// conveyor commits together what comes while it commits.
+type conveyor struct {
+	commit func(ctx context.Context, ids []string) error
+
+	mu   sync.Mutex
+	ids  []string
+	told []chan error
+	busy bool
+}
+
+func (c *conveyor) do(ctx context.Context, id string) error {
+	done := make(chan error, 1)
+	c.mu.Lock()
+	c.ids, c.told = append(c.ids, id), append(c.told, done)
+	if !c.busy {
+		c.busy = true
+		go c.work(context.WithoutCancel(ctx))
+	}
+	c.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *conveyor) work(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		ids, told := c.ids, c.told
+		c.ids, c.told = nil, nil
+		c.busy = len(ids) > 0
+		c.mu.Unlock()
+		if len(ids) == 0 {
+			return
+		}
+		var err error
+		for range maxTries {
+			if err = c.commit(ctx, ids); err == nil || !again(err) {
+				break
+			}
+		}
+		for _, done := range told {
+			done <- err
+		}
+	}
+}
+
+// step is what Restate invokes.
+func (s *shared) step(ctx context.Context, id string) error {
+	found, ok := s.waiting.Load(id)
+	if !ok {
+		return nil // it is invoked again, and was done
+	}
+	d := found.(*deployment)
+	if d.begun.Swap(true) {
+		d.done <- s.ready.do(ctx, id)
+		return nil
+	}
+	err := s.changes.do(ctx, id)
+	if err != nil {
+		d.done <- err
+		return nil //nolint:nilerr // who waits for it is told, and nobody is to try again
+	}
+	for _, events := range s.events {
+		events <- id
+	}
+	return nil
+}
+
+// Report is the user's call, or the agent's.
+func (s *shared) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+	var ids []string
+	for _, in := range req.Instances {
+		ids = append(ids, in.DeploymentId)
+	}
+	if req.SessionId == userCall {
+		for _, id := range ids {
+			if err := s.rows.do(ctx, id); err != nil {
+				return nil, err
+			}
+		}
+	} else {
+		n, err := s.place(req.SessionId)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.db.putInstances(ctx, ids, s.regions[n]); err != nil {
+			return nil, err
+		}
+		ids = slices.DeleteFunc(ids, func(id string) bool {
+			d, ok := s.waiting.Load(id)
+			return !ok || d.(*deployment).reports.Add(-1) > 0
+		})
+	}
+	sends, ctx := errgroup.WithContext(ctx)
+	sends.SetLimit(16)
+	for _, id := range ids {
+		sends.Go(func() error { return s.steps.send(ctx, id) })
+	}
+	return &agentv1.ReportResponse{}, sends.Wait()
+}
+
+// place of the region whose agent has the session.
+func (s *shared) place(session string) (int, error) {
+	n, err := strconv.Atoi(session)
+	if err != nil || n < 0 || n >= len(s.regions) {
+		return 0, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("session %q is no region's", session))
+	}
+	return n, nil
+}
+
+// Watch tells the agent of what is new.
+func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
+	n, err := s.place(req.SessionId)
+	if err != nil {
+		return err
+	}
+	events := s.events[n]
+	for {
+		delta := &agentv1.Delta{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case id := <-events:
+			delta.Items = append(delta.Items, &agentv1.Item{Key: id})
+		}
+		for more := true; more; {
+			select {
+			case id := <-events:
+				delta.Items = append(delta.Items, &agentv1.Item{Key: id})
+			default:
+				more = false
+			}
+		}
+		if err := out.Send(&agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Delta{Delta: delta}}); err != nil {
+			return err
+		}
+	}
+}
+
+// agent reports what it is told of, one report after the other, until ctx ends.
+func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceClient, session string) error {
+	over := func(err error) error {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end of ctx is an order, and err what came of it
+		}
+		return err
+	}
+	stream, err := calls.Watch(ctx, &agentv1.WatchRequest{SessionId: session})
+	if err != nil {
+		return over(fmt.Errorf("watch: %w", err))
+	}
+	told := make(chan []string, 1024)
+	var reporter errgroup.Group
+	reporter.Go(func() error {
+		for ids := range told {
+			for more := true; more; {
+				select {
+				case next := <-told:
+					ids = append(ids, next...)
+					more = next != nil
+				default:
+					more = false
+				}
+			}
+			if _, err := calls.Report(ctx, &agentv1.ReportRequest{SessionId: session, Instances: instancesOf(ids...)}); err != nil {
+				return over(fmt.Errorf("report: %w", err))
+			}
+		}
+		return nil
+	})
+	for stream.Receive() {
+		var ids []string
+		for _, item := range stream.Msg().GetDelta().GetItems() {
+			ids = append(ids, item.Key)
+		}
+		select {
+		case told <- ids:
+		case <-ctx.Done():
+		}
+	}
+	close(told)
+	_ = stream.Close() // it ended with ctx
+	return errors.Join(reporter.Wait(), over(stream.Err()))
+}
+
+func instancesOf(ids ...string) (out []*agentv1.InstanceState) {
+	for _, id := range ids {
+		out = append(out, &agentv1.InstanceState{DeploymentId: id})
+	}
+	return out
+}
+
+func anyOf(ids []string, first ...any) []any {
+	for _, id := range ids {
+		first = append(first, id)
+	}
+	return first
+}
+
+func marks(n int) string { return "(?" + strings.Repeat(", ?", n-1) + ")" }
+
+func (s *shared) addRows(ctx context.Context, ids []string) error {
+	return s.db.seed(ctx, ids, s.regions)
+}
+
+func (s *shared) markReady(ctx context.Context, ids []string) error {
+	_, err := s.db.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id IN "+marks(len(ids)),
+		anyOf(ids, time.Now().UnixMilli())...)
+	return err
+}
+
+// addChanges is FeedWriter.Commit for many deployments.
+func (s *shared) addChanges(ctx context.Context, ids []string) (err error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = tx.Rollback() // the server has often done so itself
+		}
+	}()
+	if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+marks(len(ids)),
+		anyOf(ids, time.Now().UnixMilli())...); err != nil {
+		return err
+	}
+	var heads, changes []any
+	if err := each(ctx, tx, "SELECT region, revision, chain FROM region_heads WHERE region IN "+marks(len(s.regions))+" ORDER BY region FOR UPDATE",
+		anyOf(s.regions), func(rows *sql.Rows) error {
+			var region string
+			var revision int64
+			var chain []byte
+			if err := rows.Scan(&region, &revision, &chain); err != nil {
+				return err
+			}
+			for _, deployment := range ids {
+				id := ident.New("chg")
+				link := sha256.Sum256(append(chain, id...))
+				revision++
+				chain = link[:]
+				changes = append(changes, region, revision, KindDeployment, deployment, 2, id, chain)
+			}
+			heads = append(heads, region, 1, revision, chain, 0, chain)
+			return nil
+		}); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
+		values(len(s.regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO region_changes (region, revision, kind, change_key, generation, id, chain) VALUES "+
+		values(len(changes)/7, 7), changes...); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
