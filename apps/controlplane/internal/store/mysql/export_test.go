@@ -19,6 +19,12 @@ func (s *Store) Patient() *Store {
 	return s
 }
 
+// Hasty has every transaction take too long from the first.
+func (s *Store) Hasty() *Store {
+	s.patience = 0
+	return s
+}
+
 // Hold has the works of a key wait until n do, or the test has had enough of it, and then
 // begins with them.
 func (s *Store) Hold(tb testing.TB, key string, n int) {

@@ -155,10 +155,11 @@ func (c *crowd) leave(key string) {
 
 // lead one transaction of all who wait, of whom the caller is the first.
 func (s *Store) lead(key string) {
+	// Before anybody else can be made to lead: the caller is no longer one of those who wait.
+	group := s.crowd.take(key)
 	leave := sync.OnceFunc(func() { s.crowd.leave(key) })
 	defer leave()
 	defer time.AfterFunc(s.patience, leave).Stop()
-	group := s.crowd.take(key)
 	if len(group) == 1 {
 		group[0].err = s.alone(group[0])
 		s.crowd.learn(key, 1, false)
@@ -212,6 +213,7 @@ func (s *Store) share(group []*guest) (err error) {
 				continue
 			}
 			t.company.member = i
+			clear(t.locked) // it may be what another is still to take back
 			if g.err = g.ctx.Err(); g.err == nil {
 				g.err = part(g)
 			}
@@ -224,7 +226,6 @@ func (s *Store) share(group []*guest) (err error) {
 			if !t.company.drop(i) {
 				return g.err
 			}
-			clear(t.locked) // some of it may not come to be
 		}
 	}
 	commit, err := t.commit(sqlTx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -150,6 +151,43 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	close(end)
 	require.NoError(t, <-long)
 	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
+}
+
+func TestWhoeverLeadsIsFollowedHoweverSoonItIsLate(t *testing.T) {
+	s := open(t, mysql.Config{}).Hasty()
+	var all errgroup.Group
+	for i := range 60 {
+		all.Go(func() error { return s.Together(t.Context(), "key", insert(i)) })
+	}
+	require.NoError(t, all.Wait())
+	require.Len(t, there(t, s, 60), 60)
+}
+
+func TestWhatIsTakenBackNobodyBuildsOn(t *testing.T) {
+	s := open(t, mysql.Config{}).Patient()
+	row := model.Topology{AppID: "app_1", DeploymentID: "dep_1", RegionID: "reg_1", Generation: 1}
+	update(t, s, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{row}) })
+	no := errors.New("no")
+	next := func(last error) func(store.Tx) (func() error, error) {
+		return func(tx store.Tx) (func() error, error) {
+			rows, err := tx.LockTopology("app_1")
+			if err != nil {
+				return nil, err
+			}
+			rows[0].Generation++
+			return func() error { return last }, tx.PutTopology(rows)
+		}
+	}
+	errs := party(t, s, next(no), next(nil))
+	require.ErrorIs(t, errs[0], no)
+	require.NoError(t, errs[1])
+	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
+		rows, err := tx.ListTopology([]string{"app_1"})
+		require.NoError(t, err)
+		require.Len(t, rows, 1)
+		require.EqualValues(t, 2, rows[0].Generation)
+		return nil
+	}))
 }
 
 func TestWhoseTimeEndsDoesNotWaitForItsTurn(t *testing.T) {
