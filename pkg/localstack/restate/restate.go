@@ -23,9 +23,8 @@ import (
 )
 
 const (
-	// DefaultPartitions: another one costs a quarter more for each invocation, of which one makes
-	// 2,000 a second with two cores, and more than one needs. The number is fixed when a directory is
-	// first used.
+	// DefaultPartitions: one makes 2,000 invocations a second on two cores, and four take a third
+	// more of the processor for each. The number is fixed when a directory is first used.
 	DefaultPartitions = 1
 	// startDeadline: 5 s on an idle machine, recovery of a large log more.
 	startDeadline = 2 * time.Minute

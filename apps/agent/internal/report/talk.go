@@ -61,47 +61,19 @@ func (r *Reporter) talk(ctx context.Context) error {
 			continue
 		}
 		// A region is alive although its runtime does not answer yet.
-		begin := time.Now()
-		now, ok := r.take()
-		rested := time.Now().Add(rest(time.Since(begin)))
-		if ok {
-			said, err := r.say(ctx, t, now)
-			if err != nil {
-				return err
-			}
-			if said {
-				pause(ctx, time.Until(rested))
+		if now, ok := r.take(); ok {
+			if said, err := r.say(ctx, t, now); said || err != nil {
+				if err != nil {
+					return err
+				}
 				continue
 			}
 		}
 		if err := r.listen(ctx, t); err != nil {
 			return err
 		}
-		pause(ctx, time.Until(rested))
 	}
 	return nil
-}
-
-// A picture costs by all that there is, and what comes meanwhile is in the next one: the time to
-// it goes by what the last one took, so that they take a small part of a processor. It is well
-// within the second in which somebody who waits for a change is to hear of it.
-const (
-	takeShare = 10
-	maxRest   = 200 * time.Millisecond
-)
-
-// rest after a picture that took so long.
-func rest(took time.Duration) time.Duration { return min(takeShare*took, maxRest) }
-
-// pause until the time has passed or ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // resync is when the next inventory is due.

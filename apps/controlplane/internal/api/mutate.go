@@ -90,7 +90,11 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		err = a.turnAway(by.WorkspaceID)
 	}
 	if err == nil {
-		err = a.update(ctx, by, attempt)
+		company := ""
+		if crowded[by.Procedure] {
+			company = by.WorkspaceID
+		}
+		err = a.cfg.Store.Together(ctx, company, attempt)
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
@@ -128,20 +132,6 @@ var crowded = map[string]bool{
 	w.AppServiceDeployProcedure:   true,
 	w.AppServiceScaleProcedure:    true,
 	w.AppServiceRollbackProcedure: true,
-}
-
-// update runs a mutation's two parts, of which the last locks the workspace.
-func (a *API) update(ctx context.Context, by caller, attempt func(Tx) (last func() error, err error)) error {
-	if crowded[by.Procedure] {
-		return a.cfg.Store.Together(ctx, by.WorkspaceID, attempt)
-	}
-	return a.cfg.Store.Update(ctx, func(tx Tx) error {
-		last, err := attempt(tx)
-		if err != nil || last == nil {
-			return err
-		}
-		return last()
-	})
 }
 
 // earlier returns the record of the key, or nil.

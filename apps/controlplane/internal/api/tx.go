@@ -13,7 +13,7 @@ type Store interface {
 	// it: fn has no effects of its own.
 	Update(ctx context.Context, fn func(Tx) error) error
 	// Together is Update for works that may share a transaction with others of the same
-	// key: all do what fn does, and then all what it returned, nil for nothing.
+	// key, "" for none: all do what fn does, and then all what it returned, nil for nothing.
 	Together(ctx context.Context, key string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error

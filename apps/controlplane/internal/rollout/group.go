@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/joint"
 )
 
 // # Steps together
@@ -151,25 +152,12 @@ func (g *groups) run(group []*member) {
 
 // attempt decides the group whole or not at all. It ends when nobody waits for it any more.
 func (g *groups) attempt(group []*member) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), StepTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	here := len(group)
-	stops := make([]func() bool, 0, len(group))
+	var all []context.Context
 	for _, m := range group {
-		stops = append(stops, context.AfterFunc(m.ctx, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			if here--; here == 0 {
-				cancel()
-			}
-		}))
+		all = append(all, m.ctx)
 	}
-	defer func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}()
+	ctx, cancel := joint.Context(StepTimeout, all...)
+	defer cancel()
 	// A plan that panics is a bug that one app has, and is that app's alone.
 	defer func() {
 		if p := recover(); p != nil {

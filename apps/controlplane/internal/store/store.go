@@ -72,7 +72,8 @@ type Store interface {
 	// while a transaction of it runs may share the next one. All of them do what fn does,
 	// and then all what it returned, nil for nothing: locks that all of them want are taken in
 	// last. Each is durable as a whole, or not at all and told why; it sees what others did
-	// before it, and what it did is gone when it fails, whatever becomes of them.
+	// before it, and what it did is gone when it fails, whatever becomes of them. Without a key
+	// it is alone.
 	Together(ctx context.Context, key string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error

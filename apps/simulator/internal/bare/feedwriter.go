@@ -58,11 +58,7 @@ func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []
 		}
 	}()
 	now := time.Now().UnixMilli()
-	in := "(?" + strings.Repeat(", ?", len(regions)-1) + ")"
-	ids := make([]any, len(regions))
-	for i, r := range regions {
-		ids[i] = r
-	}
+	in, ids := values(1, len(regions)), anyOf(regions)
 	update := "UPDATE deployment_topology SET replicas = ?, generation = generation + 1, updated_at = ? WHERE deployment_id = ? AND region IN " + in
 	if _, err := tx.ExecContext(ctx, update, append([]any{replicas, now, deploymentID}, ids...)...); err != nil {
 		return err
@@ -78,8 +74,17 @@ func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []
 		}); err != nil {
 		return err
 	}
+	if err := appendChanges(ctx, tx, regions, []string{deploymentID}, func(_, region string) int64 { return generations[region] }); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// appendChanges of the deployments to the feeds of the regions, whose heads it locks.
+func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []string, generation func(deployment, region string) int64) error {
 	var heads, changes []any
-	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+in+" ORDER BY region FOR UPDATE", ids,
+	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+values(1, len(regions))+
+		" ORDER BY region FOR UPDATE", anyOf(regions),
 		func(rows *sql.Rows) error {
 			var region string
 			var epoch, revision, baseRevision int64
@@ -87,30 +92,30 @@ func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []
 			if err := rows.Scan(&region, &epoch, &revision, &chain, &baseRevision, &baseChain); err != nil {
 				return err
 			}
-			id := ident.New("chg")
-			// Part of the protocol: SHA-256(previous chain || change id).
-			link := sha256.Sum256(append(chain, id...))
-			revision++
-			heads = append(heads, region, epoch, revision, link[:], baseRevision, baseChain)
-			changes = append(changes, region, revision, KindDeployment, deploymentID, generations[region], id, link[:])
+			for _, deployment := range deploymentIDs {
+				id := ident.New("chg")
+				// Part of the protocol: SHA-256(previous chain || change id).
+				link := sha256.Sum256(append(chain, id...))
+				revision++
+				chain = link[:]
+				changes = append(changes, region, revision, KindDeployment, deployment, generation(deployment, region), id, chain)
+			}
+			heads = append(heads, region, epoch, revision, chain, baseRevision, baseChain)
 			return nil
 		}); err != nil {
 		return err
 	}
-	if len(changes) != 7*len(regions) {
-		return fmt.Errorf("%d of %d regions have a feed", len(changes)/7, len(regions))
+	if len(heads) != 6*len(regions) {
+		return fmt.Errorf("%d of %d regions have a feed", len(heads)/6, len(regions))
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
+	_, err := tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
 		values(len(regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO region_changes (region, revision, kind, change_key, generation, id, chain) VALUES "+
-		values(len(regions), 7), changes...)
-	if err != nil {
-		return err
-	}
-	return tx.Commit()
+		values(len(changes)/7, 7), changes...)
+	return err
 }
 
 // values are placeholders for rows.

@@ -3,13 +3,11 @@ package bare
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -321,19 +319,17 @@ func anyOf(ids []string, first ...any) []any {
 	return first
 }
 
-func marks(n int) string { return "(?" + strings.Repeat(", ?", n-1) + ")" }
-
 func (s *shared) addRows(ctx context.Context, ids []string) error {
 	return s.db.seed(ctx, ids, s.regions)
 }
 
 func (s *shared) markReady(ctx context.Context, ids []string) error {
-	_, err := s.db.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id IN "+marks(len(ids)),
+	_, err := s.db.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
 		anyOf(ids, time.Now().UnixMilli())...)
 	return err
 }
 
-// addChanges is FeedWriter.Commit for many deployments.
+// addChanges is FeedWriter.Commit for many deployments, of which the generation is known.
 func (s *shared) addChanges(ctx context.Context, ids []string) (err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -344,37 +340,11 @@ func (s *shared) addChanges(ctx context.Context, ids []string) (err error) {
 			_ = tx.Rollback() // the server has often done so itself
 		}
 	}()
-	if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+marks(len(ids)),
+	if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
 		anyOf(ids, time.Now().UnixMilli())...); err != nil {
 		return err
 	}
-	var heads, changes []any
-	if err := each(ctx, tx, "SELECT region, revision, chain FROM region_heads WHERE region IN "+marks(len(s.regions))+" ORDER BY region FOR UPDATE",
-		anyOf(s.regions), func(rows *sql.Rows) error {
-			var region string
-			var revision int64
-			var chain []byte
-			if err := rows.Scan(&region, &revision, &chain); err != nil {
-				return err
-			}
-			for _, deployment := range ids {
-				id := ident.New("chg")
-				link := sha256.Sum256(append(chain, id...))
-				revision++
-				chain = link[:]
-				changes = append(changes, region, revision, KindDeployment, deployment, 2, id, chain)
-			}
-			heads = append(heads, region, 1, revision, chain, 0, chain)
-			return nil
-		}); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
-		values(len(s.regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO region_changes (region, revision, kind, change_key, generation, id, chain) VALUES "+
-		values(len(changes)/7, 7), changes...); err != nil {
+	if err := appendChanges(ctx, tx, s.regions, ids, func(string, string) int64 { return 2 }); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -72,11 +72,9 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	all, byName := statements(before, after, count)
-	env.Result.Rounds = append(env.Result.Rounds, map[string]any{
-		"calls": count, "statements": byName, "statements_per_call": all, "steps_per_call": (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(count),
-		"cpu_ms_per_call": 1000 * cpuSeconds(parts) / float64(count),
-	})
+	round := costs(before, after, parts, count, "call")
+	round["calls"] = count
+	env.Result.Rounds = append(env.Result.Rounds, round)
 	env.Result.Parts = parts
 	committed, arrived := span(byAPI)
 	late := latencies(byAPI)
@@ -106,14 +104,8 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if after, err = w.Metrics(ctx); err != nil {
 		return err
 	}
-	all, byName = statements(before, after, len(deployments))
-	round := map[string]any{
-		"transactions": len(deployments), "statements": byName, "statements_per_transaction": all, "cpu_ms_per_transaction": 1000 * cpuSeconds(parts) / float64(len(deployments)),
-		"steps_per_transaction": (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(len(deployments)),
-	}
-	for name := range parts {
-		round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(len(deployments))
-	}
+	round = costs(before, after, parts, len(deployments), "transaction")
+	round["transactions"] = len(deployments)
 	env.Result.Rounds = append(env.Result.Rounds, round)
 	committed, arrived = span(bySQL)
 	late = latencies(bySQL)
@@ -125,8 +117,11 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	w.Progressf("measuring bare calls")
 	ingress, admin := w.Stack.RestateURLs()
 	shared, err := w.DB.Shared(ctx, ingress, admin, 3*time.Second, max(s.Concurrency, 64), s.Regions)
+	if err != nil {
+		return err
+	}
 	env.Result.Figure("shared_events_per_s", shared*float64(s.Regions), "changes of calls that are nothing but two invocations, events and reports, with all that can be done for several at once")
-	return err
+	return nil
 }
 
 func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, by string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {

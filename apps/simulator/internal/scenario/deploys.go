@@ -34,8 +34,8 @@ import (
 // reports.
 //
 // 0.8 of half the bare invocations would be 1,065 to 1,105 a second where those are 2,660 to
-// 2,760. No control plane on these parts gets there: a call, two invocations, an event and a
-// report, with one row of each thing committed together with those of others, and nothing read,
+// 2,760. With 64 under way nothing on these parts gets there: a call, two invocations, an event
+// and a report, with one row of each thing committed together with those of others, and nothing
 // checked, planned or run, are 970 to 1,030 a second in the same run. With each of those rows
 // committed by itself they are 430 to 580, of which 0.6 to 0.68 is reached, and with one commit
 // and nothing else 1,270 to 1,400.
@@ -114,17 +114,11 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		perSecond := float64(times.Len()) / took.Seconds()
 		best = max(best, perSecond)
 		env.Result.Parts = parts
-		round := map[string]any{
+		round := costs(before, after, parts, times.Len(), "deploy")
+		maps.Copy(round, map[string]any{
 			"concurrency": concurrency, "deploys_per_s": perSecond, "complete": times.Len(),
 			"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
-			"cpu_ms_per_deploy": 1000 * cpuSeconds(parts) / float64(times.Len()),
-		}
-		all, byName := statements(before, after, times.Len())
-		round["statements_per_deploy"], round["statements"] = all, byName
-		round["steps_per_deploy"] = (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(times.Len())
-		for name := range parts {
-			round[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(times.Len())
-		}
+		})
 		env.Result.Rounds = append(env.Result.Rounds, round)
 	}
 	last := env.Result.Rounds[len(env.Result.Rounds)-1]
@@ -143,6 +137,21 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 }
 
 const stepsMetric = "deployment_workflow_step_duration_seconds_count"
+
+// costs of n pieces of work of a kind, each: statements, steps, and the processor's time, in all
+// and of each part.
+func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, piece string) map[string]any {
+	all, byName := statements(before, after, n)
+	out := map[string]any{
+		"statements_per_" + piece: all, "statements": byName,
+		"steps_per_" + piece:  (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(n),
+		"cpu_ms_per_" + piece: 1000 * cpuSeconds(parts) / float64(n),
+	}
+	for name := range parts {
+		out[name+"_cpu_ms"] = 1000 * cpuSeconds(parts, name) / float64(n)
+	}
+	return out
+}
 
 // statements of the control plane between two looks at its metrics, for each of so many
 // pieces of work, in all and by the query's name. What begins and ends transactions is not

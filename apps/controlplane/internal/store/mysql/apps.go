@@ -134,13 +134,16 @@ func (t *tx) UpdateApp(a model.App) error {
 
 // updateApps compares and sets. step is not among the columns: only a step moves it.
 func (t *tx) updateApps(apps []model.App) error {
+	if len(apps) == 0 {
+		return nil
+	}
 	n, err := runRewrite(t, updateApps, apps, func(args []any, a model.App) []any {
 		return append(args, a.ID, a.WorkspaceID, a.ResourceVersion,
 			a.Description, int32(a.Status), a.Message, a.LiveDeploymentID, a.PreviousDeploymentID, a.RolloutID, a.LatestVersion, a.Replicas,
 			a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.UpdatedAt, a.Domains, a.AppKeys)
 	})
 	if err != nil || n == len(apps) {
-		return t.err(err, "update apps", "")
+		return t.err(err, "update app", apps[0].ID)
 	}
 	for _, a := range apps {
 		if _, err := t.GetApp(a.WorkspaceID, a.ID); err != nil {

@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -35,13 +34,27 @@ type company struct {
 	failed error
 }
 
-func newCompany() *company {
+func newCompany(t *tx) *company {
 	return &company{
 		about: map[string]bool{}, bound: map[int]bool{}, admissions: map[string]model.Admission{}, read: map[string]any{},
+		late: late{
+			apps:        kept[model.App]{table: "apps", write: t.insertApps},
+			updated:     kept[model.App]{table: "apps", write: t.updateApps},
+			deployments: kept[model.Deployment]{table: "deployments", write: t.insertDeployments},
+			rollouts:    kept[model.Rollout]{table: "rollouts", write: t.insertRollouts},
+			added:       kept[model.Topology]{table: "deployment_topology", write: t.addTopology},
+			replaced:    kept[model.Topology]{table: "deployment_topology", write: t.replaceTopology},
+			history:     kept[model.History]{table: "history", write: t.insertHistory},
+			audit:       kept[model.Audit]{table: "audit", write: t.insertAudit},
+			keys:        kept[model.Idempotency]{table: "idempotency", write: t.insertIdempotency},
+			claims:      kept[model.Claim]{table: "app_claims", write: t.putClaims},
+			standings:   kept[model.Admission]{table: "workspace_starts", write: t.putStandings},
+			wakes:       kept[wake]{table: "app_wake", write: t.wake},
+		},
 	}
 }
 
-// late are rows that are kept back, by table.
+// late are rows that are kept back.
 type late struct {
 	apps, updated   kept[model.App]
 	deployments     kept[model.Deployment]
@@ -53,24 +66,38 @@ type late struct {
 	claims          kept[model.Claim]
 	standings       kept[model.Admission]
 	wakes           kept[wake]
-	any             bool
 }
 
-// lateTables are where they go.
-var lateTables = []string{
-	"apps", "deployments", "rollouts", "deployment_topology", "history", "audit", "idempotency", "app_claims", "workspace_starts", "app_wake",
+// all of them, in the order in which they are written.
+func (l *late) all() []rows {
+	return []rows{
+		&l.apps, &l.updated, &l.deployments, &l.rollouts, &l.added, &l.replaced,
+		&l.history, &l.audit, &l.keys, &l.claims, &l.standings, &l.wakes,
+	}
 }
 
-// wake is in so many ms from now, or at once.
-type wake struct {
-	appID string
-	in    int64
+// rows are kept rows of one kind.
+type rows interface {
+	// members are who wrote them, one of each row.
+	members() []int
+	drop(member int)
+	// concern tells whether there are any and the statement may be about their table.
+	concern(query string) bool
+	flush() error
 }
 
-// kept are rows, and the members that wrote them.
+// kept are rows for a table, and the members that wrote them.
 type kept[R any] struct {
-	rows []R
-	by   []int
+	table string
+	write func([]R) error
+	rows  []R
+	by    []int
+}
+
+func (k *kept[R]) members() []int { return k.by }
+
+func (k *kept[R]) concern(query string) bool {
+	return len(k.rows) > 0 && strings.Contains(query, k.table)
 }
 
 func (k *kept[R]) drop(member int) {
@@ -84,13 +111,25 @@ func (k *kept[R]) drop(member int) {
 	k.rows, k.by = k.rows[:n], k.by[:n]
 }
 
+func (k *kept[R]) flush() error {
+	rows := k.rows
+	k.rows, k.by = nil, nil
+	return k.write(rows)
+}
+
+// wake is in so many ms from now, or at once.
+type wake struct {
+	appID string
+	in    int64
+}
+
 // keep keeps rows back that are about something.
 func keep[R any](c *company, k *kept[R], about []string, rows ...R) {
 	for _, id := range about {
 		c.about[id] = true
 	}
 	for _, r := range rows {
-		k.rows, k.by, c.late.any = append(k.rows, r), append(k.by, c.member), true
+		k.rows, k.by = append(k.rows, r), append(k.by, c.member)
 	}
 }
 
@@ -99,19 +138,9 @@ func (c *company) drop(member int) bool {
 	if c.bound[member] {
 		return false
 	}
-	l := &c.late
-	l.apps.drop(member)
-	l.updated.drop(member)
-	l.deployments.drop(member)
-	l.rollouts.drop(member)
-	l.added.drop(member)
-	l.replaced.drop(member)
-	l.history.drop(member)
-	l.audit.drop(member)
-	l.keys.drop(member)
-	l.claims.drop(member)
-	l.standings.drop(member)
-	l.wakes.drop(member)
+	for _, k := range c.late.all() {
+		k.drop(member)
+	}
 	return true
 }
 
@@ -136,8 +165,7 @@ func (t *tx) beside(about ...string) (done func()) {
 // ahead of a statement what is kept back is written, if the statement may be about it.
 func (t *tx) ahead(query string) error {
 	c := t.company
-	if c == nil || c.writing || c.apart || !c.late.any ||
-		!slices.ContainsFunc(lateTables, func(table string) bool { return strings.Contains(query, table) }) {
+	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.all(), func(k rows) bool { return k.concern(query) }) {
 		return nil
 	}
 	return t.flush()
@@ -162,38 +190,18 @@ func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 // flush writes what is kept back.
 func (t *tx) flush() error {
 	c := t.company
-	if c == nil || !c.late.any {
+	if c == nil {
 		return nil
 	}
-	l := c.late
-	c.late = late{}
 	clear(c.about)
-	for _, members := range [][]int{
-		l.apps.by, l.updated.by, l.deployments.by, l.rollouts.by, l.added.by, l.replaced.by,
-		l.history.by, l.audit.by, l.keys.by, l.claims.by, l.standings.by, l.wakes.by,
-	} {
-		for _, m := range members {
-			c.bound[m] = true
-		}
-	}
 	c.writing = true
 	defer func() { c.writing = false }()
-	for _, write := range []func() error{
-		func() error { return t.insertApps(l.apps.rows) },
-		func() error { return t.updateApps(l.updated.rows) },
-		func() error { return t.insertDeployments(l.deployments.rows) },
-		func() error { return t.insertRollouts(l.rollouts.rows) },
-		func() error { return t.addTopology(l.added.rows) },
-		func() error { return t.replaceTopology(l.replaced.rows) },
-		func() error { return t.insertHistory(l.history.rows) },
-		func() error { return t.insertAudit(l.audit.rows) },
-		func() error { return t.insertIdempotency(l.keys.rows) },
-		func() error { return t.putClaims(l.claims.rows) },
-		func() error { return t.putStandings(l.standings.rows) },
-		func() error { return t.wake(l.wakes.rows) },
-	} {
-		if err := write(); err != nil {
-			c.failed = cmp.Or(c.failed, err)
+	for _, k := range c.late.all() {
+		for _, m := range k.members() {
+			c.bound[m] = true
+		}
+		if err := k.flush(); err != nil {
+			c.failed = err
 			return err
 		}
 	}

@@ -59,11 +59,14 @@ func (t *tx) InsertAudit(a model.Audit) error {
 }
 
 func (t *tx) insertAudit(rows []model.Audit) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	slices.SortFunc(rows, func(a, b model.Audit) int { return cmp.Compare(a.ID, b.ID) })
 	return t.err(runBulk(t, t.db, insertAudit, rows, func(args []any, a model.Audit) []any {
 		return append(args, a.ID, a.WorkspaceID, a.At, clip(a.Actor, maxName), a.ActorID, clip(a.Source, maxName), a.Procedure,
 			a.ResourceKind, a.ResourceID, notNull([]byte(a.Before)), notNull([]byte(a.After)))
-	}), "insert audit", "")
+	}), "insert audit", rows[0].ID)
 }
 
 func (t *tx) ListAudit(workspaceID string, p store.Page) ([]model.Audit, error) {

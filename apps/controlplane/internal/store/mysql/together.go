@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/joint"
 )
 
 // # Works together
@@ -67,6 +68,9 @@ type guest struct {
 
 // Together implements store.Store.
 func (s *Store) Together(ctx context.Context, key string, fn func(store.Tx) (last func() error, err error)) error {
+	if key == "" {
+		return s.Update(ctx, store.Alone(fn))
+	}
 	g := &guest{ctx: ctx, work: fn, turn: make(chan bool, 1)}
 	led, err := s.crowd.join(key, g)
 	if err != nil {
@@ -181,7 +185,11 @@ func (s *Store) lead(key string) {
 // share runs the works in one transaction. With an error nothing of it is durable.
 func (s *Store) share(group []*guest) (err error) {
 	defer s.observe("together", time.Now(), &err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), sharedTimeout)
+	var all []context.Context
+	for _, g := range group {
+		all = append(all, g.ctx)
+	}
+	ctx, cancel := joint.Context(sharedTimeout, all...)
 	defer cancel()
 	// A work that panics does so once more, alone.
 	defer func() {
@@ -196,7 +204,7 @@ func (s *Store) share(group []*guest) (err error) {
 	defer func() { _ = sqlTx.Rollback() }() // as in try
 
 	t := s.newTx(ctx, sqlTx, sqlTx, false)
-	t.company = newCompany()
+	t.company = newCompany(t)
 	first := func(g *guest) (err error) {
 		g.last, err = g.work(t)
 		return err

@@ -158,17 +158,23 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 }
 
 func (t *tx) addTopology(rows []model.Topology) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	slices.SortStableFunc(rows, byPlace)
 	err := runBulk(t, t.db, addTopology, rows, topologyArgs)
 	if isDuplicate(err) {
 		return fmt.Errorf("store: put topology of %q: %w", rows[0].DeploymentID, store.ErrConflict)
 	}
-	return t.err(err, "put topology of deployments", "")
+	return t.err(err, "put topology of deployment", rows[0].DeploymentID)
 }
 
 func (t *tx) replaceTopology(rows []model.Topology) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	slices.SortStableFunc(rows, byPlace)
-	return t.err(runBulk(t, t.db, replaceTopology, rows, topologyArgs), "put topology of deployments", "")
+	return t.err(runBulk(t, t.db, replaceTopology, rows, topologyArgs), "put topology of deployment", rows[0].DeploymentID)
 }
 
 // place is the key of a topology row.
