@@ -308,7 +308,7 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 	defer cancel()
 	var db *mysql.Store
 	said := false
-	err := backoff.Retry(ctx, backoff.Policy{Max: 5 * time.Second}, func(ctx context.Context) (err error) {
+	err := backoff.Retry(ctx, backoff.Policy{Max: time.Second}, func(ctx context.Context) (err error) {
 		db, err = mysql.Open(ctx, mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN, Registerer: registry})
 		if err != nil && !mysql.IsUnavailable(err) {
 			return backoff.Permanent(err)

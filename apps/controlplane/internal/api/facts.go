@@ -21,7 +21,7 @@ type facts struct {
 	rows     map[string][]model.Topology
 	observed map[[2]string]model.Observed
 	regions  map[string]model.Region
-	// stagings of the apps that have one.
+	// stagings of apps; zero, or there is none, for one that has none.
 	stagings map[string]model.Staging
 	// pins by app, by version.
 	pins map[string][]model.Pin
@@ -29,9 +29,25 @@ type facts struct {
 	rollouts map[string]model.Rollout
 }
 
-// read gathers the facts of apps of one workspace, and of the deployments given,
+// facts gathers those of apps of one workspace, and of the deployments given,
 // which are among theirs.
-func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f facts, err error) {
+func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
+	return a.factsBeside(tx, apps, deployments, nil)
+}
+
+// factsOf an app of which it was read what it runs.
+func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
+	var known []model.Deployment
+	for _, d := range []*model.Deployment{r.live, r.flight.deployment, r.flight.leaving} {
+		if d != nil {
+			known = append(known, *d)
+		}
+	}
+	return a.factsBeside(tx, []model.App{app}, known, []model.Staging{r.staging})
+}
+
+// factsBeside the deployments, and the stagings of all apps; nil: they are to be read.
+func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deployment, stagings []model.Staging) (f facts, err error) {
 	f = facts{
 		domain:   a.cfg.Domain,
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
@@ -70,9 +86,10 @@ func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (f 
 	for _, app := range apps {
 		want[app.LiveDeploymentID], want[app.PreviousDeploymentID] = true, true
 	}
-	stagings, err := tx.GetStagings(appIDs)
-	if err != nil {
-		return f, fmt.Errorf("read stagings: %w", err)
+	if stagings == nil {
+		if stagings, err = tx.GetStagings(appIDs); err != nil {
+			return f, fmt.Errorf("read stagings: %w", err)
+		}
 	}
 	regionIDs := map[string]bool{}
 	pins, err := tx.ListPins(pinnable)
@@ -141,7 +158,7 @@ func (f facts) rescaled(tx Tx, appID string) (err error) {
 	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
 		return fmt.Errorf("list topology: %w", err)
 	}
-	if _, staged := f.stagings[appID]; !staged {
+	if f.stagings[appID].Course == nil {
 		return nil
 	}
 	stagings, err := tx.GetStagings([]string{appID})

@@ -64,7 +64,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 	if err != nil {
 		return nil, err
 	}
-	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
+	f, err := c.api.factsOf(c.Tx, app, r)
 	if err != nil {
 		return nil, err
 	}

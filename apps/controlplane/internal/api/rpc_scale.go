@@ -27,11 +27,11 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err := alive(app); err != nil {
 			return nil, err
 		}
-		// What is locked need not be read again.
-		if _, err := c.LockTopology(app.ID); err != nil {
-			return nil, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+		r, err := c.running(app)
+		if err != nil {
+			return nil, err
 		}
-		f, err := a.facts(c, []model.App{app}, nil)
+		f, err := a.factsOf(c, app, r)
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +39,7 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err != nil {
 			return nil, err
 		}
-		if err := c.scaleTo(&app, req); err != nil {
+		if err := c.scaleTo(&app, r, req); err != nil {
 			return nil, err
 		}
 		if err := f.rescaled(c, app.ID); err != nil {
@@ -52,11 +52,7 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 	return res, err
 }
 
-func (c *change) scaleTo(app *model.App, req *windlassv1.ScaleRequest) error {
-	r, err := c.running(*app)
-	if err != nil {
-		return err
-	}
+func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) error {
 	live, f := r.live, r.flight
 	if live == nil {
 		return nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")

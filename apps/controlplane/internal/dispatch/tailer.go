@@ -98,7 +98,7 @@ func (t *Tailer) Nudge(regions ...string) {
 // and what was nudged at once. A database that is away is asked again with full
 // jitter; streams stay open meanwhile.
 func (t *Tailer) Run(ctx context.Context) error {
-	policy := backoff.Policy{Min: t.beat, Max: 5 * time.Second}
+	policy := backoff.Policy{Min: t.beat, Max: 2 * time.Second}
 	failures := 0
 	timer := time.NewTimer(t.beat)
 	defer timer.Stop()

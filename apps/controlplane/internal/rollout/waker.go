@@ -144,8 +144,8 @@ func (w *Waker) earliest() (at time.Time, waits bool) {
 }
 
 // retryWakes is short at first: a driver that has just started is not registered
-// for a moment.
-var retryWakes = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+// for a moment. It stays so, being one call for all apps that wait.
+var retryWakes = backoff.Policy{Min: 100 * time.Millisecond, Max: time.Second}
 
 func (w *Waker) send(ctx context.Context) error {
 	for {

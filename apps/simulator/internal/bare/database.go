@@ -37,6 +37,19 @@ func OpenDB(dsn string) (*DB, error) {
 	return &DB{db}, nil
 }
 
+// inTx commits what fn does, unless it fails.
+func (db *DB) inTx(ctx context.Context, fn func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback() // the server has often done so itself
+		return err
+	}
+	return tx.Commit()
+}
+
 // Count is what a query for one number says.
 func (db *DB) Count(ctx context.Context, query string, args ...any) (n int64, err error) {
 	if err := db.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {

@@ -97,16 +97,17 @@ func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region s
 	for _, id := range deploymentIDs {
 		rows = append(rows, ident.New("ins"), region, at, "ws_bare", "app_bare", id, "main", 0, 0, 4, "", "", "10.0.0.1:8000", "pod-1", 0, "[]", at, at, at, 0)
 	}
-	_, err := db.ExecContext(ctx, "INSERT INTO instances (id, region, guard_no, workspace_id, app_id, deployment_id, role, group_no, slot_no, status, "+
-		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at) VALUES "+values(len(deploymentIDs), 20), rows...)
-	if err != nil {
-		return fmt.Errorf("insert an instance of %s: %w", deploymentIDs[0], err)
-	}
-	return nil
+	return insert(ctx, db, "instances (id, region, guard_no, workspace_id, app_id, deployment_id, role, group_no, slot_no, status, "+
+		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at)", 20, rows)
 }
 
-// clear removes all that there is of a region.
+// clear removes all that there is of a region, and what is told of who did what.
 func (db *DB) clear(ctx context.Context, region string) error {
+	for _, table := range []string{"history", "audit", "idempotency"} {
+		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE workspace_id = 'ws_bare'"); err != nil {
+			return fmt.Errorf("clear %s: %w", table, err)
+		}
+	}
 	for _, table := range []string{"instances", "deployment_topology", "region_changes", "region_heads"} {
 		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE region = ?", region); err != nil {
 			return fmt.Errorf("clear %s: %w", table, err)

@@ -47,37 +47,27 @@ func again(err error) bool {
 	return errors.As(err, &refused) && (refused.Number == 1205 || refused.Number == 1213 || refused.Number == 1020)
 }
 
-func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []string, replicas int) (err error) {
-	tx, err := w.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = tx.Rollback() // the server has often done so itself
-		}
-	}()
+func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []string, replicas int) error {
 	now := time.Now().UnixMilli()
 	in, ids := values(1, len(regions)), anyOf(regions)
-	update := "UPDATE deployment_topology SET replicas = ?, generation = generation + 1, updated_at = ? WHERE deployment_id = ? AND region IN " + in
-	if _, err := tx.ExecContext(ctx, update, append([]any{replicas, now, deploymentID}, ids...)...); err != nil {
-		return err
-	}
-	generations := map[string]int64{}
-	if err := each(ctx, tx, "SELECT region, generation FROM deployment_topology WHERE deployment_id = ? AND region IN "+in,
-		append([]any{deploymentID}, ids...), func(rows *sql.Rows) error {
-			var region string
-			var generation int64
-			err := rows.Scan(&region, &generation)
-			generations[region] = generation
+	return w.db.inTx(ctx, func(tx *sql.Tx) error {
+		update := "UPDATE deployment_topology SET replicas = ?, generation = generation + 1, updated_at = ? WHERE deployment_id = ? AND region IN " + in
+		if _, err := tx.ExecContext(ctx, update, append([]any{replicas, now, deploymentID}, ids...)...); err != nil {
 			return err
-		}); err != nil {
-		return err
-	}
-	if err := appendChanges(ctx, tx, regions, []string{deploymentID}, func(_, region string) int64 { return generations[region] }); err != nil {
-		return err
-	}
-	return tx.Commit()
+		}
+		generations := map[string]int64{}
+		if err := each(ctx, tx, "SELECT region, generation FROM deployment_topology WHERE deployment_id = ? AND region IN "+in,
+			append([]any{deploymentID}, ids...), func(rows *sql.Rows) error {
+				var region string
+				var generation int64
+				err := rows.Scan(&region, &generation)
+				generations[region] = generation
+				return err
+			}); err != nil {
+			return err
+		}
+		return appendChanges(ctx, tx, regions, []string{deploymentID}, func(_, region string) int64 { return generations[region] })
+	})
 }
 
 // appendChanges of the deployments to the feeds of the regions, whose heads it locks.
@@ -113,9 +103,19 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO region_changes (region, revision, kind, change_key, generation, id, chain) VALUES "+
-		values(len(changes)/7, 7), changes...)
-	return err
+	return insert(ctx, tx, "region_changes (region, revision, kind, change_key, generation, id, chain)", 7, changes)
+}
+
+// insert rows of so many columns each into a table, which is named with them.
+func insert(ctx context.Context, tx execer, table string, columns int, rows []any) error {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES "+values(len(rows)/columns, columns), rows...); err != nil {
+		return fmt.Errorf("insert into %s: %w", table, err)
+	}
+	return nil
+}
+
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
 // values are placeholders for rows.
@@ -145,22 +145,18 @@ func each(ctx context.Context, q querier, query string, args []any, fn func(*sql
 
 // SeedTopology gives a deployment that no app has a row in each of the regions.
 func (w *FeedWriter) SeedTopology(ctx context.Context, deploymentID string, regions []string) error {
-	return w.db.seed(ctx, []string{deploymentID}, regions)
+	return seed(ctx, w.db, []string{deploymentID}, regions)
 }
 
-func (db *DB) seed(ctx context.Context, deploymentIDs, regions []string) error {
+func seed(ctx context.Context, to execer, deploymentIDs, regions []string) error {
 	var rows []any
 	for _, id := range deploymentIDs {
 		for _, r := range regions {
 			rows = append(rows, "ws_bare", id, r, 1, 2, 0, 0, "app_bare", 1, 0, "", "")
 		}
 	}
-	_, err := db.ExecContext(ctx, "INSERT INTO deployment_topology (workspace_id, deployment_id, region, replicas, status, created_at, updated_at, "+
-		"app_id, generation, weight, reason, traceparent) VALUES "+values(len(rows)/12, 12), rows...)
-	if err != nil {
-		return fmt.Errorf("seed topology of %s: %w", deploymentIDs[0], err)
-	}
-	return nil
+	return insert(ctx, to, "deployment_topology (workspace_id, deployment_id, region, replicas, status, created_at, updated_at, "+
+		"app_id, generation, weight, reason, traceparent)", 12, rows)
 }
 
 // nonce sets what a run makes apart from what another one made.

@@ -3,9 +3,12 @@ package bare
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,24 +16,29 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Shared is how many deployments a second to so many regions each could be made if what is
 // done about them were nothing but what no control plane can leave out, and everything that can
 // be done for several at once were: what comes while a commit runs is the next commit, an agent
-// is told of all that is new in a frame, and tells of all that it was told in a report. Nothing
-// is read, checked, planned or run, and of each thing only a row is kept.
+// is told of all that is new in a frame, and tells of all that it was told in a report. A step
+// reads what a decision would be about, but nothing is checked, planned or run, and of each
+// thing only a row is kept.
 //
-//	user      call               commit a row for each region, send step 1
-//	step 1                       commit the changes (feed), an event on each agent's stream
+//	user      call               commit a row for each region, and who did what and why; send step 1
+//	step 1                       read the rows, commit the changes (feed), an event on each agent's stream
+//	agents                       commit the events of a frame to their inboxes, without a flush
 //	agents    report             commit the instance; the last sends step 2
-//	step 2                       commit that they are ready
+//	step 2                       read the rows and the instances, commit that they are ready
 func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Duration, underWay, regions int) (perSecond float64, err error) {
 	s := &shared{db: db}
 	defer func() {
@@ -72,10 +80,15 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	defer client.CloseIdleConnections()
 	calls := agentv1connect.NewAgentServiceClient(client, "http://"+listener.Addr().String())
+	folder, err := os.MkdirTemp("", "windlass-bare-")
+	if err != nil {
+		return 0, fmt.Errorf("bare deployments: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	agents, running := errgroup.WithContext(ctx)
 	ended, end := context.WithCancel(running)
 	for n := range regions {
-		agents.Go(func() error { return s.agent(ended, calls, strconv.Itoa(n)) })
+		agents.Go(func() error { return s.agent(ended, calls, strconv.Itoa(n), folder) })
 	}
 	defer func() { end(); err = errors.Join(err, agents.Wait()) }()
 
@@ -243,12 +256,12 @@ func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *conn
 		case <-ctx.Done():
 			return nil
 		case id := <-events:
-			delta.Items = append(delta.Items, &agentv1.Item{Key: id})
+			delta.Items = append(delta.Items, itemOf(id))
 		}
 		for more := true; more; {
 			select {
 			case id := <-events:
-				delta.Items = append(delta.Items, &agentv1.Item{Key: id})
+				delta.Items = append(delta.Items, itemOf(id))
 			default:
 				more = false
 			}
@@ -259,8 +272,67 @@ func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *conn
 	}
 }
 
-// agent reports what it is told of, one report after the other, until ctx ends.
-func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceClient, session string) error {
+// itemOf a deployment: what an agent has to know to run it.
+func itemOf(id string) *agentv1.Item {
+	replicas := int32(1)
+	return &agentv1.Item{
+		Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: id, Epoch: 1, Generation: 2, SpecHash: make([]byte, sha256.Size),
+		Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+			Action: agentv1.DeploymentState_ACTION_APPLY,
+			Deployment: &agentv1.Deployment{
+				Id: id, TemplateHash: make([]byte, sha256.Size),
+				Spec: &windlassv1.DeploymentSpec{Command: []string{"serve"}, Args: []string{"--model", "example"}, Replicas: &replicas},
+			},
+		}},
+	}
+}
+
+// inbox is what an agent keeps of what it was told.
+type inbox struct{ *bbolt.DB }
+
+var bucketItems = []byte("items")
+
+func openInbox(path string) (inbox, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true})
+	if err != nil {
+		return inbox{}, fmt.Errorf("open inbox: %w", err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(bucketItems)
+		return err
+	})
+	if err != nil {
+		return inbox{}, errors.Join(fmt.Errorf("open inbox: %w", err), db.Close())
+	}
+	return inbox{db}, nil
+}
+
+func (in inbox) put(items []*agentv1.Item) error {
+	err := in.Update(func(tx *bbolt.Tx) error {
+		for _, item := range items {
+			row, err := proto.Marshal(item)
+			if err != nil {
+				return err
+			}
+			if err := tx.Bucket(bucketItems).Put([]byte(item.Key), row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store a frame: %w", err)
+	}
+	return nil
+}
+
+// agent keeps and reports what it is told of, one report after the other, until ctx ends.
+func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceClient, session, folder string) (err error) {
+	in, err := openInbox(filepath.Join(folder, session))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
 	over := func(err error) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of ctx is an order, and err what came of it
@@ -290,9 +362,12 @@ func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceCli
 		}
 		return nil
 	})
-	for stream.Receive() {
+	var stored error
+	for stored == nil && stream.Receive() {
+		items := stream.Msg().GetDelta().GetItems()
+		stored = in.put(items)
 		var ids []string
-		for _, item := range stream.Msg().GetDelta().GetItems() {
+		for _, item := range items {
 			ids = append(ids, item.Key)
 		}
 		select {
@@ -302,7 +377,7 @@ func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceCli
 	}
 	close(told)
 	_ = stream.Close() // it ended with ctx
-	return errors.Join(reporter.Wait(), over(stream.Err()))
+	return errors.Join(stored, reporter.Wait(), over(stream.Err()))
 }
 
 func instancesOf(ids ...string) (out []*agentv1.InstanceState) {
@@ -319,33 +394,64 @@ func anyOf(ids []string, first ...any) []any {
 	return first
 }
 
+// addRows of deployments that a user asks for, and what is to be known of that afterwards.
 func (s *shared) addRows(ctx context.Context, ids []string) error {
-	return s.db.seed(ctx, ids, s.regions)
+	return s.db.inTx(ctx, func(tx *sql.Tx) error {
+		at := time.Now().UnixMilli()
+		var history, audit, keys []any
+		for _, id := range ids {
+			history = append(history, ident.New("hst"), "ws_bare", "app_bare", at, "Deployed", "a user asked for it", "bare", "", id, 1, "")
+			audit = append(audit, ident.New("aud"), "ws_bare", at, "bare", "usr_bare", "", "Deploy", "app", id, "", "")
+			keys = append(keys, "ws_bare", id, "", "Deploy", "", at)
+		}
+		return errors.Join(
+			seed(ctx, tx, ids, s.regions),
+			insert(ctx, tx, "history (id, workspace_id, app_id, at, what, why, who, rollout_id, deployment_id, version, region)", 11, history),
+			insert(ctx, tx, "audit (id, workspace_id, at, actor, actor_id, source, procedure_name, resource_kind, resource_id, before_json, after_json)", 11, audit),
+			insert(ctx, tx, "idempotency (workspace_id, idem_key, request_hash, procedure_name, response, created_at)", 6, keys))
+	})
 }
 
+// markReady those of which all instances are.
 func (s *shared) markReady(ctx context.Context, ids []string) error {
-	_, err := s.db.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
-		anyOf(ids, time.Now().UnixMilli())...)
-	return err
+	return s.db.inTx(ctx, func(tx *sql.Tx) error {
+		if err := lockRows(ctx, tx, ids); err != nil {
+			return err
+		}
+		in := values(1, len(ids))
+		err := each(ctx, tx, "SELECT deployment_id, region, status, updated_at FROM instances WHERE deployment_id IN "+in, anyOf(ids), func(rows *sql.Rows) error {
+			var id, region string
+			var status, at int64
+			return rows.Scan(&id, &region, &status, &at)
+		})
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE deployment_topology SET status = 3, updated_at = ? WHERE deployment_id IN "+in, anyOf(ids, time.Now().UnixMilli())...)
+		return err
+	})
 }
 
 // addChanges is FeedWriter.Commit for many deployments, of which the generation is known.
-func (s *shared) addChanges(ctx context.Context, ids []string) (err error) {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = tx.Rollback() // the server has often done so itself
+func (s *shared) addChanges(ctx context.Context, ids []string) error {
+	return s.db.inTx(ctx, func(tx *sql.Tx) error {
+		if err := lockRows(ctx, tx, ids); err != nil {
+			return err
 		}
-	}()
-	if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
-		anyOf(ids, time.Now().UnixMilli())...); err != nil {
-		return err
-	}
-	if err := appendChanges(ctx, tx, s.regions, ids, func(string, string) int64 { return 2 }); err != nil {
-		return err
-	}
-	return tx.Commit()
+		if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
+			anyOf(ids, time.Now().UnixMilli())...); err != nil {
+			return err
+		}
+		return appendChanges(ctx, tx, s.regions, ids, func(string, string) int64 { return 2 })
+	})
+}
+
+// lockRows reads what a step would decide about.
+func lockRows(ctx context.Context, tx *sql.Tx, ids []string) error {
+	return each(ctx, tx, "SELECT deployment_id, region, replicas, status, generation FROM deployment_topology WHERE deployment_id IN "+
+		values(1, len(ids))+" FOR UPDATE", anyOf(ids), func(rows *sql.Rows) error {
+		var id, region string
+		var replicas, status, generation int64
+		return rows.Scan(&id, &region, &replicas, &status, &generation)
+	})
 }

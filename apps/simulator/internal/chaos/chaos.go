@@ -35,7 +35,8 @@ import (
 //
 // What limits it: time, since nothing is measured but whether all is in order. A round is
 // its storm and what it takes to settle, which is mostly waiting: for leases and connections
-// that are found dead, retries that have backed off, and instances that take up to a second.
+// that are found dead, retries that have backed off (some 3 s), and then for the rollouts that the
+// storm left under way: region after region, and replica after replica.
 type Chaos struct {
 	Minutes  float64       `help:"How long to go on; a round that has begun is ended." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
@@ -154,7 +155,9 @@ func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 		return rnd.Float64()
 	}
 	return agent.SimulatedConfig{
-		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second)) },
+		// A rollout has up to twelve of these to wait for, one after the other, and is to be done in
+		// the time that everything may take to settle.
+		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },
 		Failures: func() int {
@@ -231,8 +234,12 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 func (r *run) settle(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	var why, last *disagreement
+	var waits []string // for what, one after the other
 	slow := false
 	for {
+		if why != nil && (last == nil || last.String() != why.String()) {
+			waits = append(waits, fmt.Sprintf("%5.2fs %s", time.Since(begin).Seconds(), why))
+		}
 		last = why
 		bounded, cancel := context.WithTimeout(ctx, r.Converge)
 		// What a restored database does not know runs on until its operator has
@@ -255,8 +262,11 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 			if len(r.checker.broken()) == 0 {
 				r.history.settled()
 			}
-			if last != nil {
-				r.w.Progressf("waited last for: %s", last)
+			if took < r.Converge/2 {
+				waits = waits[max(len(waits)-1, 0):]
+			}
+			for _, wait := range waits {
+				r.w.Progressf("waited for: %s", wait)
 			}
 			return took, nil
 		}

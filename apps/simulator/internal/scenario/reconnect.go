@@ -18,17 +18,19 @@ import (
 // What limits it: the agents, which come back at random times of their first attempts;
 // a session costs a transaction on its region's row, and no read of its items before its
 // first bookmark. 1,000 agents take 0.7 ms of the control plane each, and as much of MariaDB and
-// of their own, and all are back after 1.1 s. A snapshot fails the run: an agent that still has
+// of their own, and all are back after 1.1 s; after an outage, which is what --dead makes, it is
+// their longest delay, 3 s. A snapshot fails the run: an agent that still has
 // its inbox is owed none.
 type Reconnect struct {
-	Agents int `help:"Agents, each with a region." default:"1000"`
-	Apps   int `help:"Apps, each in one region, so that there is something to send." default:"100"`
-	Cuts   int `help:"How often the fleet is cut; the worst counts." default:"3"`
+	Agents int           `help:"Agents, each with a region." default:"1000"`
+	Apps   int           `help:"Apps, each in one region, so that there is something to send." default:"100"`
+	Cuts   int           `help:"How often the fleet is cut; the worst counts." default:"3"`
+	Dead   time.Duration `help:"How long the control plane is dead each time, and agents find nobody; 0: only connections are cut." default:"0s"`
 }
 
 // Deadline implements Scenario.
 func (s *Reconnect) Deadline() time.Duration {
-	return 10*time.Minute + time.Duration(s.Cuts)*time.Minute
+	return 10*time.Minute + time.Duration(s.Cuts)*(time.Minute+s.Dead)
 }
 
 // Run implements Scenario.
@@ -60,9 +62,15 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		}
 		w.Progressf("cutting %d agents", s.Agents)
 		streams.reset()
-		begin := time.Now()
+		begin, cut := time.Now(), w.Fleet.Members()
+		if s.Dead > 0 {
+			if begin, err = outage(ctx, w, plane, s.Dead); err != nil {
+				return err
+			}
+			before, cut = nil, nil // it counts from nothing again, and all are
+		}
 		_, parts, err := measured(ctx, w, func() error {
-			for _, m := range w.Fleet.Members() {
+			for _, m := range cut {
 				m.Cut()
 			}
 			return world.Until(ctx, 5*time.Millisecond, func() (bool, error) { return streams.count() >= s.Agents, nil },
@@ -97,6 +105,15 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		return fmt.Errorf("%.0f snapshots were sent to agents that had lost nothing but a connection", sent)
 	}
 	return nil
+}
+
+// outage kills the part, and has it start again after a while: then.
+func outage(ctx context.Context, w *world.World, part string, lasts time.Duration) (then time.Time, err error) {
+	if err := errors.Join(w.Stack.Kill(part), pause(ctx, lasts)); err != nil {
+		return time.Time{}, err
+	}
+	then = time.Now()
+	return then, w.Stack.Launch(ctx, part)
 }
 
 // streams counts the streams that began.

@@ -11,7 +11,8 @@
 //
 //   - a step fails: its invocation is tried again, for ever, at most four seconds
 //     apart. Restate's default would pause the key after a while, which is why an
-//     outage of the database must not be left to it.
+//     outage of the database must not be left to it. Once a step passes again, whatever
+//     waits for its next try is tried at once.
 //   - Restate loses its data: reconcile finds that it does not know us, voids what was
 //     sent to it, and registers us again. The Sweeper brings every app back.
 //   - our address changes: invocations are pinned to the deployment that they
@@ -76,6 +77,8 @@ type Driver struct {
 	// failing is set from the first step that fails to the next that does not, so
 	// that an outage of the database is told once and not for each app and retry.
 	failing atomic.Bool
+	// recovered is set by the first step that passes after some that did not.
+	recovered atomic.Bool
 }
 
 // handlersVersion names the handlers' code in the address. What is in flight goes

@@ -101,13 +101,16 @@ func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ int64) (sdk.Void, error) {
 	return sdk.Void{}, nil
 }
 
-// note tells of the first step that fails and of the first that passes again.
+// note tells of the first step that fails and of the first that passes again, which has the
+// others tried that failed.
 func (d *Driver) note(ctx context.Context, err error) {
 	switch {
 	case err != nil && ctx.Err() == nil && !d.failing.Swap(true):
 		d.cfg.Log.Warn("steps fail, will be tried again", "error", err)
 	case err == nil && d.failing.Load() && d.failing.Swap(false):
 		d.cfg.Log.Info("steps pass again")
+		d.recovered.Store(true)
+		d.Reconcile()
 	}
 }
 

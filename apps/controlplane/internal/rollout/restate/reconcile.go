@@ -26,7 +26,8 @@ const deadAfter = 3
 // again while it is not in order.
 func (d *Driver) reconcileLoop(ctx context.Context) error {
 	dead := map[string]int{}
-	for failing, fresh := false, true; ; {
+	// waiting: something may wait for its next try longer than it need.
+	for failing, waiting := false, true; ; {
 		settled, err := d.reconcile(ctx, dead)
 		if err != nil && ctx.Err() == nil && !failing {
 			d.cfg.Log.Warn("workflows are not registered with Restate, will be tried again", "error", err)
@@ -35,9 +36,10 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 			d.cfg.Log.Info("workflows are registered with Restate", "endpoint", d.Endpoint())
 		}
 		failing = err != nil
-		if fresh && settled && err == nil {
+		waiting = waiting || !settled || failing || d.recovered.Swap(false)
+		if waiting && settled && err == nil {
 			d.hurry(ctx)
-			fresh = false
+			waiting = false
 		}
 		wait := d.cfg.ReconcileEvery
 		if err != nil || !settled {
@@ -55,8 +57,8 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 	}
 }
 
-// hurry has everything tried at once that failed while nobody served it. It is
-// only quicker than waiting, so that its errors are no matter.
+// hurry has everything tried at once that failed while nobody served it, or could do what it
+// asks for. It is only quicker than waiting, so that its errors are no matter.
 func (d *Driver) hurry(ctx context.Context) {
 	ids, err := d.admin.backingOff(ctx, d.cfg.Service, killBatch)
 	for _, id := range ids {

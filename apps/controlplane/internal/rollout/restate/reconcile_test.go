@@ -2,9 +2,11 @@ package restate
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,6 +192,51 @@ func TestAnOutageNeverPausesAnApp(t *testing.T) {
 	require.Greater(t, service.RetryPolicy.MaxAttempts, int64(1_000_000_000))
 	require.Equal(t, "Kill", service.RetryPolicy.OnMaxAttempts)
 	require.Equal(t, "4s", service.RetryPolicy.MaxInterval)
+}
+
+// TestWhatFailedIsTriedOnceAStepPasses: long before each is due, as Restate itself says.
+func TestWhatFailedIsTriedOnceAStepPasses(t *testing.T) {
+	r := newRig(t)
+	var away atomic.Bool
+	away.Store(true)
+	steps := newCounter()
+	p := r.start(func(ctx context.Context, id string) error {
+		if away.Load() {
+			return errors.New("the database is away")
+		}
+		return steps.step(ctx, id)
+	})
+	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
+	waiting := []string{ident.New("app"), ident.New("app"), ident.New("app")}
+	require.NoError(t, p.Wake(context.Background(), waiting))
+	var due time.Time
+	await(t, "all wait for seconds", func() bool {
+		var list struct {
+			Rows []struct {
+				At time.Time `json:"next_retry_at"`
+			} `json:"rows"`
+		}
+		query := "SELECT next_retry_at FROM sys_invocation WHERE status = 'backing-off' AND target_service_name = '" + r.service + "'"
+		require.NoError(t, p.admin.call(context.Background(), "POST", "/query", map[string]any{"query": query}, &list))
+		due = time.Now().Add(time.Hour)
+		for _, row := range list.Rows {
+			if row.At.Before(due) {
+				due = row.At
+			}
+		}
+		return len(list.Rows) == len(waiting) && time.Until(due) > 1500*time.Millisecond
+	})
+	away.Store(false)
+	require.NoError(t, p.Wake(context.Background(), []string{ident.New("app")}))
+	await(t, "all are tried", func() bool {
+		for _, id := range waiting {
+			if steps.count(id) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	require.True(t, time.Now().Before(due), "they were tried when they were due, and not before")
 }
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
