@@ -34,6 +34,34 @@ type talk struct {
 	// none.
 	held  <-chan struct{}
 	until time.Time
+	// begun is when it was looked last what there is to say; next is when it is again, at the
+	// earliest.
+	begun, next time.Time
+}
+
+// A look at what there is to say costs by all deployments that there are, however few of them
+// changed. It is followed by a rest of so many times what it took, so that a region of thousands
+// spends a small part of a processor on looks; and by none worth the name where there are few.
+const (
+	lookShare   = 10
+	longestRest = 200 * time.Millisecond
+)
+
+// rest until there may be another look, which begins with its end.
+func (t *talk) rest(ctx context.Context) {
+	if wait := time.Until(t.next); wait > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	t.begun = time.Now()
+}
+
+// looked notes that it is known what there is to say.
+func (t *talk) looked() {
+	now := time.Now()
+	t.next = now.Add(min(lookShare*now.Sub(t.begun), longestRest))
 }
 
 // pass tells of instances that are not in one picture what they are in another.
@@ -60,6 +88,7 @@ func (r *Reporter) talk(ctx context.Context) error {
 			}
 			continue
 		}
+		t.rest(ctx)
 		// A region is alive although its runtime does not answer yet.
 		if now, ok := r.take(); ok {
 			if said, err := r.say(ctx, t, now); said || err != nil {
@@ -115,11 +144,13 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	case p != nil && p.inventory && !p.begun:
 		due = true // the facts of one may go ahead
 	case facts.empty() || !due && !facts.edge:
+		t.looked()
 		return false, nil
 	}
 	if !due {
 		facts = facts.edges()
 	}
+	t.looked()
 	// Until all of it is answered, what the control plane holds is between two
 	// pictures: only an inventory would tell it of what vanishes meanwhile.
 	complete, previous := r.complete, r.previous

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -211,6 +212,9 @@ func TestScaleSetsReplicasInOneRegionOrInAll(t *testing.T) {
 	w.settle("chat")
 	res, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 3, Region: "eu-west-1"})
 	require.NoError(t, err)
+	require.NotContains(t, w.wakesDue(), res.GetApp().GetId(), "there is nothing to decide before the region did something")
+	require.Eventually(t, func() bool { return slices.Contains(w.wakesDue(), res.GetApp().GetId()) }, time.Minute, 20*time.Millisecond,
+		"a region that says nothing is looked after all the same")
 	require.Equal(t, int32(5), res.GetApp().GetReplicas())
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_PROGRESSING, res.GetApp().GetStatus())
 	for _, r := range w.version("chat", 1).GetRegions() {

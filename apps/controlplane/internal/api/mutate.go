@@ -35,8 +35,9 @@ type change struct {
 	traceparent string
 	history     []model.History
 	ended       []model.Rollout
-	// woken apps get a step at once.
-	woken []string
+	// woken apps get a step at once; expected ones once their regions say something, which is
+	// soon, or else after a moment.
+	woken, expected []string
 	// starts work; what it asks of the quotas, nil for nothing; what it learned.
 	starts bool
 	asked  *asked
@@ -207,11 +208,14 @@ func (c *change) finish(record model.Idempotency, res proto.Message) (err error)
 			return err
 		}
 	}
-	if err := c.admit(); err != nil || len(c.woken) == 0 {
+	if err := c.admit(); err != nil {
 		return err
 	}
 	if err := c.Wake(c.woken, c.at, c.at); err != nil {
 		return fmt.Errorf("wake %d apps: %w", len(c.woken), err)
+	}
+	if err := c.Wake(c.expected, c.at+silence.Milliseconds(), c.at); err != nil {
+		return fmt.Errorf("wake %d apps after a moment: %w", len(c.expected), err)
 	}
 	return nil
 }
@@ -250,6 +254,20 @@ func (c *change) audit(kind, id string, before, after proto.Message) error {
 func (c *change) log(app model.App, h model.History) {
 	h.ID, h.WorkspaceID, h.AppID, h.At, h.Who = ident.New("hst"), app.WorkspaceID, app.ID, c.at, c.by.Name
 	c.history = append(c.history, h)
+}
+
+// silence of regions, after which an app that they are expected to wake gets a step all the
+// same.
+const silence = time.Second
+
+// expect asks for a step once a region has done something about what is written already.
+// There would be nothing to do in one before.
+func (c *change) expect(appID string) error {
+	if c.dry != nil {
+		return c.wake(appID)
+	}
+	c.expected = append(c.expected, appID)
+	return nil
 }
 
 // wake asks for a step of the app's workflow at once.

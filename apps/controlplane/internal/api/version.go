@@ -167,6 +167,9 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked 
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
 	c.claims(*app, r.live, r.flight.deployment, counted(r.staging, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
+	if r.flight.rollout == nil && r.staging.Course == nil {
+		return len(changed), c.expect(app.ID) // the regions have all of it
+	}
 	return len(changed) + behind, c.wake(app.ID)
 }
 

@@ -1,0 +1,29 @@
+package report
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLooksAtWhatThereIsToSayTakeATenthOfTheTimeAtMostAndAreNeverFarApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for took, want := range map[time.Duration]time.Duration{
+			0:                    0,
+			time.Millisecond:     10 * time.Millisecond,
+			time.Second:          longestRest,
+			30 * time.Nanosecond: 300 * time.Nanosecond,
+		} {
+			talk := &talk{}
+			talk.rest(t.Context())
+			time.Sleep(took)
+			talk.looked()
+			begin := time.Now()
+			talk.rest(t.Context())
+			require.Equal(t, want, time.Since(begin), took)
+			require.Equal(t, time.Now(), talk.begun)
+		}
+	})
+}
