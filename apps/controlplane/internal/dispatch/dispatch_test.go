@@ -531,3 +531,42 @@ func TestARequestReachesTheAgentAndItsAnswerComesBack(t *testing.T) {
 	require.NoError(t, a.err)
 	require.Equal(t, "one two", string(a.data))
 }
+
+// hasty has something change once the first snapshot was read, and before the session that it
+// was read for has begun.
+type hasty struct {
+	dispatch.Store
+	read   chan struct{}
+	change func()
+}
+
+func (s *hasty) Snapshot(ctx context.Context, fn func(dispatch.Tx) error) error {
+	err := s.Store.Snapshot(ctx, fn)
+	select {
+	case s.read <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+func (s *hasty) Update(ctx context.Context, fn func(dispatch.Tx) error) error {
+	err := s.Store.Update(ctx, fn)
+	if change := s.change; change != nil {
+		s.change = nil
+		<-s.read
+		change()
+	}
+	return err
+}
+
+func TestWhatChangesAfterASnapshotWasReadAndBeforeItsSessionBeginsIsNotMissed(t *testing.T) {
+	slow := &hasty{read: make(chan struct{}, 1)}
+	h := setup(t, time.Hour, func(cfg *dispatch.Config) { slow.Store, cfg.Store = cfg.Store, slow })
+	h.deploy("dep_1", 1, starting)
+	slow.change = func() { h.deploy("dep_1", 2, starting) }
+	w := newWatcher(t, "session-1")
+	defer w.connect(h)()
+	w.until("dep_1", 2)
+	require.Nil(t, slow.change)
+	require.Equal(t, 1, w.snapshots)
+}

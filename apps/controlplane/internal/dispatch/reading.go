@@ -22,8 +22,10 @@ const pageItems = 1000
 // pages are read, encoded and taken side by side. It goes at the database's pace and keeps
 // what is not taken yet, so that no transaction waits for a slow link.
 type reading struct {
+	// at is known once begun is closed, or done.
 	at     changefeed.Position
 	cancel context.CancelFunc
+	begun  chan struct{}
 	done   chan struct{}
 	more   chan struct{} // a page came, or the end; a buffer of one
 
@@ -36,37 +38,57 @@ type reading struct {
 	index *digest.Index
 }
 
-// read begins one; whoever does stops it. It is of the epoch of the stream.
-func (st *stream) read(ctx context.Context) (*reading, error) {
-	if err := st.svc.limiter.Wait(ctx); err != nil {
-		return nil, fmt.Errorf("wait for a turn to read a snapshot: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	r := &reading{cancel: cancel, done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
-	begun := make(chan struct{})
+// begin one, which goes on by itself. Whoever does stops it.
+func (st *stream) begin(ctx context.Context) *reading {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &reading{cancel: cancel, begun: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
 	go func() {
 		defer close(r.done)
-		st.readPages(ctx, r, func() { close(begun) })
-	}()
-	select {
-	case <-begun:
-	case <-r.done:
-		if r.err != nil {
-			cancel()
-			return nil, r.err
+		if err := st.svc.limiter.Wait(ctx); err != nil {
+			r.put(nil, true, fmt.Errorf("wait for a turn to read a snapshot: %w", err))
+			return
 		}
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		st.readPages(ctx, r)
+	}()
+	return r
+}
+
+// read begins one, and waits until it is known of when it is: of the epoch of the stream, and
+// no older than the revision from which on its subscription tells of changes. One that was begun
+// before, nil for none, does as well if it is so.
+func (st *stream) read(ctx context.Context, begun *reading) (*reading, error) {
+	if begun != nil {
+		if fits, err := begun.fits(st); fits && err == nil {
+			return begun, nil
+		}
+		begun.stop()
 	}
-	if st.epoch() != r.at.Epoch {
+	r := st.begin(ctx)
+	if fits, err := r.fits(st); err != nil || !fits {
 		r.stop()
-		return nil, errDrift
+		return nil, cmp.Or(err, errDrift)
 	}
 	return r, nil
 }
 
-// readPages in one transaction; begun is called once it is known of when. The end is put as
+// fits tells whether it is one for the stream, once that is known.
+func (r *reading) fits(st *stream) (bool, error) {
+	select {
+	case <-r.begun:
+	case <-r.done:
+	}
+	r.mu.Lock()
+	err := r.err
+	r.mu.Unlock()
+	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published, err
+}
+
+// readPages in one transaction. The end is put as
 // soon as all is read: whoever takes pages need not wait for the end of a transaction that
 // only read, nor know how it went.
-func (st *stream) readPages(ctx context.Context, r *reading, begun func()) {
+func (st *stream) readPages(ctx context.Context, r *reading) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)
 	work.Go(func() error {
@@ -97,7 +119,7 @@ func (st *stream) readPages(ctx context.Context, r *reading, begun func()) {
 			return fmt.Errorf("read head: %w", err)
 		}
 		r.at = changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain}
-		begun()
+		close(r.begun)
 		err = tx.EachDesired(st.region, pageItems, func(page []model.DesiredItem) error {
 			rows <- page
 			return nil

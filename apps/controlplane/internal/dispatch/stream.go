@@ -46,7 +46,9 @@ type stream struct {
 	countsAtEnd bool
 	out         *connect.ServerStream[agentv1.WatchResponse]
 	sub         *subscription
-	ended       chan struct{}
+	// published is the revision from which on sub tells of changes.
+	published int64
+	ended     chan struct{}
 	cause       error
 
 	// index is what the region should hold, once known; complete tells that it
@@ -149,7 +151,7 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, publis
 		}
 		if len(changes) == 0 || changes[0].Revision != after+1 {
 			// Compacted meanwhile.
-			return st.snapshot(ctx, "compacted", nil)
+			return st.snapshot(ctx, nil, "compacted", nil)
 		}
 		last := changes[len(changes)-1]
 		st.sub.with(func(c *changefeed.Cursor) {
@@ -158,16 +160,17 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, publis
 		after = last.Revision
 	}
 	if len(req.BucketSums) == digest.Buckets {
-		return st.snapshot(ctx, "repair", req)
+		return st.snapshot(ctx, nil, "repair", req)
 	}
 	return nil
 }
 
 // snapshot sends the state at one revision. With a repair request it sends the
 // differing buckets only and leaves the cursor where the agent is, since changes
-// of other buckets up to the snapshot's revision are still owed.
-func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
-	all, err := st.read(ctx)
+// of other buckets up to the snapshot's revision are still owed. begun is its read, if that was
+// begun before.
+func (st *stream) snapshot(ctx context.Context, begun *reading, cause string, repair *agentv1.WatchRequest) error {
+	all, err := st.read(ctx, begun)
 	if err != nil {
 		return err
 	}
@@ -320,7 +323,7 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 // that resumed reads the whole once, at its first bookmark.
 func (st *stream) bookmark(ctx context.Context) error {
 	if !st.complete {
-		all, err := st.read(ctx)
+		all, err := st.read(ctx, nil)
 		if err != nil {
 			return err
 		}

@@ -378,39 +378,28 @@ func (t *Tailer) resetLocked(r *tailed, h model.Head) {
 }
 
 // subscribe starts to follow the region for an agent that holds everything up to
-// its position. The returned position is the one that publishing starts after:
-// the stream reads by itself what lies between.
-func (t *Tailer) subscribe(ctx context.Context, region string, agent changefeed.Position) (*subscription, changefeed.Position, error) {
+// its position; head is the region's, as it was read just now. The returned position is the one
+// that publishing starts after: the stream reads by itself what lies between.
+func (t *Tailer) subscribe(region string, agent changefeed.Position, head model.Head) (*subscription, changefeed.Position) {
 	sub := &subscription{
 		tailer: t, region: region,
 		signal: make(chan struct{}, 1),
 		cursor: changefeed.NewCursor(agent),
 	}
-	if at, ok := t.join(sub, nil); ok {
-		return sub, at, nil
+	at, first := t.join(sub, head)
+	if first {
+		// Who committed after the head was read and before we joined has nudged nobody.
+		t.Nudge(region)
 	}
-	var head model.Head
-	err := t.store.View(ctx, func(tx Tx) (err error) {
-		head, err = tx.GetHead(region)
-		return err
-	})
-	if err != nil {
-		return nil, changefeed.Position{}, fmt.Errorf("read head of region %s: %w", region, err)
-	}
-	at, _ := t.join(sub, &head)
-	// Who committed after the head was read and before we joined has nudged nobody.
-	t.Nudge(region)
-	return sub, at, nil
+	return sub, at
 }
 
-func (t *Tailer) join(sub *subscription, head *model.Head) (changefeed.Position, bool) {
+// join tells whether it is the region's first.
+func (t *Tailer) join(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.regions[sub.region]
-	if r == nil {
-		if head == nil {
-			return changefeed.Position{}, false
-		}
+	if first = r == nil; first {
 		r = &tailed{
 			at:   changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain},
 			subs: map[*subscription]struct{}{},
@@ -419,7 +408,7 @@ func (t *Tailer) join(sub *subscription, head *model.Head) (changefeed.Position,
 		t.joins++
 	}
 	r.subs[sub] = struct{}{}
-	return r.at, true
+	return r.at, first
 }
 
 func (s *subscription) close() {

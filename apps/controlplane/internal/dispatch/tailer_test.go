@@ -73,8 +73,12 @@ func TestABeatReadsHeadsOnlyWhenOneMovedAndMissesNone(t *testing.T) {
 		}
 		subscribe := func(id string) *subscription {
 			t.Helper()
-			sub, _, err := tailer.subscribe(t.Context(), id, changefeed.Position{Epoch: 1})
-			require.NoError(t, err)
+			var head model.Head
+			require.NoError(t, db.View(t.Context(), func(tx store.Tx) (err error) {
+				head, err = tx.GetHead(id)
+				return err
+			}))
+			sub, _ := tailer.subscribe(id, changefeed.Position{Epoch: 1}, head)
 			return sub
 		}
 		// owed is the revision up to which the stream was told of changes.

@@ -51,8 +51,17 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *agentv1.WatchRequest) error {
 	region := st.region
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
-	session, verdict, err := s.open(opening, region, issuedAt, req)
+	// A snapshot that is owed is read while the session begins.
+	var begun *reading
+	session, verdict, err := s.open(opening, region, issuedAt, req, func() {
+		if begun == nil {
+			begun = st.begin(ctx)
+		}
+	})
 	cancel()
+	if begun != nil {
+		defer begun.stop()
+	}
 	if err != nil {
 		return s.openError(region, err)
 	}
@@ -64,12 +73,9 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	if verdict.resume == changefeed.Deltas {
 		agent = position(req)
 	}
-	sub, published, err := s.tailer.subscribe(ctx, region, agent)
-	if err != nil {
-		return s.openError(region, err)
-	}
+	sub, published := s.tailer.subscribe(region, agent, verdict.head)
 	defer sub.close()
-	st.sub = sub
+	st.sub, st.published = sub, published.Revision
 
 	if err := st.send(ctx, "hello", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Hello{Hello: &agentv1.Hello{
 		Epoch:         session.SessionEpoch,
@@ -85,7 +91,7 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	if verdict.resume == changefeed.Deltas {
 		err = st.catchUp(ctx, req, published)
 	} else {
-		err = st.snapshot(ctx, verdict.resume.String(), nil)
+		err = st.snapshot(ctx, begun, verdict.resume.String(), nil)
 	}
 	if err != nil {
 		return s.openError(region, err)
@@ -96,12 +102,14 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 type verdict struct {
 	resume  changefeed.Resume
 	resumed bool
+	head    model.Head
 }
 
 // open begins or continues the session and judges the agent's cursor against the
 // primary, in one transaction: a fork starts a new epoch, and every active app of
-// the region is woken, since what the agents acknowledged before counts no more.
-func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest) (session model.Region, v verdict, err error) {
+// the region is woken, since what the agents acknowledged before counts no more. owed is called
+// as soon as it is known that the agent is owed a snapshot, of the epoch that there is.
+func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest, owed func()) (session model.Region, v verdict, err error) {
 	salt := make([]byte, 16)
 	if _, err := rand.Read(salt); err != nil {
 		return session, v, fmt.Errorf("read randomness: %w", err)
@@ -125,6 +133,9 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 			return fmt.Errorf("read chain at %d: %w", agent.Revision, err)
 		}
 		v.resume = changefeed.Judge(agent, head, chainAt)
+		if v.resume == changefeed.Snapshot {
+			owed()
+		}
 		if v.resume == changefeed.Fork {
 			if agent.Epoch-head.Epoch > maxEpochsAhead {
 				return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "epoch",
@@ -144,6 +155,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 				return fmt.Errorf("wake apps: %w", err)
 			}
 		}
+		v.head = head
 		session, v.resumed, err = tx.StartSession(region, req.SessionId, s.cfg.LeaseTTL.Milliseconds(), model.Region{
 			AgentVersion:  req.GetAgent().GetVersion(),
 			AgentRuntime:  req.GetAgent().GetRuntime(),
