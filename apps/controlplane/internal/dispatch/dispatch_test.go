@@ -565,7 +565,8 @@ func TestWhatChangesAfterASnapshotWasReadAndBeforeItsSessionBeginsIsNotMissed(t 
 	h.deploy("dep_1", 1, starting)
 	slow.change = func() { h.deploy("dep_1", 2, starting) }
 	w := newWatcher(t, "session-1")
-	defer w.connect(h)()
+	cancel := w.connect(h)
+	defer cancel()
 	w.until("dep_1", 2)
 	require.Nil(t, slow.change)
 	require.Equal(t, 1, w.snapshots)

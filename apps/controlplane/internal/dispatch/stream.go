@@ -49,7 +49,7 @@ type stream struct {
 	// published is the revision from which on sub tells of changes.
 	published int64
 	ended     chan struct{}
-	cause       error
+	cause     error
 
 	// index is what the region should hold, once known; complete tells that it
 	// is, as of indexAt.
