@@ -21,7 +21,7 @@ import (
 // instances. What is above 0.25 is a region whose report was refused, as it would have waited
 // too long, and came again. A control plane that has just started is not ready before its
 // workflows' runtime is compiled, which the first deployment would wait half a second for.
-// 2,000,000 instances of 2,000 apps take 63 to 73 s and 5.7 GiB in all parts, 60 to 70 us of
+// 2,000,000 instances of 2,000 apps take 63 to 81 s and 5.7 GiB in all parts, 60 to 72 us of
 // processor each.
 type Converge struct {
 	Instances   int    `help:"Instances in all." default:"1000"`

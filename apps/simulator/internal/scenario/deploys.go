@@ -33,12 +33,12 @@ import (
 // statements, where with 64 at once it is 7. Calls share transactions then, as do steps and
 // reports.
 //
-// 0.8 of half the bare invocations would be 1,065 to 1,105 a second where those are 2,660 to
-// 2,760. With 64 under way nothing on these parts gets there: a call, two invocations, an event
-// and a report, with one row of each thing committed together with those of others, and nothing
-// checked, planned or run, are 970 to 1,030 a second in the same run. With each of those rows
+// 0.8 of half the bare invocations would be 980 to 1,105 a second where those are 2,450 to
+// 2,760. With 64 under way nothing on these parts gets there: what no control plane can leave
+// out, with one row of each thing committed together with those of others, and nothing
+// checked, planned or run, is 774 a second in the same run (shared_per_s). With each of those rows
 // committed by itself they are 430 to 580, of which 0.6 to 0.68 is reached, and with one commit
-// and nothing else 1,270 to 1,400.
+// and nothing else 1,150 to 1,400.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`
