@@ -95,6 +95,13 @@ func Retry(ctx context.Context, p Policy, op func(context.Context) error) error 
 	}
 }
 
+// Rest is how long to leave alone what took so long: so many times as long, within bounds. What
+// is done again and again, and costs by all that there is, then has a fixed share of a processor
+// at most, however much there is.
+func Rest(took time.Duration, times int, least, most time.Duration) time.Duration {
+	return min(max(time.Duration(times)*took, least), most)
+}
+
 // Sleep waits for d, or returns the context's error as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

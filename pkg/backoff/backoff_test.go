@@ -132,6 +132,17 @@ func TestRetryComesBackNoSoonerThanItWasTold(t *testing.T) {
 	}
 }
 
+func TestARestIsAsManyTimesAsLongAsWhatItFollowsWithinItsBounds(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0:                     20 * time.Millisecond,
+		time.Millisecond:      20 * time.Millisecond,
+		10 * time.Millisecond: 100 * time.Millisecond,
+		time.Second:           200 * time.Millisecond,
+	} {
+		require.Equal(t, want, Rest(took, 10, 20*time.Millisecond, 200*time.Millisecond), took)
+	}
+}
+
 func TestSleepEndsEarlyWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -85,11 +85,6 @@ const (
 	observeShare      = 10
 )
 
-// spacing after a look that took so long.
-func spacing(took time.Duration) time.Duration {
-	return min(max(observeShare*took, observeSpacing), maxObserveSpacing)
-}
-
 // Reconciler works on keys. It is safe for concurrent use.
 type Reconciler struct {
 	cfg   Config
@@ -460,7 +455,7 @@ func (r *Reconciler) observe(ctx context.Context) {
 			// there is.
 			r.cfg.Gateways.See(seen)
 			r.noteSeen(seen, look)
-			wait = spacing(time.Since(begin))
+			wait = backoff.Rest(time.Since(begin), observeShare, observeSpacing, maxObserveSpacing)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,13 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLooksAtWhatThereIsToSayTakeATenthOfTheTimeAtMostAndAreNeverFarApart(t *testing.T) {
+func TestALookAtWhatThereIsToSayIsFollowedByARestOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]time.Duration{
-			0:                    0,
-			time.Millisecond:     10 * time.Millisecond,
-			time.Second:          longestRest,
-			30 * time.Nanosecond: 300 * time.Nanosecond,
+			0:                0,
+			time.Millisecond: lookShare * time.Millisecond,
+			time.Second:      longestRest,
 		} {
 			talk := &talk{}
 			talk.rest(t.Context())

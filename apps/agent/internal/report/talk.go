@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -50,10 +51,7 @@ const (
 // rest until there may be another look, which begins with its end.
 func (t *talk) rest(ctx context.Context) {
 	if wait := time.Until(t.next); wait > 0 {
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		_ = backoff.Sleep(ctx, wait) // whose end is its caller's to see
 	}
 	t.begun = time.Now()
 }
@@ -61,7 +59,7 @@ func (t *talk) rest(ctx context.Context) {
 // looked notes that it is known what there is to say.
 func (t *talk) looked() {
 	now := time.Now()
-	t.next = now.Add(min(lookShare*now.Sub(t.begun), longestRest))
+	t.next = now.Add(backoff.Rest(now.Sub(t.begun), lookShare, 0, longestRest))
 }
 
 // pass tells of instances that are not in one picture what they are in another.
@@ -114,6 +112,7 @@ func (r *Reporter) resync(now time.Time) time.Time {
 func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, err error) {
 	at := time.Now()
 	if at.Before(r.holds.all) {
+		t.looked()
 		return false, nil
 	}
 	if adopted(r.reported, now) {
@@ -136,6 +135,8 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		}
 	}
 
+	t.looked()
+
 	var part []told
 	switch p := t.pass; {
 	case p != nil && free:
@@ -144,13 +145,11 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	case p != nil && p.inventory && !p.begun:
 		due = true // the facts of one may go ahead
 	case facts.empty() || !due && !facts.edge:
-		t.looked()
 		return false, nil
 	}
 	if !due {
 		facts = facts.edges()
 	}
-	t.looked()
 	// Until all of it is answered, what the control plane holds is between two
 	// pictures: only an inventory would tell it of what vanishes meanwhile.
 	complete, previous := r.complete, r.previous

@@ -210,9 +210,10 @@ func TestScaleSetsReplicasInOneRegionOrInAll(t *testing.T) {
 
 	w.deploy("chat")
 	w.settle("chat")
+	woken := w.woken()
 	res, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 3, Region: "eu-west-1"})
 	require.NoError(t, err)
-	require.NotContains(t, w.wakesDue(), res.GetApp().GetId(), "there is nothing to decide before the region did something")
+	require.Empty(t, woken(), "there is nothing to decide before the region did something")
 	require.Eventually(t, func() bool { return slices.Contains(w.wakesDue(), res.GetApp().GetId()) }, time.Minute, 20*time.Millisecond,
 		"a region that says nothing is looked after all the same")
 	require.Equal(t, int32(5), res.GetApp().GetReplicas())
@@ -445,6 +446,13 @@ func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
 
 func TestEveryChangeWakesItsWorkflow(t *testing.T) {
 	w := setup(t)
+	woken := w.woken()
+	res := w.deploy("chat")
+	require.Equal(t, []string{res.GetAppId()}, woken())
+}
+
+// woken tells which apps were woken since.
+func (w *world) woken() func() []string {
 	var woken []string
 	var mu sync.Mutex
 	w.store.OnCommit(func(c store.Commit) {
@@ -452,10 +460,11 @@ func TestEveryChangeWakesItsWorkflow(t *testing.T) {
 		defer mu.Unlock()
 		woken = append(woken, c.Woken...)
 	})
-	res := w.deploy("chat")
-	mu.Lock()
-	defer mu.Unlock()
-	require.Equal(t, []string{res.GetAppId()}, woken)
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(woken)
+	}
 }
 
 // What has not begun has no rows that could be scaled.

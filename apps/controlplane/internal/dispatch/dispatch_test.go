@@ -553,8 +553,11 @@ func (s *hasty) Update(ctx context.Context, fn func(dispatch.Tx) error) error {
 	err := s.Store.Update(ctx, fn)
 	if change := s.change; change != nil {
 		s.change = nil
-		<-s.read
-		change()
+		select {
+		case <-s.read:
+			change()
+		case <-ctx.Done():
+		}
 	}
 	return err
 }

@@ -56,14 +56,14 @@ func (st *stream) begin(ctx context.Context) *reading {
 }
 
 // read begins one, and waits until it is known of when it is: of the epoch of the stream, and
-// no older than the revision from which on its subscription tells of changes. One that was begun
-// before, nil for none, does as well if it is so.
-func (st *stream) read(ctx context.Context, begun *reading) (*reading, error) {
-	if begun != nil {
-		if fits, err := begun.fits(st); fits && err == nil {
-			return begun, nil
+// no older than what its subscription tells of. The early one does as well if it is so.
+func (st *stream) read(ctx context.Context) (*reading, error) {
+	if early := st.early; early != nil {
+		st.early = nil
+		if fits, err := early.fits(st); fits && err == nil {
+			return early, nil
 		}
-		begun.stop()
+		early.stop()
 	}
 	r := st.begin(ctx)
 	if fits, err := r.fits(st); err != nil || !fits {
@@ -82,12 +82,11 @@ func (r *reading) fits(st *stream) (bool, error) {
 	r.mu.Lock()
 	err := r.err
 	r.mu.Unlock()
-	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published, err
+	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
 }
 
-// readPages in one transaction. The end is put as
-// soon as all is read: whoever takes pages need not wait for the end of a transaction that
-// only read, nor know how it went.
+// readPages in one transaction. The end is put as soon as all is read: whoever takes pages need
+// not wait for the end of a transaction that only read, nor know how it went.
 func (st *stream) readPages(ctx context.Context, r *reading) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)

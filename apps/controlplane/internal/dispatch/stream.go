@@ -46,10 +46,12 @@ type stream struct {
 	countsAtEnd bool
 	out         *connect.ServerStream[agentv1.WatchResponse]
 	sub         *subscription
-	// published is the revision from which on sub tells of changes.
-	published int64
-	ended     chan struct{}
-	cause     error
+	// published is from when on sub tells of changes.
+	published changefeed.Position
+	// early is a read that was begun while the session was; the first that is wanted takes it.
+	early *reading
+	ended chan struct{}
+	cause error
 
 	// index is what the region should hold, once known; complete tells that it
 	// is, as of indexAt.
@@ -138,9 +140,9 @@ func failed(err error) error {
 // catchUp marks what changed between the agent's cursor and the point from which
 // the tailer publishes. With bucket sums, the agent found its inbox to differ:
 // the buckets that do are sent whole.
-func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, published changefeed.Position) error {
+func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error {
 	after := req.ReceivedRevision
-	for after < published.Revision {
+	for after < st.published.Revision {
 		var changes []model.Change
 		err := st.svc.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			changes, err = tx.Changes(map[string]int64{st.region: after}, changesPerPoll)
@@ -151,26 +153,25 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest, publis
 		}
 		if len(changes) == 0 || changes[0].Revision != after+1 {
 			// Compacted meanwhile.
-			return st.snapshot(ctx, nil, "compacted", nil)
+			return st.snapshot(ctx, "compacted", nil)
 		}
 		last := changes[len(changes)-1]
 		st.sub.with(func(c *changefeed.Cursor) {
-			c.Mark(changes, changefeed.Position{Epoch: published.Epoch, Revision: last.Revision, Chain: last.Chain})
+			c.Mark(changes, changefeed.Position{Epoch: st.published.Epoch, Revision: last.Revision, Chain: last.Chain})
 		})
 		after = last.Revision
 	}
 	if len(req.BucketSums) == digest.Buckets {
-		return st.snapshot(ctx, nil, "repair", req)
+		return st.snapshot(ctx, "repair", req)
 	}
 	return nil
 }
 
 // snapshot sends the state at one revision. With a repair request it sends the
 // differing buckets only and leaves the cursor where the agent is, since changes
-// of other buckets up to the snapshot's revision are still owed. begun is its read, if that was
-// begun before.
-func (st *stream) snapshot(ctx context.Context, begun *reading, cause string, repair *agentv1.WatchRequest) error {
-	all, err := st.read(ctx, begun)
+// of other buckets up to the snapshot's revision are still owed.
+func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
+	all, err := st.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -323,7 +324,7 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 // that resumed reads the whole once, at its first bookmark.
 func (st *stream) bookmark(ctx context.Context) error {
 	if !st.complete {
-		all, err := st.read(ctx, nil)
+		all, err := st.read(ctx)
 		if err != nil {
 			return err
 		}

@@ -52,16 +52,17 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	region := st.region
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	// A snapshot that is owed is read while the session begins.
-	var begun *reading
 	session, verdict, err := s.open(opening, region, issuedAt, req, func() {
-		if begun == nil {
-			begun = st.begin(ctx)
+		if st.early == nil {
+			st.early = st.begin(ctx)
 		}
 	})
 	cancel()
-	if begun != nil {
-		defer begun.stop()
-	}
+	defer func() {
+		if st.early != nil {
+			st.early.stop()
+		}
+	}()
 	if err != nil {
 		return s.openError(region, err)
 	}
@@ -73,9 +74,8 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	if verdict.resume == changefeed.Deltas {
 		agent = position(req)
 	}
-	sub, published := s.tailer.subscribe(region, agent, verdict.head)
-	defer sub.close()
-	st.sub, st.published = sub, published.Revision
+	st.sub, st.published = s.tailer.subscribe(region, agent, verdict.head)
+	defer st.sub.close()
 
 	if err := st.send(ctx, "hello", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Hello{Hello: &agentv1.Hello{
 		Epoch:         session.SessionEpoch,
@@ -89,9 +89,9 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	}
 
 	if verdict.resume == changefeed.Deltas {
-		err = st.catchUp(ctx, req, published)
+		err = st.catchUp(ctx, req)
 	} else {
-		err = st.snapshot(ctx, begun, verdict.resume.String(), nil)
+		err = st.snapshot(ctx, verdict.resume.String(), nil)
 	}
 	if err != nil {
 		return s.openError(region, err)

@@ -101,15 +101,15 @@ func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region s
 		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at)", 20, rows)
 }
 
-// clear removes all that there is of a region, and what is told of who did what.
+// clear removes all that there is of a region.
 func (db *DB) clear(ctx context.Context, region string) error {
-	for _, table := range []string{"history", "audit", "idempotency"} {
-		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE workspace_id = 'ws_bare'"); err != nil {
-			return fmt.Errorf("clear %s: %w", table, err)
-		}
-	}
-	for _, table := range []string{"instances", "deployment_topology", "region_changes", "region_heads"} {
-		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE region = ?", region); err != nil {
+	return db.remove(ctx, "region", region, "instances", "deployment_topology", "region_changes", "region_heads")
+}
+
+// remove the rows of tables that have the value in a column.
+func (db *DB) remove(ctx context.Context, column, value string, tables ...string) error {
+	for _, table := range tables {
+		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE "+column+" = ?", value); err != nil {
 			return fmt.Errorf("clear %s: %w", table, err)
 		}
 	}

@@ -28,8 +28,8 @@ import (
 )
 
 // Shared is how many deployments a second to so many regions each could be made if what is
-// done about them were nothing but what no control plane can leave out, and everything that can
-// be done for several at once were: what comes while a commit runs is the next commit, an agent
+// done about them were nothing but what a durable workflow of two steps cannot leave out, and
+// everything that can be done for several at once were: what comes while a commit runs is the next commit, an agent
 // is told of all that is new in a frame, and tells of all that it was told in a report. A step
 // reads what a decision would be about, but nothing is checked, planned or run, and of each
 // thing only a row is kept.
@@ -45,6 +45,7 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 		for _, region := range s.regions {
 			err = errors.Join(err, db.clear(ctx, region))
 		}
+		err = errors.Join(err, db.remove(ctx, "workspace_id", "ws_bare", "history", "audit", "idempotency"))
 	}()
 	origin := make([]byte, sha256.Size)
 	for range regions {

@@ -11,7 +11,7 @@
 //
 //   - a step fails: its invocation is tried again, for ever, at most four seconds
 //     apart. Restate's default would pause the key after a while, which is why an
-//     outage of the database must not be left to it. Once a step passes again, whatever
+//     outage of the database must not be left to it. Once a step passes again, what
 //     waits for its next try is tried at once.
 //   - Restate loses its data: reconcile finds that it does not know us, voids what was
 //     sent to it, and registers us again. The Sweeper brings every app back.

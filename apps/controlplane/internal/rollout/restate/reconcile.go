@@ -10,6 +10,8 @@ import (
 	"path"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
@@ -36,7 +38,7 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 			d.cfg.Log.Info("workflows are registered with Restate", "endpoint", d.Endpoint())
 		}
 		failing = err != nil
-		waiting = waiting || !settled || failing || d.recovered.Swap(false)
+		waiting = d.recovered.Swap(false) || waiting || !settled || failing
 		if waiting && settled && err == nil {
 			d.hurry(ctx)
 			waiting = false
@@ -58,13 +60,18 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 }
 
 // hurry has everything tried at once that failed while nobody served it, or could do what it
-// asks for. It is only quicker than waiting, so that its errors are no matter.
+// asks for: the first of them, where there are very many. It is only quicker than waiting, so
+// that its errors are no matter, and that it is given up soon.
 func (d *Driver) hurry(ctx context.Context) {
-	ids, err := d.admin.backingOff(ctx, d.cfg.Service, killBatch)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	ids, err := d.admin.backingOff(ctx, d.cfg.Service, queryBatch)
+	var all errgroup.Group
+	all.SetLimit(maxSends)
 	for _, id := range ids {
-		err = errors.Join(err, d.admin.retry(ctx, id))
+		all.Go(func() error { return d.admin.retry(ctx, id) })
 	}
-	if err != nil {
+	if err = errors.Join(err, all.Wait()); err != nil {
 		d.cfg.Log.Debug("some invocations wait for their time", "error", err)
 	}
 }
@@ -158,8 +165,8 @@ func (d *Driver) lead(ctx context.Context, served string, known map[string]bool)
 	return d.admin.register(ctx, d.Endpoint(), true)
 }
 
-// killBatch bounds one query for what is pinned.
-const killBatch = 500
+// queryBatch bounds one query for invocations.
+const queryBatch = 500
 
 // forget ends what is pinned to the deployment and removes it. Steps are
 // idempotent and their wake-up rows are in SQL, so that what is ended here starts
@@ -167,7 +174,7 @@ const killBatch = 500
 func (d *Driver) forget(ctx context.Context, dep deployment) error {
 	ended := 0
 	for {
-		ids, err := d.admin.pinned(ctx, dep.ID, killBatch)
+		ids, err := d.admin.pinned(ctx, dep.ID, queryBatch)
 		if err != nil {
 			return err
 		}
@@ -182,7 +189,7 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 				return err
 			}
 		}
-		if ended += len(ids); len(ids) < killBatch {
+		if ended += len(ids); len(ids) < queryBatch {
 			break
 		}
 	}
