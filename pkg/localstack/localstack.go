@@ -29,6 +29,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -143,6 +144,7 @@ func PortFree(port int) bool {
 	if port < 1 || port > 65535 {
 		return false
 	}
+	forkedOnce()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -160,3 +162,11 @@ func PortFree(port int) bool {
 	}
 	return errors.Join(err, unix.Close(fd)) == nil
 }
+
+// forkedOnce returns when the one child has ended that package os forks without the
+// ForkLock: with it, it finds out on its first use of processes what Linux can do.
+var forkedOnce = sync.OnceFunc(func() {
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = p.Release()
+	}
+})
