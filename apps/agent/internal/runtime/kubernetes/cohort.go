@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -51,6 +52,7 @@ func slimReplicaSet(obj any) (any, error) {
 	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas, MinReadySeconds: s.Spec.MinReadySeconds}
 	s.Status = appsv1.ReplicaSetStatus{
 		ObservedGeneration: s.Status.ObservedGeneration, Replicas: s.Status.Replicas, AvailableReplicas: s.Status.AvailableReplicas,
+		Conditions: s.Status.Conditions,
 	}
 	return s, nil
 }
@@ -74,7 +76,7 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 		c := cohort{
 			live: s.Annotations[templatePrint] == template, created: s.CreationTimestamp.Time,
 			available: int(s.Status.AvailableReplicas), guarded: s.Spec.MinReadySeconds == neverAvailable,
-			pods: of[s.UID],
+			failing: failing(s), pods: of[s.UID],
 		}
 		if s.Spec.Replicas != nil {
 			c.replicas = int(*s.Spec.Replicas)
@@ -101,15 +103,23 @@ func (m *replacement) sum() (n int) {
 func (m *replacement) mixed() bool {
 	n := 0
 	for _, c := range m.cohorts {
-		if c.replicas > 0 {
+		if c.replicas > 0 || len(c.pods) > 0 {
 			n++
 		}
 	}
 	return n > 1
 }
 
+// failing tells whether a ReplicaSet's controller cannot make the pods that are missing, as
+// where a quota forbids it.
+func failing(s *appsv1.ReplicaSet) bool {
+	return slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
+	})
+}
+
 // replicaSetMoved tells whether a ReplicaSet counts otherwise than before.
 func replicaSetMoved(old, now *appsv1.ReplicaSet) bool {
-	return old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
+	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas
 }

@@ -134,7 +134,13 @@ func (r *Runtime) handle() error {
 		}
 	}
 	if _, err := r.caches.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { r.podChanged(obj.(*corev1.Pod)) },
+		AddFunc: func(obj any) {
+			p := obj.(*corev1.Pod)
+			r.podChanged(p)
+			if w := workloadOf(p); r.drains(w) {
+				r.repairs.add(w)
+			}
+		},
 		UpdateFunc: func(old, now any) {
 			before, p := old.(*corev1.Pod), now.(*corev1.Pod)
 			r.heardOf(before)

@@ -62,6 +62,8 @@ type cohort struct {
 	replicas, available int
 	// guarded: its pods never become available.
 	guarded bool
+	// failing: its controller cannot make pods that are missing.
+	failing bool
 	// pods are those that count.
 	pods []*corev1.Pod
 }
@@ -84,15 +86,17 @@ type replacement struct {
 //
 // It waits for what was decided before to have happened, since any count that is too low
 // would have a pod go that nobody has marked: no cohort may have more pods than its
-// controller knows of, nor the workload another number than it is to have.
+// controller knows of, nor the workload another number than it is to have. A pod that is yet
+// to be made, and could be ready when somebody has to go, is waited for as well, while its
+// controller says nothing of a failure.
 func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
 	var old, fresh []cohort
-	oldReplicas, freshReplicas, ready := 0, 0, 0
+	left, freshReplicas, ready := 0, 0, 0
 	switched := false
 	for _, c := range m.cohorts {
 		if !c.wanted {
 			old = append(old, c)
-			oldReplicas += c.replicas
+			left += max(c.replicas, len(c.pods))
 			continue
 		}
 		fresh = append(fresh, c)
@@ -104,7 +108,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 			}
 		}
 	}
-	if m.observed && oldReplicas == 0 && freshReplicas == m.replicas {
+	if m.observed && left == 0 && freshReplicas == m.replicas {
 		return drain{unmark: marked(fresh, nil)} // nothing is left to replace
 	}
 	out := drain{waits: true, hold: !switched, may: m.may}
@@ -113,7 +117,12 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	}
 
 	order := goes(old)
-	leaving := order[:max(0, min(m.most-(freshReplicas-ready), len(order)))]
+	leaves := max(0, min(m.most-(freshReplicas-ready), len(order)))
+	told := leaves
+	for unready := func(p *corev1.Pod) bool { return p == nil || !isReady(p) }; told > 0 && told < len(order) && unready(order[told-1]) && unready(order[told]); {
+		told++ // any of those that are not ready may be the one that goes, and be ready by then
+	}
+	leaving := order[:told]
 	for _, p := range leaving {
 		switch {
 		case p == nil:
@@ -127,14 +136,14 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 		}
 	}
 	out.unmark = marked(m.cohorts, leaving)
-	if len(leaving) == 0 || len(out.mark) > 0 || out.left > 0 {
+	if leaves == 0 || len(out.mark)+len(out.unmark) > 0 || out.left > 0 {
 		return out
 	}
-	out.hold, out.may = false, freshReplicas+len(leaving)
+	out.hold, out.may = false, freshReplicas+leaves
 	if !switched || m.may == 0 {
 		// Pods of the template that are there are available until their controller has heard
 		// that they never are: no more than these go even if all are.
-		out.may = len(leaving)
+		out.may = leaves
 	}
 	return out
 }
@@ -144,7 +153,7 @@ func (m *replacement) settled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {
 		sum, available = sum+c.replicas, available+c.available
-		if max(len(c.pods), c.available) > c.replicas {
+		if max(len(c.pods), c.available) > c.replicas || !c.wanted && !c.failing && len(c.pods) < c.replicas {
 			return false
 		}
 		if c.live {

@@ -23,6 +23,8 @@ type ledger struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod
+	// served are those that gateways may have sent to: they were ready before they were marked.
+	served map[types.UID]bool
 	// wrong are pods that were told to end though gateways sent to them.
 	wrong []string
 	// fewest served at once.
@@ -34,10 +36,11 @@ func (p *placed) follow(t *testing.T, d *door) *ledger {
 	t.Helper()
 	list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	l := &ledger{d: d, pods: map[types.UID]*corev1.Pod{}, fewest: len(list.Items)}
+	l := &ledger{d: d, pods: map[types.UID]*corev1.Pod{}, served: map[types.UID]bool{}}
 	for n := range list.Items {
-		l.pods[list.Items[n].UID] = &list.Items[n]
+		l.saw(&list.Items[n])
 	}
+	l.fewest = len(list.Items)
 	w, err := p.api.CoreV1().Pods(p.namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
@@ -56,9 +59,10 @@ func (l *ledger) saw(now *corev1.Pod) {
 	defer l.mu.Unlock()
 	was := l.pods[now.UID]
 	l.pods[now.UID] = now
-	if was != nil && was.DeletionTimestamp == nil && now.DeletionTimestamp != nil && up(was) && !l.d.released(render.InstanceID(now.UID)) {
+	if was != nil && was.DeletionTimestamp == nil && now.DeletionTimestamp != nil && up(was) && l.served[now.UID] && !l.d.released(render.InstanceID(now.UID)) {
 		l.wrong = append(l.wrong, fmt.Sprintf("%s of %s, drains: %t", now.Name, now.Annotations[render.AnnotationTemplateHash], render.Drains(was)))
 	}
+	l.served[now.UID] = l.served[now.UID] || up(now) && !render.Drains(now)
 	serve := 0
 	for _, one := range l.pods {
 		if up(one) && one.DeletionTimestamp == nil && !render.Drains(one) {
