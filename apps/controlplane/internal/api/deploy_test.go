@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -458,7 +459,7 @@ func (w *world) woken() func() []string {
 	w.store.OnCommit(func(c store.Commit) {
 		mu.Lock()
 		defer mu.Unlock()
-		woken = append(woken, c.Woken...)
+		woken = slices.AppendSeq(woken, maps.Keys(c.Woken))
 	})
 	return func() []string {
 		mu.Lock()

@@ -386,7 +386,7 @@ func TestARestoredBackupIsAForkThatStartsANewEpoch(t *testing.T) {
 	woken := make(chan string, 10)
 	h.db.Restore(backup)
 	h.db.OnCommit(func(c store.Commit) {
-		for _, id := range c.Woken {
+		for id := range c.Woken {
 			woken <- id
 		}
 	})

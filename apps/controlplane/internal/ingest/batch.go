@@ -24,7 +24,7 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	var current []model.Region
 	var w writes
 	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
-		w = writes{wake: map[string]bool{}}
+		w = writes{wake: map[string]int64{}}
 		if errs, current, err = s.admit(tx, batch, now); err != nil {
 			return err
 		}
@@ -155,7 +155,28 @@ type writes struct {
 	dropped   int // notices beside it
 	ended     []inventory
 	quarantin map[string][]model.Quarantined
-	wake      map[string]bool
+	wake      map[string]int64 // when
+}
+
+// gather is how long the first word of an app for whose regions nobody waits is kept for
+// others': most come within that, and are one decision. An app is waited for while a
+// deployment of it starts or stops somewhere, and what is said of that one is decided on at
+// once.
+const gather = 200 * time.Millisecond
+
+// wakes an app for what was said of a deployment in a region.
+func (w *writes) wakes(of model.Topology, now int64) {
+	at := now
+	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+		at += gather.Milliseconds()
+	}
+	w.wakesAt(of.AppID, at)
+}
+
+func (w *writes) wakesAt(appID string, at int64) {
+	if earlier, ok := w.wake[appID]; !ok || at < earlier {
+		w.wake[appID] = at
+	}
 }
 
 // inventory is one that ended: what it did not name is lost.
@@ -210,7 +231,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			}
 			w.routes = append(w.routes, o)
 			if s.cfg.RouteEdges(before, o) {
-				w.wake[a.Key] = true
+				w.wakesAt(a.Key, now)
 			}
 		}
 	}
@@ -228,7 +249,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 	for id, o := range after {
 		w.observed = append(w.observed, o)
 		if s.cfg.Edges(before[id], o) {
-			w.wake[o.AppID] = true
+			w.wakes(owners[id], now)
 		}
 	}
 	w.instances = slices.Grow(w.instances, len(req.Instances))
@@ -411,7 +432,7 @@ func (w *writes) put(tx Tx, now int64) error {
 			return fmt.Errorf("reset counts of region %s: %w", inv.region, err)
 		}
 		for _, app := range apps {
-			w.wake[app] = true
+			w.wakesAt(app, now)
 		}
 	}
 	for _, region := range slices.Sorted(maps.Keys(w.quarantin)) {
@@ -420,7 +441,7 @@ func (w *writes) put(tx Tx, now int64) error {
 		}
 	}
 	if len(w.wake) > 0 {
-		if err := tx.Wake(slices.Sorted(maps.Keys(w.wake)), now, now); err != nil {
+		if err := tx.WakeAt(w.wake, now); err != nil {
 			return fmt.Errorf("wake apps: %w", err)
 		}
 	}

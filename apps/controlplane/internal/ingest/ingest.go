@@ -101,6 +101,7 @@ type Tx interface {
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	InsertHistory([]model.History) error
 	Wake(appIDs []string, due, now int64) error
+	WakeAt(due map[string]int64, now int64) error
 }
 
 // Store runs transactions on the primary.

@@ -354,6 +354,40 @@ func TestOnlyEdgesWakeAnApp(t *testing.T) {
 	require.Empty(t, h.woken(), "an acknowledgement that says nothing new")
 }
 
+func TestWhatIsSaidOfAnAppThatNobodyWaitsForIsGathered(t *testing.T) {
+	h := setup(t)
+	woken := make(chan map[string]time.Duration, 10)
+	h.db.OnCommit(func(c store.Commit) {
+		if len(c.Woken) > 0 {
+			woken <- c.Woken
+		}
+	})
+	place := func(status windlassv1.TopologyStatus) {
+		h.update(func(tx store.Tx) error {
+			rows, err := tx.LockTopology("app_1")
+			if err != nil {
+				return err
+			}
+			rows[0].Status = status
+			return errors.Join(tx.PutTopology(rows), tx.ClearWakes([]string{"app_1"}))
+		})
+	}
+	place(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
+	require.NoError(t, h.report(east, says(1, counts("dep_1", 1), applied("dep_1"))))
+	in := (<-woken)["app_1"]
+	require.Positive(t, in)
+	require.LessOrEqual(t, in, store.Soon)
+
+	require.NoError(t, h.report(east, says(2, counts("dep_1", 2))))
+	require.Empty(t, woken, "together with what was said first")
+
+	for n, status := range []windlassv1.TopologyStatus{windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING} {
+		place(status)
+		require.NoError(t, h.report(east, says(int64(3+n), counts("dep_1", int32(3+n)))))
+		require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "its start, or its end, is waited for")
+	}
+}
+
 func TestTheEndOfAnInventoryLosesAndResetsWhatWasNotInIt(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, has("dep_1", ready, "ins_1", "ins_2"), counts("dep_1", 2), applied("dep_1"))))

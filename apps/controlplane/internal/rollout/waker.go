@@ -19,7 +19,7 @@ const sendBatch = 500
 
 // Two sends of one app are spaced out. What its regions say within a moment, ten of
 // them that become ready one after the other, is one decision and not ten: the first
-// word is acted on at once, and the others together. The moment is as long as two
+// word is acted on at once, or when it is due, and the others together. The moment is as long as two
 // steps take, so that a machine that is busy with steps has fewer of them to do; not longer,
 // since most of what a step takes on a busy machine is shared with others.
 const (
@@ -64,22 +64,23 @@ func (w *Waker) spacing() time.Duration {
 	return min(max(stepsApart*w.took, minSpacing), maxSpacing)
 }
 
-// Notify takes note of apps to wake. It never blocks.
-func (w *Waker) Notify(appIDs []string) {
-	if len(appIDs) == 0 {
+// Notify takes note of apps to wake, and in how long. It never blocks.
+func (w *Waker) Notify(apps map[string]time.Duration) {
+	if len(apps) == 0 {
 		return
 	}
 	now := time.Now()
 	w.mu.Lock()
 	spacing := w.spacing()
-	for _, id := range appIDs {
-		if _, waits := w.pending[id]; waits || len(w.pending) == maxPending {
+	for id, in := range apps {
+		at := now.Add(in)
+		if sent, ok := w.sent[id]; ok && sent.Add(spacing).After(at) {
+			at = sent.Add(spacing)
+		}
+		if earlier, waits := w.pending[id]; waits && !at.Before(earlier) || !waits && len(w.pending) == maxPending {
 			continue
 		}
-		w.pending[id] = now
-		if sent, ok := w.sent[id]; ok && sent.Add(spacing).After(now) {
-			w.pending[id] = sent.Add(spacing)
-		}
+		w.pending[id] = at
 	}
 	w.mu.Unlock()
 	select {
@@ -154,7 +155,11 @@ func (w *Waker) send(ctx context.Context) error {
 			return nil
 		}
 		if err := wake(ctx, w.driver, ids); err != nil {
-			w.Notify(ids)
+			again := make(map[string]time.Duration, len(ids))
+			for _, id := range ids {
+				again[id] = 0
+			}
+			w.Notify(again)
 			return err
 		}
 	}

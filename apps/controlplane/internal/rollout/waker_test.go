@@ -34,6 +34,15 @@ func (f *flaky) Wake(_ context.Context, ids []string) error {
 	return nil
 }
 
+// now is for apps that are to be woken at once.
+func now(apps ...string) map[string]time.Duration {
+	in := map[string]time.Duration{}
+	for _, id := range apps {
+		in[id] = 0
+	}
+	return in
+}
+
 func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{away: 5, woken: map[string]int{}}
@@ -42,7 +51,7 @@ func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *te
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		for i := range 3000 {
-			w.Notify([]string{fmt.Sprint(i % 1000)})
+			w.Notify(now(fmt.Sprint(i % 1000)))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -70,19 +79,48 @@ func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 			defer d.mu.Unlock()
 			return d.woken["app"]
 		}
-		w.Notify([]string{"app"})
+		w.Notify(now("app"))
 		require.Equal(t, 1, count(), "at once")
 		for range 10 {
 			time.Sleep(3 * time.Millisecond)
-			w.Notify([]string{"app", "other"})
+			w.Notify(now("app", "other"))
 		}
 		require.Equal(t, 1, count())
 		time.Sleep(20 * time.Millisecond)
 		require.Equal(t, 2, count(), "the others together")
 		time.Sleep(time.Minute)
 		require.Equal(t, 2, count(), "and nothing after them")
-		w.Notify([]string{"app"})
+		w.Notify(now("app"))
 		require.Equal(t, 3, count(), "at once again")
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestAWakerSendsWhatIsToWaitWhenItIsDueAndNotLaterThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &flaky{woken: map[string]int{}}
+		w := rollout.NewWaker(d, discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		sent := func(after time.Duration) int {
+			time.Sleep(after)
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.woken["app"]
+		}
+		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
+		w.Notify(map[string]time.Duration{"app": 300 * time.Millisecond})
+		require.Zero(t, sent(199*time.Millisecond))
+		require.Equal(t, 1, sent(time.Millisecond))
+		require.Equal(t, 1, sent(time.Minute), "both together")
+
+		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
+		w.Notify(now("app"))
+		require.Equal(t, 2, sent(0), "one of them is not to wait")
+		require.Equal(t, 2, sent(time.Minute))
 		cancel()
 		require.NoError(t, <-done)
 	})
@@ -101,7 +139,7 @@ func TestAWakerWaitsLongerForTheOthersWhileStepsTakeLong(t *testing.T) {
 			before := d.woken["app"]
 			d.mu.Unlock()
 			for range 100 {
-				w.Notify([]string{"app"})
+				w.Notify(now("app"))
 				time.Sleep(10 * time.Millisecond)
 			}
 			d.mu.Lock()

@@ -32,6 +32,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -54,12 +55,16 @@ var (
 	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 )
 
+// Soon is how far ahead a wake-up may be for whoever hears of the commit to see to it. What is
+// later than that others find when it is due.
+const Soon = 500 * time.Millisecond
+
 // Commit tells what an Update changed, after it is durable.
 type Commit struct {
 	// Heads that moved, by region id.
 	Revisions map[string]int64
-	// Apps whose wake row turned from unset (or later) to due now.
-	Woken []string
+	// Apps whose wake row turned from unset or later to due now, or Soon, and in how long.
+	Woken map[string]time.Duration
 	// Apps whose row, rollout, deployments, topology or observed state changed.
 	Apps []string
 }
@@ -247,7 +252,7 @@ type AppTx interface {
 	// Wake asks for a step of each app at due, or at once if that is not after now.
 	// What counts is how far apart the two are: the row is on the database's clock, and
 	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if
-	// due is not after now, and count as sent: whoever hears of the commit does it.
+	// due is at most Soon after now, and count as sent: whoever hears of the commit does it.
 	Wake(appIDs []string, due, now int64) error
 	// WakeAt is Wake for apps of which each has a time of its own.
 	WakeAt(due map[string]int64, now int64) error
@@ -255,7 +260,7 @@ type AppTx interface {
 	// them of.
 	ClearWakes(appIDs []string) error
 	// DueWakes returns rows that are due, oldest first: those that were never sent;
-	// those that were sent with their commit, so long ago that they are lost; and those
+	// those that were sent with their commit, due so long ago that they are lost; and those
 	// that were sent since, so long ago that they are to be sent again. In ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that steps were sent, for rows that were due by then,

@@ -116,9 +116,9 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 			continue
 		}
 		w = model.Wake{AppID: id, Due: at + in}
-		if in <= 0 {
+		if in <= store.Soon.Milliseconds() {
 			w.SentAt = w.Due
-			t.woken[id] = true
+			t.woken[id] = max(time.Duration(in)*time.Millisecond, 0)
 		}
 		if err := t.wakes.put(w); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -58,7 +59,7 @@ type tx struct {
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
-	woken   map[string]bool
+	woken   map[string]time.Duration
 	touched map[string]bool // apps
 }
 
@@ -72,7 +73,7 @@ func newTx(s *Store) *tx {
 		store:    s,
 		restores: s.restored(),
 		changes:  map[string][]model.Change{}, bumped: map[string]bool{},
-		woken: map[string]bool{}, touched: map[string]bool{},
+		woken: map[string]time.Duration{}, touched: map[string]bool{},
 	}
 	t.workspaces.bind(t, &workspaceSchema, func(s *state) **table[string, model.Workspace] { return &s.workspaces })
 	t.apiKeys.bind(t, &apiKeySchema, func(s *state) **table[string, model.APIKey] { return &s.apiKeys })
@@ -181,7 +182,7 @@ func (t *tx) appendChanges(s *state, at uint64) {
 func (t *tx) committed(s *state) store.Commit {
 	c := store.Commit{
 		Revisions: map[string]int64{},
-		Woken:     slices.Sorted(maps.Keys(t.woken)),
+		Woken:     maps.Clone(t.woken),
 		Apps:      slices.Sorted(maps.Keys(t.touched)),
 	}
 	for region := range t.changes {

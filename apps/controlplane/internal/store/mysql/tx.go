@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-sql-driver/mysql"
@@ -36,7 +37,7 @@ type tx struct {
 	broken error
 
 	changes changes
-	woken   map[string]struct{}
+	woken   map[string]time.Duration
 	// unset are apps that have no wake-up row, and get none from others before the end:
 	// this transaction made the app, or holds the lock of the row that it took away.
 	unset map[string]struct{}
@@ -54,7 +55,7 @@ var _ store.Tx = (*tx)(nil)
 func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly bool) *tx {
 	t := &tx{
 		ctx: ctx, metrics: s.metrics, readOnly: readOnly,
-		woken: map[string]struct{}{}, unset: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
+		woken: map[string]time.Duration{}, unset: map[string]struct{}{}, apps: map[string]struct{}{}, bumped: map[string]int64{},
 		locked: map[string]map[place]model.Topology{},
 	}
 	p, r := conn{db: primary, tx: t}, conn{db: reads, tx: t}
@@ -72,7 +73,7 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 	}
 	return store.Commit{
 		Revisions: revisions,
-		Woken:     slices.Sorted(maps.Keys(t.woken)),
+		Woken:     t.woken,
 		Apps:      slices.Sorted(maps.Keys(t.apps)),
 	}
 }

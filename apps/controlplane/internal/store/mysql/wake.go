@@ -3,8 +3,10 @@ package mysql
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
 )
 
@@ -13,7 +15,7 @@ import (
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
 	row: "(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, " +
-		"IF(? <= 0, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, 0))",
+		"IF(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, 0))",
 	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, VALUES(sent_at), sent_at), due = LEAST(due, VALUES(due))",
 }
 
@@ -60,13 +62,13 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	}
 	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
 		in := due[id] - now
-		return append(args, id, in, in, in)
+		return append(args, id, in, in <= store.Soon.Milliseconds(), in)
 	}); err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
 	for _, id := range turned {
-		if due[id] <= now {
-			t.woken[id] = struct{}{}
+		if in := time.Duration(due[id]-now) * time.Millisecond; in <= store.Soon {
+			t.woken[id] = max(in, 0)
 		}
 	}
 	return nil

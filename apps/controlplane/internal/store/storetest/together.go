@@ -43,7 +43,7 @@ func testTogether(t *testing.T, setup setup) {
 		w.s.OnCommit(func(c store.Commit) {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, id := range c.Woken {
+			for id := range c.Woken {
 				woken[id] = true
 			}
 		})

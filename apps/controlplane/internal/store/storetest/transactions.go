@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -248,7 +249,7 @@ func testCommits(t *testing.T, setup setup) {
 			return tx.InsertDeployment(d)
 		})
 		require.Equal(t, []store.Commit{{
-			Revisions: map[string]int64{ids[0]: 1, ids[1]: 2}, Woken: []string{app.ID}, Apps: []string{app.ID},
+			Revisions: map[string]int64{ids[0]: 1, ids[1]: 2}, Woken: map[string]time.Duration{app.ID: 0}, Apps: []string{app.ID},
 		}}, told)
 	})
 

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func testWakes(t *testing.T, setup setup) {
 	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
 		var told []string
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
+		w.s.OnCommit(func(c store.Commit) { told = slices.AppendSeq(told, maps.Keys(c.Woken)) })
 		wake := func(in int64) []string {
 			told = nil
 			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+in, now) })
@@ -53,7 +55,7 @@ func testWakes(t *testing.T, setup setup) {
 		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_3", "app_1", "app_2", "app_1"}, now, now) })
 		require.Len(t, told, 1)
-		require.Equal(t, []string{"app_1", "app_3"}, told[0].Woken)
+		require.Equal(t, map[string]time.Duration{"app_1": 0, "app_3": 0}, told[0].Woken)
 		w.update(func(tx store.Tx) error { return tx.Wake(nil, now, now) })
 		require.Len(t, told, 1)
 	})
@@ -61,7 +63,7 @@ func testWakes(t *testing.T, setup setup) {
 	t.Run("apps that are woken together have each its own time", func(t *testing.T) {
 		w := setup(t)
 		var told []string
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Woken...) })
+		w.s.OnCommit(func(c store.Commit) { told = append(told, slices.Sorted(maps.Keys(c.Woken))...) })
 		w.update(func(tx store.Tx) error {
 			return tx.WakeAt(map[string]int64{"app_1": now + hour, "app_2": now, "app_3": now - 5}, now)
 		})
@@ -78,6 +80,30 @@ func testWakes(t *testing.T, setup setup) {
 			return tx.WakeAt(map[string]int64{"app_1": now, "app_2": now + hour}, now)
 		})
 		require.Equal(t, []string{"app_1"}, due(w, 0, hour), "one of them had a row to take away")
+	})
+
+	t.Run("an app whose row is due soon is told in how long, and counts as sent", func(t *testing.T) {
+		w := setup(t)
+		var told []store.Commit
+		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		wake := func(in time.Duration) map[string]time.Duration {
+			told = nil
+			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+in.Milliseconds(), now) })
+			if len(told) == 0 {
+				return nil
+			}
+			return told[0].Woken
+		}
+		require.Empty(t, wake(store.Soon+time.Hour), "that is not soon")
+		require.Equal(t, map[string]time.Duration{"app_1": store.Soon}, wake(store.Soon))
+		require.Empty(t, wake(store.Soon), "it was to be woken before")
+		require.Eventually(t, func() bool { return len(due(w, 0, hour)) == 1 }, time.Minute, 5*time.Millisecond)
+		require.Empty(t, due(w, hour, hour), "whoever heard of it sees to it")
+
+		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
+		require.NotEmpty(t, wake(store.Soon))
+		require.Equal(t, map[string]time.Duration{"app_1": 0}, wake(0), "sooner than was told")
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
 	})
 
 	t.Run("clearing takes the row away and clearing nothing is no error", func(t *testing.T) {
