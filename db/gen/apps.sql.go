@@ -193,6 +193,75 @@ func (q *Queries) GetApps(ctx context.Context, ids []string) ([]App, error) {
 	return items, nil
 }
 
+const getAppsByName = `-- name: GetAppsByName :many
+SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps
+WHERE workspace_id = ? AND environment_id = ? AND name IN (/*SLICE:names*/?) AND deleted_at = 0
+`
+
+type GetAppsByNameParams struct {
+	WorkspaceID   string
+	EnvironmentID string
+	Names         []string
+}
+
+func (q *Queries) GetAppsByName(ctx context.Context, arg GetAppsByNameParams) ([]App, error) {
+	query := getAppsByName
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.WorkspaceID)
+	queryParams = append(queryParams, arg.EnvironmentID)
+	if len(arg.Names) > 0 {
+		for _, v := range arg.Names {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []App
+	for rows.Next() {
+		var i App
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.ProjectID,
+			&i.EnvironmentID,
+			&i.Name,
+			&i.Description,
+			&i.Status,
+			&i.Message,
+			&i.LiveDeploymentID,
+			&i.PreviousDeploymentID,
+			&i.RolloutID,
+			&i.LatestVersion,
+			&i.Replicas,
+			&i.Step,
+			&i.DeletingSince,
+			&i.AbandonUnreachable,
+			&i.DeletedAt,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+			&i.Domains,
+			&i.AppKeys,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listApps = `-- name: ListApps :many
 SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps
 WHERE workspace_id = ? AND deleted_at = 0

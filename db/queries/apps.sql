@@ -5,6 +5,10 @@ SELECT * FROM apps WHERE workspace_id = ? AND id = ?;
 SELECT * FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND name = ? AND deleted_at = 0;
 
+-- name: GetAppsByName :many
+SELECT * FROM apps
+WHERE workspace_id = ? AND environment_id = ? AND name IN (sqlc.slice(names)) AND deleted_at = 0;
+
 -- name: LockApp :one
 -- First in the lock order of every transaction that changes an app.
 SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;

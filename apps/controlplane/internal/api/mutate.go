@@ -91,11 +91,14 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		err = a.turnAway(by.WorkspaceID)
 	}
 	if err == nil {
-		company := ""
-		if crowded[by.Procedure] {
+		company, app := "", ""
+		if locksApp, ok := crowded[by.Procedure]; ok {
 			company = by.WorkspaceID
+			if about, ok := any(req).(interface{ GetApp() string }); ok && locksApp {
+				_, app = splitApp(about.GetApp())
+			}
 		}
-		err = a.cfg.Store.Together(ctx, company, attempt)
+		err = a.cfg.Store.Together(ctx, company, app, attempt)
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
@@ -128,11 +131,11 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 }
 
 // crowded are the mutations of one app of which many come at once: they share transactions with
-// others of their workspace.
+// others of their workspace. Of those that lock the app before anything else it is told which.
 var crowded = map[string]bool{
-	w.AppServiceDeployProcedure:   true,
+	w.AppServiceDeployProcedure:   false,
 	w.AppServiceScaleProcedure:    true,
-	w.AppServiceRollbackProcedure: true,
+	w.AppServiceRollbackProcedure: false,
 }
 
 // earlier returns the record of the key, or nil.

@@ -28,6 +28,12 @@ const (
 	stepsApart = 2
 )
 
+// share is how much longer an app that may wait does so for each that waits already. That is
+// about what a step takes of a processor, so that its own would hardly come sooner: many such
+// apps have their steps one after the other, with what is said of them by then, and leave most
+// of the machine to whom somebody waits for.
+const share = 2 * time.Millisecond
+
 // Waker hands apps that a commit woke to the driver at once, and again when that
 // fails. What it forgets the Sweeper finds.
 type Waker struct {
@@ -73,6 +79,9 @@ func (w *Waker) Notify(apps map[string]time.Duration) {
 	w.mu.Lock()
 	spacing := w.spacing()
 	for id, in := range apps {
+		if in > 0 {
+			in = min(in+time.Duration(len(w.pending))*share, maxSpacing)
+		}
 		at := now.Add(in)
 		if sent, ok := w.sent[id]; ok && sent.Add(spacing).After(at) {
 			at = sent.Add(spacing)

@@ -121,6 +121,18 @@ func TestAWakerSendsWhatIsToWaitWhenItIsDueAndNotLaterThanItMay(t *testing.T) {
 		w.Notify(now("app"))
 		require.Equal(t, 2, sent(0), "one of them is not to wait")
 		require.Equal(t, 2, sent(time.Minute))
+
+		for n := range 100 {
+			w.Notify(map[string]time.Duration{fmt.Sprint(n): 200 * time.Millisecond})
+		}
+		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
+		require.Equal(t, 2, sent(399*time.Millisecond), "behind those that wait already")
+		require.Equal(t, 3, sent(time.Millisecond))
+		for n := range 5000 {
+			w.Notify(map[string]time.Duration{fmt.Sprint(n): 200 * time.Millisecond})
+		}
+		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
+		require.Equal(t, 4, sent(time.Second), "a second at most")
 		cancel()
 		require.NoError(t, <-done)
 	})

@@ -78,8 +78,9 @@ type Store interface {
 	// and then all what it returned, nil for nothing: locks that all of them want are taken in
 	// last. Each is durable as a whole, or not at all and told why; it sees what others did
 	// before it, and what it did is gone when it fails, whatever becomes of them. Without a key
-	// it is alone.
-	Together(ctx context.Context, key string, fn func(Tx) (last func() error, err error)) error
+	// it is alone. app is the one that fn is about to lock, by id or name, empty for none or any:
+	// what works read of theirs alike may be read for all of them at once.
+	Together(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error
 	// Snapshot runs fn so that all it reads is of one moment. Writing fails.

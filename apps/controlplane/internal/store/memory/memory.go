@@ -74,7 +74,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 // Together implements store.Store: nobody waits here, and so nobody has company.
-func (s *Store) Together(ctx context.Context, _ string, fn func(store.Tx) (last func() error, err error)) error {
+func (s *Store) Together(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
 	return s.Update(ctx, store.Alone(fn))
 }
 

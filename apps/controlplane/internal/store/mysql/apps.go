@@ -70,12 +70,39 @@ func (t *tx) GetApps(ids []string) ([]model.App, error) {
 }
 
 func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, error) {
+	found, ok, err := foresee(t, theNames, environmentID, []string{name}, nameOfApp, func(names []string) ([]model.App, error) {
+		return t.getAppsByName(workspaceID, environmentID, names)
+	})
+	switch {
+	case err != nil:
+		return model.App{}, err
+	case ok && len(found) == 1:
+		return found[0], nil
+	}
 	done := t.beside(nameOf(environmentID, name))
 	defer done()
 	return get(t, "get app", name, app)(t.q.GetAppByName(t.ctx, gen.GetAppByNameParams{
 		WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name,
 	}))
 }
+
+// getAppsByName finds apps of members, who are going to lock them.
+func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([]model.App, error) {
+	var about []string
+	for _, name := range names {
+		about = append(about, nameOf(environmentID, name))
+	}
+	done := t.beside(about...)
+	defer done()
+	apps, err := list(t, "get apps", "", app)(inChunks(names, func(names []string) ([]gen.App, error) {
+		return t.q.GetAppsByName(t.ctx, gen.GetAppsByNameParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Names: names})
+	}))
+	t.company.foresight.found(apps, &t.company.foresight.names, nameOfApp)
+	return apps, err
+}
+
+func nameOfApp(a model.App) string { return a.Name }
+func idOfApp(a model.App) string   { return a.ID }
 
 func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	if err := t.locking("lock app", id); err != nil {
@@ -91,9 +118,25 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 		}
 		return found[0], nil
 	}
+	found, ok, err := foresee(t, theApps, "app", []string{id}, idOfApp, t.lockForeseen)
+	switch {
+	case err != nil:
+		return model.App{}, err
+	case ok && len(found) == 1 && found[0].WorkspaceID == workspaceID:
+		return found[0], nil
+	case ok:
+		return model.App{}, wrap(store.ErrNotFound, "lock app", id)
+	}
 	done := t.beside(id)
 	defer done()
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
+}
+
+// lockForeseen locks apps of members, who are going to read what those run.
+func (t *tx) lockForeseen(ids []string) ([]model.App, error) {
+	apps, err := t.LockApps(ids)
+	t.company.foresight.found(apps, &t.company.foresight.apps, idOfApp)
+	return apps, err
 }
 
 func (t *tx) LockApps(ids []string) ([]model.App, error) {

@@ -13,7 +13,7 @@ import (
 // What a work writes of the commonest kinds is kept back and written for all of them, in a
 // statement of each kind; a statement that reads one of those tables has it written before,
 // unless it is about rows of which nothing is kept back. What is read for every work alike is
-// read once.
+// read once, and what each reads of its own app for all of them at once.
 type company struct {
 	// member whose turn it is.
 	member int
@@ -30,13 +30,16 @@ type company struct {
 	admissions map[string]model.Admission
 	// read is what is read once, by question.
 	read map[string]any
+	// foresight is what they ask alike, each about another app; nil: nobody is to be told so any more.
+	foresight *foresight
 	// failed is why what was kept back could not be written.
 	failed error
 }
 
-func newCompany(t *tx) *company {
+func newCompany(t *tx, group []*guest) *company {
 	return &company{
-		about: map[string]bool{}, bound: map[int]bool{}, admissions: map[string]model.Admission{}, read: map[string]any{},
+		foresight: newForesight(group),
+		about:     map[string]bool{}, bound: map[int]bool{}, admissions: map[string]model.Admission{}, read: map[string]any{},
 		late: late{
 			apps:        kept[model.App]{table: "apps", write: t.insertApps},
 			updated:     kept[model.App]{table: "apps", write: t.updateApps},

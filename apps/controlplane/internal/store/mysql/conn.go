@@ -62,6 +62,7 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	if company := c.tx.company; company != nil && !company.writing {
 		c.tx.bind()
 		clear(company.read)
+		company.foresight = nil
 	}
 	return c.db.ExecContext(ctx, query, args...)
 }

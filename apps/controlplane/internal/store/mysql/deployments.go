@@ -61,6 +61,13 @@ func (t *tx) insertDeployments(deployments []model.Deployment) error {
 }
 
 func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
+	found, ok, err := foresee(t, theDeployments, "deployment", []string{id}, func(d model.Deployment) string { return d.ID }, t.GetDeployments)
+	switch {
+	case err != nil:
+		return model.Deployment{}, err
+	case ok && len(found) == 1 && found[0].WorkspaceID == workspaceID:
+		return found[0], nil
+	}
 	done := t.beside(id)
 	defer done()
 	return get(t, "get deployment", id, deployment)(

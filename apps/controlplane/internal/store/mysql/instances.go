@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -81,28 +82,50 @@ func (t *tx) MarkLost(regionID string, guard model.Guard, now int64) ([]string, 
 	}), "mark lost instances of region", regionID)
 }
 
-// ListInstances is by hand: which conditions there are decides which index
-// serves it.
 func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instance, error) {
-	where := []string{"id > ?"}
-	args := []any{p.After}
-	for _, c := range []struct{ column, value string }{
-		{"workspace_id", f.WorkspaceID}, {"app_id", f.AppID}, {"deployment_id", f.DeploymentID}, {"region", f.RegionID},
-	} {
-		if c.value != "" {
-			where = append(where, c.column+" = ?")
-			args = append(args, c.value)
+	if f == (store.InstanceFilter{WorkspaceID: f.WorkspaceID, DeploymentID: f.DeploymentID}) && p.After == "" {
+		rows, ok, err := foresee(t, theDeployments, fmt.Sprintf("%d instances of %s", p.Limit, f.WorkspaceID), []string{f.DeploymentID},
+			func(i model.Instance) string { return i.DeploymentID },
+			func(ids []string) ([]model.Instance, error) {
+				var each []store.InstanceFilter
+				for _, id := range ids {
+					each = append(each, store.InstanceFilter{WorkspaceID: f.WorkspaceID, DeploymentID: id})
+				}
+				return t.listInstances(p, each...)
+			})
+		if ok {
+			return rows, err
 		}
 	}
-	if !f.IncludeTerminated {
-		where = append(where, "terminated_at = 0")
-	}
-	q := `-- name: ListInstances :many
-SELECT id, workspace_id, app_id, deployment_id, region, role, group_no, slot_no, status, reason, message,
+	return t.listInstances(p, f)
+}
+
+// listInstances is by hand: which conditions there are decides which index serves it. There is a
+// page for each filter.
+func (t *tx) listInstances(p store.Page, filters ...store.InstanceFilter) ([]model.Instance, error) {
+	var pages []string
+	var args []any
+	for _, f := range filters {
+		where := []string{"id > ?"}
+		args = append(args, p.After)
+		for _, c := range []struct{ column, value string }{
+			{"workspace_id", f.WorkspaceID}, {"app_id", f.AppID}, {"deployment_id", f.DeploymentID}, {"region", f.RegionID},
+		} {
+			if c.value != "" {
+				where = append(where, c.column+" = ?")
+				args = append(args, c.value)
+			}
+		}
+		if !f.IncludeTerminated {
+			where = append(where, "terminated_at = 0")
+		}
+		pages = append(pages, `(SELECT id, workspace_id, app_id, deployment_id, region, role, group_no, slot_no, status, reason, message,
     address, runtime_name, restarts, gpus, guard_no, started_at, ready_at, updated_at
-FROM instances WHERE ` + strings.Join(where, " AND ") + " ORDER BY id LIMIT ?"
+FROM instances WHERE `+strings.Join(where, " AND ")+" ORDER BY id LIMIT ?)")
+		args = append(args, limit(p.Limit))
+	}
 	rows := []model.Instance{}
-	err := scan(t, t.db, q, append(args, limit(p.Limit)), func(row scanner) error {
+	err := scan(t, t.db, "-- name: ListInstances :many\n"+strings.Join(pages, " UNION ALL "), args, func(row scanner) error {
 		var r gen.Instance
 		if err := row.Scan(&r.ID, &r.WorkspaceID, &r.AppID, &r.DeploymentID, &r.Region, &r.Role, &r.GroupNo, &r.SlotNo,
 			&r.Status, &r.Reason, &r.Message, &r.Address, &r.RuntimeName, &r.Restarts, &r.Gpus, &r.GuardNo,
@@ -113,7 +136,8 @@ FROM instances WHERE ` + strings.Join(where, " AND ") + " ORDER BY id LIMIT ?"
 		rows = append(rows, m)
 		return err
 	})
-	return rows, t.err(err, "list instances of", f.WorkspaceID)
+	slices.SortFunc(rows, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return rows, t.err(err, "list instances of", filters[0].WorkspaceID)
 }
 
 func (t *tx) CountInstances(regionIDs []string) (map[string]int, error) {

@@ -20,6 +20,13 @@ func observed(r gen.DeploymentObserved) (model.Observed, error) {
 }
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
+	if rows, ok, err := foresee(t, theApps, "observed", appIDs, func(o model.Observed) string { return o.AppID }, t.listObserved); ok {
+		return rows, err
+	}
+	return t.listObserved(appIDs)
+}
+
+func (t *tx) listObserved(appIDs []string) ([]model.Observed, error) {
 	rows, err := list(t, "list observed", "", observed)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
 		return t.q.ListObservedOfApps(t.ctx, ids)
 	}))

@@ -111,6 +111,13 @@ func staging(r gen.AppStaging) (model.Staging, error) {
 }
 
 func (t *tx) GetStagings(appIDs []string) ([]model.Staging, error) {
+	if rows, ok, err := foresee(t, theApps, "staging", appIDs, func(s model.Staging) string { return s.AppID }, t.getStagings); ok {
+		return rows, err
+	}
+	return t.getStagings(appIDs)
+}
+
+func (t *tx) getStagings(appIDs []string) ([]model.Staging, error) {
 	return list(t, "get stagings", "", staging)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
 		return t.q.GetStagings(t.ctx, ids)
 	}))

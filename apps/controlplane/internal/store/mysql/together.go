@@ -54,7 +54,9 @@ type lane struct{ waiting []*guest }
 
 // guest is a work that waits for its turn.
 type guest struct {
-	ctx  context.Context
+	ctx context.Context
+	// app that the work is about, by id or name; empty: nobody knows.
+	app  string
 	work work
 	// turn says that the guest is to lead the next transaction, or else that it is done.
 	turn chan bool
@@ -67,11 +69,11 @@ type guest struct {
 }
 
 // Together implements store.Store.
-func (s *Store) Together(ctx context.Context, key string, fn func(store.Tx) (last func() error, err error)) error {
+func (s *Store) Together(ctx context.Context, key, app string, fn func(store.Tx) (last func() error, err error)) error {
 	if key == "" {
 		return s.Update(ctx, store.Alone(fn))
 	}
-	g := &guest{ctx: ctx, work: fn, turn: make(chan bool, 1)}
+	g := &guest{ctx: ctx, app: app, work: fn, turn: make(chan bool, 1)}
 	led, err := s.crowd.join(key, g)
 	if err != nil {
 		return fmt.Errorf("store: begin: %w", err)
@@ -204,7 +206,7 @@ func (s *Store) share(group []*guest) (err error) {
 	defer func() { _ = sqlTx.Rollback() }() // as in try
 
 	t := s.newTx(ctx, sqlTx, sqlTx, false)
-	t.company = newCompany(t)
+	t.company = newCompany(t, group)
 	first := func(g *guest) (err error) {
 		g.last, err = g.work(t)
 		return err
@@ -215,7 +217,10 @@ func (s *Store) share(group []*guest) (err error) {
 		}
 		return g.last()
 	}
-	for _, part := range []func(*guest) error{first, last} {
+	for n, part := range []func(*guest) error{first, last} {
+		if n > 0 {
+			t.company.foresight = nil // all of them have changed their apps
+		}
 		for i, g := range group {
 			if g.err != nil {
 				continue

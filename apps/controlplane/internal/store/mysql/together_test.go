@@ -19,6 +19,12 @@ import (
 // party has works of one key be in one transaction, in the order in which they are given.
 func party(t *testing.T, s *mysql.Store, works ...func(store.Tx) (func() error, error)) []error {
 	t.Helper()
+	return partyAbout(t, s, make([]string, len(works)), works...)
+}
+
+// partyAbout is party for works that say which app they are about.
+func partyAbout(t *testing.T, s *mysql.Store, apps []string, works ...func(store.Tx) (func() error, error)) []error {
+	t.Helper()
 	s.Hold(t, "key", len(works))
 	errs := make([]error, len(works))
 	var all sync.WaitGroup
@@ -29,7 +35,7 @@ func party(t *testing.T, s *mysql.Store, works ...func(store.Tx) (func() error, 
 					errs[i] = fmt.Errorf("panicked: %v", p)
 				}
 			}()
-			errs[i] = s.Together(t.Context(), "key", work)
+			errs[i] = s.Together(t.Context(), "key", apps[i], work)
 		})
 		require.Eventually(t, func() bool { return s.Waiting("key") > i || i == len(works)-1 }, 5*time.Second, 100*time.Microsecond)
 	}
@@ -77,6 +83,105 @@ func TestWorksTogetherShareStatements(t *testing.T) {
 	for _, query := range []string{"InsertApps", "InsertHistory"} {
 		require.InDelta(t, 1, s.Queries(query), 0, query)
 	}
+}
+
+// ask is a work that reads what there is of an app.
+func ask(i int, got *model.App) func(store.Tx) (func() error, error) {
+	return func(tx store.Tx) (func() error, error) {
+		a, err := tx.GetAppByName("ws", "env", app(i).Name)
+		if err != nil {
+			return nil, err
+		}
+		if *got, err = tx.LockApp("ws", a.ID); err != nil {
+			return nil, err
+		}
+		_, deployed := tx.GetDeployment("ws", got.LiveDeploymentID)
+		_, placed := tx.LockTopology(a.ID)
+		_, staged := tx.GetStagings([]string{a.ID})
+		_, observed := tx.ListObserved([]string{a.ID})
+		_, listed := tx.ListInstances(store.InstanceFilter{WorkspaceID: "ws", DeploymentID: got.LiveDeploymentID}, store.Page{Limit: 5})
+		return nil, errors.Join(deployed, placed, staged, observed, listed)
+	}
+}
+
+// running is an app with a deployment.
+func running(i int) model.App {
+	a := app(i)
+	a.LiveDeploymentID = fmt.Sprintf("dep_%02d", i)
+	return a
+}
+
+func run(t *testing.T, s store.Store, apps ...int) {
+	t.Helper()
+	update(t, s, func(tx store.Tx) error {
+		for _, i := range apps {
+			a := running(i)
+			if err := errors.Join(tx.InsertApp(a), tx.InsertDeployment(model.Deployment{ID: a.LiveDeploymentID, WorkspaceID: "ws", AppID: a.ID, Version: 1})); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestWorksThatAskAlikeOfTheirAppsAreAnsweredTogether(t *testing.T) {
+	s := open(t, mysql.Config{}).Patient()
+	run(t, s, 0, 1, 2, 3)
+	names := []string{app(0).Name, app(1).Name, app(2).Name, app(3).Name}
+	before := map[string]float64{}
+	queries := []string{"GetAppsByName", "LockApps", "GetDeployments", "LockTopologyOfApps", "GetStagings", "ListObservedOfApps", "ListInstances"}
+	for _, query := range append(queries, "GetAppByName", "LockApp", "GetDeployment") {
+		before[query] = s.Queries(query)
+	}
+	got := make([]model.App, 4)
+	for _, err := range partyAbout(t, s, names, ask(0, &got[0]), ask(1, &got[1]), ask(2, &got[2]), ask(3, &got[3])) {
+		require.NoError(t, err)
+	}
+	for i := range got {
+		require.Equal(t, running(i).ID, got[i].ID)
+	}
+	for _, query := range queries {
+		require.InDelta(t, before[query]+1, s.Queries(query), 0, query)
+		delete(before, query)
+	}
+	for query, n := range before {
+		require.InDelta(t, n, s.Queries(query), 0, query)
+	}
+}
+
+func TestNobodyIsAnsweredWithWhatAnotherHasChangedSince(t *testing.T) {
+	s := open(t, mysql.Config{}).Patient()
+	run(t, s, 0, 1)
+	// The first asks for all; what those in between do, who say nothing of themselves, is seen.
+	changes := func(tx store.Tx) (func() error, error) {
+		a, err := tx.LockApp("ws", app(1).ID)
+		a.Replicas = 7
+		return nil, errors.Join(err, tx.UpdateApp(a))
+	}
+	inserts := func(tx store.Tx) (func() error, error) { return nil, tx.InsertApp(running(2)) }
+	flushes := func(tx store.Tx) (func() error, error) {
+		_, err := tx.ListApps("ws", "", store.Page{Limit: 9})
+		return nil, err
+	}
+	insertDeployment := func(tx store.Tx) (func() error, error) {
+		a := running(2)
+		return nil, tx.InsertDeployment(model.Deployment{ID: a.LiveDeploymentID, WorkspaceID: "ws", AppID: a.ID, Version: 1})
+	}
+	var found model.App
+	finds := func(tx store.Tx) (last func() error, err error) {
+		found, err = tx.GetAppByName("ws", "env", app(1).Name)
+		return nil, err
+	}
+	got := make([]model.App, 3)
+	errs := partyAbout(t, s, []string{app(0).Name, "", "", "", "", app(1).Name, app(1).Name, app(2).Name},
+		ask(0, &got[0]), changes, inserts, insertDeployment, flushes, finds, ask(1, &got[1]), ask(2, &got[2]))
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 7, found.Replicas)
+	require.EqualValues(t, 7, got[1].Replicas)
+	require.Equal(t, running(2).ID, got[2].ID)
+	require.InDelta(t, 0, s.Parted(), 0)
 }
 
 func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
@@ -137,7 +242,7 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	long := make(chan error, 1)
 	go func() {
-		long <- s.Together(t.Context(), "key", func(tx store.Tx) (func() error, error) {
+		long <- s.Together(t.Context(), "key", "", func(tx store.Tx) (func() error, error) {
 			close(begun)
 			<-end
 			return insert(0)(tx)
@@ -145,7 +250,7 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	}()
 	<-begun
 	for i := range 3 {
-		require.NoError(t, s.Together(t.Context(), "key", insert(i+1)))
+		require.NoError(t, s.Together(t.Context(), "key", "", insert(i+1)))
 	}
 	require.Equal(t, []int{1, 2, 3}, there(t, s, 4))
 	close(end)
@@ -157,7 +262,7 @@ func TestWhoeverLeadsIsFollowedHoweverSoonItIsLate(t *testing.T) {
 	s := open(t, mysql.Config{}).Hasty()
 	var all errgroup.Group
 	for i := range 60 {
-		all.Go(func() error { return s.Together(t.Context(), "key", insert(i)) })
+		all.Go(func() error { return s.Together(t.Context(), "key", "", insert(i)) })
 	}
 	require.NoError(t, all.Wait())
 	require.Len(t, there(t, s, 60), 60)
@@ -195,8 +300,8 @@ func TestWhoseTimeEndsDoesNotWaitForItsTurn(t *testing.T) {
 	s.Hold(t, "key", 1000) // for as long as that takes
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, s.Together(ctx, "key", insert(0)), context.DeadlineExceeded)
-	require.NoError(t, s.Together(t.Context(), "another key", insert(1)), "others do not wait at all")
-	require.NoError(t, s.Together(t.Context(), "key", insert(2)))
+	require.ErrorIs(t, s.Together(ctx, "key", "", insert(0)), context.DeadlineExceeded)
+	require.NoError(t, s.Together(t.Context(), "another key", "", insert(1)), "others do not wait at all")
+	require.NoError(t, s.Together(t.Context(), "key", "", insert(2)))
 	require.Equal(t, []int{1, 2}, there(t, s, 3))
 }

@@ -30,15 +30,13 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	if rows, ok := t.lockedRows(appIDs); ok {
 		return rows, nil
 	}
-	done := t.beside(appIDs...)
-	defer done()
-	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
-		return t.q.LockTopologyOfApps(t.ctx, ids)
-	}))
+	rows, ok, err := foresee(t, theApps, "topology", appIDs, func(r model.Topology) string { return r.AppID }, t.lockTopology)
+	if !ok {
+		rows, err = t.lockTopology(appIDs)
+	}
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(rows, byPlace)
 	for _, id := range appIDs {
 		t.locked[id] = map[place]model.Topology{}
 	}
@@ -46,6 +44,16 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 		t.locked[r.AppID][place{r.DeploymentID, r.RegionID}] = r
 	}
 	return rows, nil
+}
+
+func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
+	done := t.beside(appIDs...)
+	defer done()
+	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+		return t.q.LockTopologyOfApps(t.ctx, ids)
+	}))
+	slices.SortFunc(rows, byPlace)
+	return rows, err
 }
 
 // lockedRows are the apps' rows if all of them are locked, so that nobody else changes them.

@@ -81,7 +81,12 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 // Company implements store.Tx.
 func (t *tx) Company() bool { return t.company != nil }
 
-func (t *tx) touch(appID string) { t.apps[appID] = struct{}{} }
+func (t *tx) touch(appID string) {
+	t.apps[appID] = struct{}{}
+	if t.company != nil {
+		t.company.foresight.forget(appID)
+	}
+}
 
 // errDuplicate: a unique key has that value already.
 const errDuplicate = 1062

@@ -14,17 +14,20 @@ import (
 )
 
 func testTogether(t *testing.T, setup setup) {
-	// all does n works of one key at once.
-	all := func(w *world, n int, fn func(i int, tx store.Tx) (func() error, error)) []error {
+	// about does n works of one key at once, each about an app; all says of none.
+	about := func(w *world, n int, app func(i int) string, fn func(i int, tx store.Tx) (func() error, error)) []error {
 		errs := make([]error, n)
 		var works sync.WaitGroup
 		for i := range n {
 			works.Go(func() {
-				errs[i] = w.s.Together(w.t.Context(), "key", func(tx store.Tx) (func() error, error) { return fn(i, tx) })
+				errs[i] = w.s.Together(w.t.Context(), "key", app(i), func(tx store.Tx) (func() error, error) { return fn(i, tx) })
 			})
 		}
 		works.Wait()
 		return errs
+	}
+	all := func(w *world, n int, fn func(i int, tx store.Tx) (func() error, error)) []error {
+		return about(w, n, func(int) string { return "" }, fn)
 	}
 	failure := errors.New("no")
 
@@ -166,12 +169,109 @@ func testTogether(t *testing.T, setup setup) {
 		require.EqualValues(t, n, read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) }).Ceiling.Apps)
 	})
 
+	t.Run("works that say which app they are about see the same as others", func(t *testing.T) {
+		w := setup(t)
+		region := w.region("eu")
+		const n, each = 7, 12
+		apps := make([]model.App, n)
+		for i := range n {
+			a := w.newApp(fmt.Sprintf("app-%d", i))
+			d := w.newDeployment(a, 1)
+			a.LiveDeploymentID, apps[i] = d.ID, a
+			w.update(func(tx store.Tx) error {
+				return errors.Join(tx.InsertApp(a), tx.InsertDeployment(d), tx.PutTopology([]model.Topology{place(d, region, 0)}),
+					tx.PutObserved([]model.Observed{report(d, region, model.Guard(i+1))}),
+					tx.PutInstances([]model.Instance{{ID: "ins_" + d.ID, WorkspaceID: w.ws, AppID: a.ID, DeploymentID: d.ID, RegionID: region, Guard: 1}}))
+			})
+		}
+		// Its app's row, its place and its staging say how many works there have been.
+		work := func(i int, tx store.Tx) (func() error, error) {
+			want := apps[i%n]
+			found, err := tx.GetAppByName(w.ws, w.env, want.Name)
+			if err != nil || found.ID != want.ID {
+				return nil, fmt.Errorf("found %+v: %w", found, err)
+			}
+			a, err := tx.LockApp(w.ws, want.ID)
+			if err != nil || a.ID != want.ID {
+				return nil, fmt.Errorf("locked %+v: %w", a, err)
+			}
+			d, err := tx.GetDeployment(w.ws, a.LiveDeploymentID)
+			if err != nil || d.AppID != a.ID {
+				return nil, fmt.Errorf("got %+v: %w", d, err)
+			}
+			rows, err := tx.LockTopology(a.ID)
+			if err != nil || len(rows) != 1 || rows[0].Generation != int64(a.LatestVersion) {
+				return nil, fmt.Errorf("version %d, rows %+v: %w", a.LatestVersion, rows, err)
+			}
+			stagings, err := tx.GetStagings([]string{a.ID})
+			if err != nil || len(stagings) > 0 && stagings[0].UpdatedAt != a.UpdatedAt || len(stagings) == 0 && a.UpdatedAt != now {
+				return nil, fmt.Errorf("updated at %d, stagings %+v: %w", a.UpdatedAt, stagings, err)
+			}
+			seen, err := tx.ListObserved([]string{a.ID})
+			if err != nil || len(seen) != 1 || seen[0].DeploymentID != d.ID || int(seen[0].Guard) != i%n+1 {
+				return nil, fmt.Errorf("observed %+v: %w", seen, err)
+			}
+			instances, err := tx.ListInstances(store.InstanceFilter{WorkspaceID: w.ws, DeploymentID: d.ID}, store.Page{Limit: 5})
+			if err != nil || len(instances) != 1 || instances[0].ID != "ins_"+d.ID {
+				return nil, fmt.Errorf("instances %+v: %w", instances, err)
+			}
+			a.LatestVersion++
+			rows[0].Generation++
+			if i%5 == 0 {
+				a.UpdatedAt += int64(a.LatestVersion)
+				if err := tx.PutStaging(model.Staging{AppID: a.ID, WorkspaceID: w.ws, UpdatedAt: a.UpdatedAt}); err != nil {
+					return nil, err
+				}
+			}
+			if err := errors.Join(tx.UpdateApp(a), tx.PutTopology(rows)); err != nil {
+				return nil, err
+			}
+			if i%11 == 0 {
+				return nil, failure
+			}
+			if again, err := tx.LockApp(w.ws, a.ID); err != nil || again.LatestVersion != a.LatestVersion {
+				return nil, fmt.Errorf("locked again %+v: %w", again, err)
+			}
+			return func() error {
+				if again, err := tx.ListTopology([]string{a.ID}); err != nil || again[0].Generation < rows[0].Generation {
+					return fmt.Errorf("at last %+v: %w", again, err)
+				}
+				return nil
+			}, nil
+		}
+		name := func(i int) string {
+			switch i % 6 {
+			case 0:
+				return "" // it says nothing
+			case 1:
+				return apps[i%n].ID
+			case 2:
+				return apps[(i+1)%n].Name // it is about another one
+			case 3:
+				return "no-such-app"
+			}
+			return apps[i%n].Name
+		}
+		done := make([]int, n)
+		for i, err := range about(w, n*each, name, work) {
+			if i%11 == 0 {
+				require.ErrorIs(t, err, failure)
+				continue
+			}
+			require.NoError(t, err, i)
+			done[i%n]++
+		}
+		for i, a := range apps {
+			require.EqualValues(t, done[i], read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, a.ID) }).LatestVersion)
+		}
+	})
+
 	t.Run("a work whose time is over is not done", func(t *testing.T) {
 		w := setup(t)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		app := w.newApp("chat")
-		require.ErrorIs(t, w.s.Together(over, "key", func(tx store.Tx) (func() error, error) { return nil, tx.InsertApp(app) }), context.Canceled)
+		require.ErrorIs(t, w.s.Together(over, "key", "", func(tx store.Tx) (func() error, error) { return nil, tx.InsertApp(app) }), context.Canceled)
 		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 	})
 }
