@@ -28,11 +28,9 @@ const (
 	stepsApart = 2
 )
 
-// share is how much longer an app that may wait does so for each that waits already. That is
-// about what a step takes of a processor, so that its own would hardly come sooner: many such
-// apps have their steps one after the other, with what is said of them by then, and leave most
-// of the machine to whom somebody waits for.
-const share = 2 * time.Millisecond
+// beat is the grid on which apps are sent that may wait: those of a moment have their steps
+// together, which share their statements then, behind what somebody waits for.
+const beat = 200 * time.Millisecond
 
 // Waker hands apps that a commit woke to the driver at once, and again when that
 // fails. What it forgets the Sweeper finds.
@@ -70,7 +68,7 @@ func (w *Waker) spacing() time.Duration {
 	return min(max(stepsApart*w.took, minSpacing), maxSpacing)
 }
 
-// Notify takes note of apps to wake, and in how long. It never blocks.
+// Notify takes note of apps to wake, and in how long at the earliest. It never blocks.
 func (w *Waker) Notify(apps map[string]time.Duration) {
 	if len(apps) == 0 {
 		return
@@ -79,10 +77,10 @@ func (w *Waker) Notify(apps map[string]time.Duration) {
 	w.mu.Lock()
 	spacing := w.spacing()
 	for id, in := range apps {
-		if in > 0 {
-			in = min(in+time.Duration(len(w.pending))*share, maxSpacing)
-		}
 		at := now.Add(in)
+		if in > 0 {
+			at = at.Truncate(beat).Add(beat)
+		}
 		if sent, ok := w.sent[id]; ok && sent.Add(spacing).After(at) {
 			at = sent.Add(spacing)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -97,42 +98,37 @@ func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 	})
 }
 
-func TestAWakerSendsWhatIsToWaitWhenItIsDueAndNotLaterThanItMay(t *testing.T) {
+func TestAWakerSendsAppsThatMayWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
 		w := rollout.NewWaker(d, discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
-		sent := func(after time.Duration) int {
+		soon := func(apps ...string) {
+			for _, id := range apps {
+				w.Notify(map[string]time.Duration{id: 200 * time.Millisecond})
+			}
+		}
+		sent := func(after time.Duration) map[string]int {
 			time.Sleep(after)
 			synctest.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return d.woken["app"]
+			return maps.Clone(d.woken)
 		}
-		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
-		w.Notify(map[string]time.Duration{"app": 300 * time.Millisecond})
-		require.Zero(t, sent(199*time.Millisecond))
-		require.Equal(t, 1, sent(time.Millisecond))
-		require.Equal(t, 1, sent(time.Minute), "both together")
+		time.Sleep(50 * time.Millisecond) // from a full second on
+		soon("a")
+		sent(100 * time.Millisecond)
+		soon("a", "b")
+		require.Empty(t, sent(249*time.Millisecond))
+		require.Equal(t, map[string]int{"a": 1, "b": 1}, sent(time.Millisecond))
+		require.Equal(t, map[string]int{"a": 1, "b": 1}, sent(time.Minute), "each once")
 
-		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
-		w.Notify(now("app"))
-		require.Equal(t, 2, sent(0), "one of them is not to wait")
-		require.Equal(t, 2, sent(time.Minute))
-
-		for n := range 100 {
-			w.Notify(map[string]time.Duration{fmt.Sprint(n): 200 * time.Millisecond})
-		}
-		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
-		require.Equal(t, 2, sent(399*time.Millisecond), "behind those that wait already")
-		require.Equal(t, 3, sent(time.Millisecond))
-		for n := range 5000 {
-			w.Notify(map[string]time.Duration{fmt.Sprint(n): 200 * time.Millisecond})
-		}
-		w.Notify(map[string]time.Duration{"app": 200 * time.Millisecond})
-		require.Equal(t, 4, sent(time.Second), "a second at most")
+		soon("a", "b")
+		w.Notify(now("a"))
+		require.Equal(t, map[string]int{"a": 2, "b": 1}, sent(0), "one of them is not to wait")
+		require.Equal(t, map[string]int{"a": 2, "b": 2}, sent(time.Minute))
 		cancel()
 		require.NoError(t, <-done)
 	})
