@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -154,6 +155,11 @@ type cli struct {
 	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
 }
 
+// garbage is how many percent of what is held may come as garbage before it is collected, unless
+// GOGC says otherwise. Little is held, and much passes through: with Go's own 100, a sixth of the
+// processor went into it under load. It costs a third more memory then, some 70 MiB.
+const garbage = 200
+
 // stopGrace is what the parts have to stop in.
 const stopGrace = 20 * time.Second
 
@@ -183,6 +189,9 @@ func Main(ctx context.Context, args []string) error {
 		return db.Close()
 	case "bootstrap":
 		return bootstrapCommand(ctx, flags.Bootstrap)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
 	}
 	return serve(ctx, flags.Serve, log)
 }

@@ -29,6 +29,17 @@ func (b Bound[T]) Together(ctx context.Context, key, app string, fn func(T) (las
 	})
 }
 
+// Alone is a work of Together as one of Update.
+func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
+	return func(tx Tx) error {
+		last, err := fn(tx)
+		if err != nil || last == nil {
+			return err
+		}
+		return last()
+	}
+}
+
 // View is Store.View.
 func (b Bound[T]) View(ctx context.Context, fn func(T) error) error {
 	return b.s.View(ctx, narrow(fn))

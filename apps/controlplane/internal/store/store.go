@@ -55,8 +55,7 @@ var (
 	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 )
 
-// Soon is how far ahead a wake-up may be for whoever hears of the commit to see to it. What is
-// later than that others find when it is due.
+// Soon is how far ahead a wake-up may be for whoever hears of its commit to see to it.
 const Soon = 500 * time.Millisecond
 
 // Commit tells what an Update changed, after it is durable.
@@ -77,9 +76,9 @@ type Store interface {
 	// while a transaction of it runs may share the next one. All of them do what fn does,
 	// and then all what it returned, nil for nothing: locks that all of them want are taken in
 	// last. Each is durable as a whole, or not at all and told why; it sees what others did
-	// before it, and what it did is gone when it fails, whatever becomes of them. Without a key
-	// it is alone. app is the one that fn is about to lock, by id or name, empty for none or any:
-	// what works read of theirs alike may be read for all of them at once.
+	// before it, and what it did is gone when it fails, whatever becomes of them. Without a key it
+	// is alone. app is what fn is about to lock, by id or name: what works read of theirs alike may
+	// be read for all of them at once. Empty is any.
 	Together(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error
@@ -91,17 +90,6 @@ type Store interface {
 	// Ping tells whether the database answers.
 	Ping(ctx context.Context) error
 	Close() error
-}
-
-// Alone is a work of Together as one of Update.
-func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
-	return func(tx Tx) error {
-		last, err := fn(tx)
-		if err != nil || last == nil {
-			return err
-		}
-		return last()
-	}
 }
 
 // Tx is a transaction. It is for one goroutine.
