@@ -61,7 +61,8 @@
 // # Wake-ups
 //
 // An app's workflow is woken only when a report crosses a value that plan reads
-// (rollup.Edges); the wake-up row is in the same transaction as the facts.
+// (rollup.Edges); the wake-up row is in the same transaction as the facts. It is at once for a
+// deployment that starts or stops, and for the others after a moment, in which more is said.
 package ingest
 
 import (

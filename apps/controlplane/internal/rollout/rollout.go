@@ -3,7 +3,8 @@
 //
 //	api, ingest, fleet      one transaction: what happened, and app_wake(app, now)
 //	      |
-//	   Waker                told of the commit, sends a step          (fast)
+//	   Waker                told of the commit, sends a step          (fast):
+//	                        at once, or soon where nobody waits for it
 //	   Sweeper              sends what is due by its row, or was lost (sure)
 //	      v
 //	   Driver               one step of an app at a time, tried until it passes

@@ -19,9 +19,9 @@ const sendBatch = 500
 
 // Two sends of one app are spaced out. What its regions say within a moment, ten of
 // them that become ready one after the other, is one decision and not ten: the first
-// word is acted on at once, or when it is due, and the others together. The moment is as long as two
-// steps take, so that a machine that is busy with steps has fewer of them to do; not longer,
-// since most of what a step takes on a busy machine is shared with others.
+// word is acted on at once, or when it is due, and the others together. The moment is as long
+// as two steps take, so that a machine that is busy with steps has fewer of them to do; not
+// longer, since most of what a step takes on a busy machine is shared with others.
 const (
 	minSpacing = 40 * time.Millisecond
 	maxSpacing = time.Second
