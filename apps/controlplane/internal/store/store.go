@@ -240,8 +240,9 @@ type AppTx interface {
 
 	// Wake asks for a step of each app at due, or at once if that is not after now.
 	// What counts is how far apart the two are: the row is on the database's clock, and
-	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if
-	// due is at most Soon after now, and count as sent: whoever hears of the commit does it.
+	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if due is
+	// at most Soon after now. If it is not after now, they count as sent: whoever hears of the
+	// commit does it. Who is to wait may be gone by then, and others find what is due.
 	Wake(appIDs []string, due, now int64) error
 	// WakeAt is Wake for apps of which each has a time of its own.
 	WakeAt(due map[string]int64, now int64) error

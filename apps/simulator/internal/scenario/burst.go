@@ -1,8 +1,10 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
@@ -36,23 +38,24 @@ type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`
 	Concurrency int `help:"Calls in flight." default:"64"`
+	Rounds      int `help:"Bursts of each kind, one after the other has settled; figures are those of the one in the middle." default:"5"`
 }
 
 // Deadline implements Scenario.
 func (s *Burst) Deadline() time.Duration {
-	return 10*time.Minute + time.Duration(s.Changes)*50*time.Millisecond
+	return 10*time.Minute + time.Duration(s.Changes*s.Rounds)*50*time.Millisecond
 }
 
 // Run implements Scenario.
 func (s *Burst) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--changes", s.Changes, "--regions", s.Regions, "--concurrency", s.Concurrency); err != nil {
+	if err := positive("--changes", s.Changes, "--regions", s.Regions, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
 		return err
 	}
 	if s.Regions > 32 {
 		return errors.New("--regions: an app has at most 32")
 	}
 	count := max(s.Changes/s.Regions, 1)
-	env.sizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency)
+	env.sizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency, "rounds", s.Rounds)
 	seen := newDeliveries()
 	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied})
 	if err != nil {
@@ -64,28 +67,13 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 
-	before, err := w.Metrics(ctx)
-	if err != nil {
-		return err
-	}
 	flips := newScaler(w)
-	byAPI, parts, err := s.burst(ctx, w, seen, "the API", func(i int) error { return flips.flip(ctx, apps[i]) }, count)
+	byAPI, late, err := s.bursts(ctx, env, w, seen, "call", count, func(_, i int) error { return flips.flip(ctx, apps[i]) })
 	if err != nil {
 		return err
 	}
-	after, err := w.Metrics(ctx)
-	if err != nil {
-		return err
-	}
-	round := costs(before, after, parts, count, "call")
-	round["calls"] = count
-	env.Result.Rounds = append(env.Result.Rounds, round)
-	env.Result.Parts = parts
-	committed, arrived := span(byAPI)
-	perSecond := float64(len(byAPI)) / arrived.Seconds()
-	late := latencies(byAPI)
-	env.Result.Figure("events_per_s", perSecond, "changes delivered, made by the API")
-	env.Result.Figure("committed_per_s", float64(len(byAPI))/committed.Seconds(), "changes committed by the API")
+	env.Result.Figure("events_per_s", byAPI.arrived, "changes delivered, made by the API")
+	env.Result.Figure("committed_per_s", byAPI.committed, "changes committed by the API")
 	env.Result.Figure("p50_ms", measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
 	env.Result.Figure("p99_ms", measure.Millis(late.Quantile(0.99)), "ms")
 
@@ -98,25 +86,14 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	if before, err = w.Metrics(ctx); err != nil {
-		return err
-	}
-	bySQL, parts, err := s.burst(ctx, w, seen, "SQL", func(i int) error {
-		return writer.Commit(ctx, deployments[i], regions, 3)
-	}, len(deployments))
+	bySQL, late, err := s.bursts(ctx, env, w, seen, "transaction", len(deployments), func(round, i int) error {
+		return writer.Commit(ctx, deployments[i], regions, 3-round%2)
+	})
 	if err != nil {
 		return err
 	}
-	if after, err = w.Metrics(ctx); err != nil {
-		return err
-	}
-	round = costs(before, after, parts, len(deployments), "transaction")
-	round["transactions"] = len(deployments)
-	env.Result.Rounds = append(env.Result.Rounds, round)
-	committed, arrived = span(bySQL)
-	late = latencies(bySQL)
-	env.Result.Figure("feed_events_per_s", float64(len(bySQL))/arrived.Seconds(), "changes delivered, made by SQL")
-	env.Result.Figure("feed_committed_per_s", float64(len(bySQL))/committed.Seconds(), "changes committed by SQL")
+	env.Result.Figure("feed_events_per_s", bySQL.arrived, "changes delivered, made by SQL")
+	env.Result.Figure("feed_committed_per_s", bySQL.committed, "changes committed by SQL")
 	env.Result.Figure("feed_p99_ms", measure.Millis(late.Quantile(0.99)), "ms from commit to agent")
 
 	// Last, so that nothing else is measured while the database clears up after it.
@@ -127,11 +104,44 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	env.Result.Figure("shared_events_per_s", shared*float64(s.Regions), "changes of deployments of two steps, with nothing checked, planned or run, and all done for several at once that can be")
-	env.Result.Figure("of_shared", perSecond/(shared*float64(s.Regions)), "of that")
+	env.Result.Figure("of_shared", byAPI.arrived/(shared*float64(s.Regions)), "of that")
 	return nil
 }
 
-func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, by string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
+// pace is how many changes a second were committed, and arrived.
+type pace struct{ committed, arrived float64 }
+
+// bursts makes some, of so many changes in each region, and returns the pace of the middle one
+// and what all changes took.
+func (s *Burst) bursts(ctx context.Context, env Env, w *world.World, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
+	var paces []pace
+	var all []arrival
+	for n := range s.Rounds {
+		before, err := w.Metrics(ctx)
+		if err != nil {
+			return pace{}, nil, err
+		}
+		arrivals, parts, err := s.burst(ctx, w, seen, piece, func(i int) error { return change(n, i) }, count)
+		if err != nil {
+			return pace{}, nil, err
+		}
+		after, err := w.Metrics(ctx)
+		if err != nil {
+			return pace{}, nil, err
+		}
+		committed, arrived := span(arrivals)
+		paces = append(paces, pace{float64(len(arrivals)) / committed.Seconds(), float64(len(arrivals)) / arrived.Seconds()})
+		all = append(all, arrivals...)
+		round := costs(before, after, parts, count, piece)
+		round[piece+"s"], round["events_per_s"] = count, paces[n].arrived
+		env.Result.Rounds = append(env.Result.Rounds, round)
+		env.Result.Parts = parts
+	}
+	slices.SortFunc(paces, func(a, b pace) int { return cmp.Compare(a.arrived, b.arrived) })
+	return paces[len(paces)/2], latencies(all), nil
+}
+
+func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
 	// What the workflows still do about the changes before is not of this burst.
 	if err := pause(ctx, time.Second); err != nil {
 		return nil, nil, err
@@ -140,7 +150,7 @@ func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, by 
 	if err != nil {
 		return nil, nil, err
 	}
-	w.Progressf("making %d changes by %s", count*s.Regions, by)
+	w.Progressf("making %d changes, %d with each %s", count*s.Regions, s.Regions, piece)
 	_, parts, err = measured(ctx, w, func() error {
 		if err := world.InParallel(count, s.Concurrency, change); err != nil {
 			return err

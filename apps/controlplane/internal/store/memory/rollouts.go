@@ -116,8 +116,10 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 			continue
 		}
 		w = model.Wake{AppID: id, Due: at + in}
-		if in <= store.Soon.Milliseconds() {
+		if in <= 0 {
 			w.SentAt = w.Due
+		}
+		if in <= store.Soon.Milliseconds() {
 			t.woken[id] = max(time.Duration(in)*time.Millisecond, 0)
 		}
 		if err := t.wakes.put(w); err != nil {

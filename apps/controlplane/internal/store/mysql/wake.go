@@ -15,7 +15,7 @@ import (
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
 	row: "(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, " +
-		"IF(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, 0))",
+		"IF(? <= 0, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, 0))",
 	tail: " ON DUPLICATE KEY UPDATE sent_at = IF(VALUES(due) < due, VALUES(sent_at), sent_at), due = LEAST(due, VALUES(due))",
 }
 
@@ -62,7 +62,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	}
 	if err := runBulk(t, t.db, putWakes, turned, func(args []any, id string) []any {
 		in := due[id] - now
-		return append(args, id, in, in <= store.Soon.Milliseconds(), in)
+		return append(args, id, in, in, in)
 	}); err != nil {
 		return t.err(err, "wake app", ids[0])
 	}
