@@ -14,6 +14,7 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 	// Together is Update for works that may share a transaction with others of the same
 	// key, "" for none: all do what fn does, and then all what it returned, nil for nothing.
+	// app is what fn locks first, by id or name, so that it is read with those of others; or "".
 	Together(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error

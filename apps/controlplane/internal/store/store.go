@@ -250,7 +250,7 @@ type AppTx interface {
 	// them of.
 	ClearWakes(appIDs []string) error
 	// DueWakes returns rows that are due, oldest first: those that were never sent;
-	// those that were sent with their commit, due so long ago that they are lost; and those
+	// those that were sent with their commit, so long ago that they are lost; and those
 	// that were sent since, so long ago that they are to be sent again. In ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that steps were sent, for rows that were due by then,

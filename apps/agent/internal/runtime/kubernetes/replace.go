@@ -119,7 +119,8 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	order := goes(old)
 	leaves := max(0, min(m.most-(freshReplicas-ready), len(order)))
 	told := leaves
-	for unready := func(p *corev1.Pod) bool { return p == nil || !isReady(p) }; told > 0 && told < len(order) && unready(order[told-1]) && unready(order[told]); {
+	unready := func(p *corev1.Pod) bool { return p == nil || !isReady(p) }
+	for told > 0 && told < len(order) && unready(order[told-1]) && unready(order[told]) {
 		told++ // any of those that are not ready may be the one that goes, and be ready by then
 	}
 	leaving := order[:told]

@@ -30,7 +30,7 @@ type company struct {
 	admissions map[string]model.Admission
 	// read is what is read once, by question.
 	read map[string]any
-	// foresight is what they ask alike, each about another app; nil: nobody is to be told so any more.
+	// foresight is what they ask alike, each about another app; nil: each is to ask for itself.
 	foresight *foresight
 	// failed is why what was kept back could not be written.
 	failed error

@@ -98,11 +98,6 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, map[string]time.Duration{"app_1": store.Soon}, wake(store.Soon))
 		require.Empty(t, wake(store.Soon), "it was to be woken before")
 		require.Eventually(t, func() bool { return len(due(w, hour, hour)) == 1 }, time.Minute, 5*time.Millisecond)
-
-		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_1"}) })
-		require.NotEmpty(t, wake(store.Soon))
-		require.Equal(t, map[string]time.Duration{"app_1": 0}, wake(0), "sooner than was told")
-		require.Empty(t, due(w, hour, hour), "whoever heard of it sees to it")
 	})
 
 	t.Run("clearing takes the row away and clearing nothing is no error", func(t *testing.T) {
