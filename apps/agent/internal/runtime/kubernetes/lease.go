@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 )
 
 // A lease is held for leaseDuration after its holder last renewed it. One that has
@@ -100,7 +102,8 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 		stopElecting()
 		<-ended
 		// It may have been got in the last moment.
-		return l.release(ctx, lock)
+		l.release(ctx, lock)
+		return nil
 	}
 	l.Log.InfoContext(ctx, "active: the region's lease is ours", "lease", l.Namespace+"/"+l.Name)
 	working, stop := context.WithCancelCause(ctx)
@@ -124,24 +127,31 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	if lost && ctx.Err() == nil {
 		return errors.Join(ErrLeaseLost, err)
 	}
-	return errors.Join(err, l.release(ctx, lock))
+	l.release(ctx, lock)
+	return err
 }
 
 // release gives the lease back, if it is ours, so that another agent need not wait
-// until it runs out.
-func (l Lease) release(ctx context.Context, lock *resourcelock.LeaseLock) error {
+// until it runs out. The last renewal was given up when the elector was stopped, but
+// may still arrive at the server between our look and our word: then it is looked at
+// again.
+func (l Lease) release(ctx context.Context, lock *resourcelock.LeaseLock) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	record, _, err := lock.Get(ctx)
-	if err != nil || record.HolderIdentity != l.Identity {
-		// It runs out by itself: nothing is lost but a few seconds.
-		return nil
-	}
-	now := metav1.Now()
-	if err := lock.Update(ctx, resourcelock.LeaderElectionRecord{
-		LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record, _, err := lock.Get(ctx)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil || record.HolderIdentity != l.Identity {
+			return err
+		}
+		now := metav1.Now()
+		return lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+		})
 	}); err != nil {
+		// Nothing is lost but a few seconds.
 		l.Log.WarnContext(ctx, "cannot give the lease back; it runs out by itself", "lease", l.Namespace+"/"+l.Name, "error", err)
 	}
-	return nil
 }

@@ -2,9 +2,11 @@ package kubernetes_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,7 +17,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
@@ -88,6 +94,55 @@ func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
 	<-other
 	require.NoError(t, <-otherDone)
 	require.Less(t, time.Since(stopped), 5*time.Second)
+}
+
+// A renewal that was given up when the agent was told to stop may arrive at the server
+// late: between its look at the lease and giving it back.
+func TestALeaseIsGivenBackWhenALastRenewalComesLate(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	name := kubernetes.LeaseName(h.cfg.Region)
+	direct, err := clientset.NewForConfig(h.cfg.Client)
+	require.NoError(t, err)
+	leases := direct.CoordinationV1().Leases(kubetest.Namespace)
+	var back atomic.Int32
+	late := rest.CopyConfig(h.cfg.Client)
+	late.ContentType = "application/json"
+	late.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method != http.MethodPut {
+				return next.RoundTrip(req)
+			}
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				return nil, err
+			}
+			req.Body = io.NopCloser(bytes.NewReader(body))
+			var put coordinationv1.Lease
+			if err := json.Unmarshal(body, &put); err != nil {
+				return nil, err
+			}
+			if ptr.Deref(put.Spec.HolderIdentity, "") == "" && back.Add(1) == 1 {
+				renewed, err := leases.Get(req.Context(), name, metav1.GetOptions{})
+				if err != nil {
+					return nil, err
+				}
+				renewed.Spec.RenewTime = new(metav1.NowMicro())
+				_, err = leases.Update(req.Context(), renewed, metav1.UpdateOptions{})
+				if err != nil {
+					return nil, err
+				}
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	held, done := hold(t.Context(), h.lease(t, "first", late), func(context.Context) {})
+	<-held
+	require.NoError(t, <-done)
+	require.Equal(t, int32(2), back.Load(), "the lease is given back again after the first time met a renewal")
+	lease, err := leases.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Empty(t, ptr.Deref(lease.Spec.HolderIdentity, ""))
 }
 
 func TestWhatRunsUnderALostLeaseEndsBeforeAnotherBegins(t *testing.T) {
