@@ -131,8 +131,8 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 // within the session that they had.
 func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
-		spoke := slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.InSession(r) })
-		if !spoke || r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
+		if r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE ||
+			!slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.InSession(r) }) {
 			continue
 		}
 		apps, err := tx.AppsInRegion(r.ID)

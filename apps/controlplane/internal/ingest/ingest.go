@@ -431,26 +431,30 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// flush renews leases together and refreshes what is known of their sessions.
+// flush renews leases together and refreshes what is known of their sessions. What is renewed is
+// a session as it was when it was last checked. A database that has heard less of it than that
+// was restored from a backup: what was reported since is lost, and to note here how much was
+// heard would hide that for ever. It is left alone, and its next report is refused.
 func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	ids := make([]string, 0, len(due))
-	sessions := make([]model.Region, 0, len(due))
-	for _, id := range slices.Sorted(maps.Keys(due)) {
-		ids = append(ids, id)
-		sessions = append(sessions, due[id])
-	}
+	ids := slices.Sorted(maps.Keys(due))
 	var current []model.Region
 	err := s.cfg.Store.Update(ctx, func(tx Tx) (err error) {
 		before, err := tx.CheckSessions(ids)
 		if err != nil {
 			return err
 		}
-		if err = tx.NoteReports(sessions, s.cfg.Lease().Milliseconds()); err != nil {
+		var kept []model.Region
+		for _, b := range before {
+			if r := due[b.ID]; b.InSession(r) && b.SessionSequence >= r.SessionSequence {
+				kept = append(kept, r)
+			}
+		}
+		if err = tx.NoteReports(kept, s.cfg.Lease().Milliseconds()); err != nil {
 			return err
 		}
-		if err = welcome(tx, before, sessions, time.Now().UnixMilli()); err != nil {
+		if err = welcome(tx, before, kept, time.Now().UnixMilli()); err != nil {
 			return err
 		}
 		current, err = tx.CheckSessions(ids)

@@ -537,6 +537,28 @@ func TestAHeartbeatKeepsTheLeaseAlthoughNothingElseIsReported(t *testing.T) {
 	})
 }
 
+func TestAHeartbeatDoesNotHideWhatARestoredDatabaseHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		defer h.stop()
+		require.NoError(t, h.report(east, says(1, counts("dep_1", 1))))
+		backup := h.db.Clone()
+		require.NoError(t, h.report(east, says(2, counts("dep_1", 0))))
+		h.db.Restore(backup)
+
+		beat := func(sequence int64) error {
+			r := says(sequence)
+			r.PreviousSequence = 2
+			return h.report(east, r)
+		}
+		_ = beat(3) // told to the service's memory of the session, or to the database
+		time.Sleep(5 * time.Second)
+		require.EqualValues(t, 1, h.row().SessionSequence, "what was heard is as little as it was")
+		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(beat(4)), "so that all is told anew")
+		require.EqualValues(t, 1, h.observed().Ready)
+	})
+}
+
 func TestARegionThatSpeaksAgainWakesItsApps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
