@@ -36,7 +36,7 @@ import (
 // 0.8 of half the bare invocations would be 980 to 1,105 a second where those are 2,450 to
 // 2,760. With 64 under way nothing on these parts gets there: what two steps cannot leave
 // out, with one row of each thing committed together with those of others, and nothing
-// checked, planned or run, is 774 a second in the same run (shared_per_s). With the rows of a
+// checked, planned or run, is 769 to 867 a second in the same run (shared_per_s). With the rows of a
 // deployment committed each by itself they are 430 to 580, of which 0.6 to 0.68 is reached, and with one commit
 // and nothing else 1,150 to 1,400.
 type Deploys struct {
