@@ -83,19 +83,25 @@ func (q *Queries) CountTopologyOfRegion(ctx context.Context, region string) (int
 	return count, err
 }
 
-const getTopology = `-- name: GetTopology :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable FROM deployment_topology
-WHERE deployment_id IN (/*SLICE:deployment_ids*/?) AND region IN (/*SLICE:regions*/?)
-ORDER BY deployment_id, region
+const getAssignments = `-- name: GetAssignments :many
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, CAST(COALESCE(a.rollout_id, '') <> '' AS SIGNED) AS under_way
+FROM deployment_topology t LEFT JOIN apps a ON a.id = t.app_id
+WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
+ORDER BY t.deployment_id, t.region
 `
 
-type GetTopologyParams struct {
+type GetAssignmentsParams struct {
 	DeploymentIds []string
 	Regions       []string
 }
 
-func (q *Queries) GetTopology(ctx context.Context, arg GetTopologyParams) ([]DeploymentTopology, error) {
-	query := getTopology
+type GetAssignmentsRow struct {
+	DeploymentTopology DeploymentTopology
+	UnderWay           int64
+}
+
+func (q *Queries) GetAssignments(ctx context.Context, arg GetAssignmentsParams) ([]GetAssignmentsRow, error) {
+	query := getAssignments
 	var queryParams []interface{}
 	if len(arg.DeploymentIds) > 0 {
 		for _, v := range arg.DeploymentIds {
@@ -118,26 +124,27 @@ func (q *Queries) GetTopology(ctx context.Context, arg GetTopologyParams) ([]Dep
 		return nil, err
 	}
 	defer rows.Close()
-	var items []DeploymentTopology
+	var items []GetAssignmentsRow
 	for rows.Next() {
-		var i DeploymentTopology
+		var i GetAssignmentsRow
 		if err := rows.Scan(
-			&i.WorkspaceID,
-			&i.DeploymentID,
-			&i.Region,
-			&i.Replicas,
-			&i.Status,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.AppID,
-			&i.Generation,
-			&i.Weight,
-			&i.Reason,
-			&i.Traceparent,
-			&i.Workload,
-			&i.WorkloadVersion,
-			&i.HandedOver,
-			&i.MaxUnavailable,
+			&i.DeploymentTopology.WorkspaceID,
+			&i.DeploymentTopology.DeploymentID,
+			&i.DeploymentTopology.Region,
+			&i.DeploymentTopology.Replicas,
+			&i.DeploymentTopology.Status,
+			&i.DeploymentTopology.CreatedAt,
+			&i.DeploymentTopology.UpdatedAt,
+			&i.DeploymentTopology.AppID,
+			&i.DeploymentTopology.Generation,
+			&i.DeploymentTopology.Weight,
+			&i.DeploymentTopology.Reason,
+			&i.DeploymentTopology.Traceparent,
+			&i.DeploymentTopology.Workload,
+			&i.DeploymentTopology.WorkloadVersion,
+			&i.DeploymentTopology.HandedOver,
+			&i.DeploymentTopology.MaxUnavailable,
+			&i.UnderWay,
 		); err != nil {
 			return nil, err
 		}

@@ -26,10 +26,11 @@ WHERE status <> 4 GROUP BY region, status;
 -- name: AppsInRegion :many
 SELECT DISTINCT app_id FROM deployment_topology WHERE region = ? AND status <> 4 ORDER BY app_id;
 
--- name: GetTopology :many
-SELECT * FROM deployment_topology
-WHERE deployment_id IN (sqlc.slice(deployment_ids)) AND region IN (sqlc.slice(regions))
-ORDER BY deployment_id, region;
+-- name: GetAssignments :many
+SELECT sqlc.embed(t), CAST(COALESCE(a.rollout_id, '') <> '' AS SIGNED) AS under_way
+FROM deployment_topology t LEFT JOIN apps a ON a.id = t.app_id
+WHERE t.deployment_id IN (sqlc.slice(deployment_ids)) AND t.region IN (sqlc.slice(regions))
+ORDER BY t.deployment_id, t.region;
 
 -- name: TargetsOfApps :many
 SELECT t.app_id, t.region, t.deployment_id, t.weight, t.workload,

@@ -53,7 +53,7 @@ type Tx interface {
 	GetRegion(id string) (model.Region, error)
 	InsertAudit(model.Audit) error
 
-	GetTopology(deployments map[string][]string) ([]model.Topology, error)
+	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetApp(workspaceID, id string) (model.App, error)
 	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)

@@ -41,13 +41,13 @@ func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest
 }
 
 func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsRequest) ([]model.Secret, error) {
-	rows, err := tx.GetTopology(map[string][]string{regionID: {req.DeploymentId}})
+	rows, err := tx.GetAssignments(map[string][]string{regionID: {req.DeploymentId}})
 	if err != nil {
 		return nil, fmt.Errorf("read assignment of %s: %w", req.DeploymentId, err)
 	}
 	var row model.Topology
 	if len(rows) > 0 {
-		row = rows[0]
+		row = rows[0].Topology
 	}
 	running := row.Told()
 	if !running || row.Generation < req.Generation {

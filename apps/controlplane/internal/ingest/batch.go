@@ -159,15 +159,15 @@ type writes struct {
 }
 
 // gather is how long the first word of an app for whose regions nobody waits is kept for
-// others': most come within that, and are one decision. An app is waited for while a
-// deployment of it starts or stops somewhere, and what is said of that one is decided on at
-// once.
+// others': most come within that, and are one decision. Somebody waits while a rollout of the
+// app is in flight, whose next turn may depend on any of its deployments, and for one that
+// starts or stops: then what is said is decided on at once.
 const gather = 200 * time.Millisecond
 
 // wakes an app for what was said of a deployment in a region.
-func (w *writes) wakes(of model.Topology, now int64) {
+func (w *writes) wakes(of model.Assignment, now int64) {
 	at := now
-	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !of.UnderWay {
 		at += gather.Milliseconds()
 	}
 	w.wakesAt(of.AppID, at)
@@ -291,7 +291,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 
 // knowledge is what reports are read against, by region.
 type knowledge struct {
-	owners   map[string]map[string]model.Topology      // of all deployments that are mentioned
+	owners   map[string]map[string]model.Assignment    // of all deployments that are mentioned
 	observed map[string]map[string]model.Observed      // of those that are counted or applied
 	routes   map[string]map[string]model.RouteObserved // of apps that have a route there
 }
@@ -299,7 +299,7 @@ type knowledge struct {
 // read what the reports of a batch need, all of them together.
 func read(tx Tx, batch []*pending) (*knowledge, error) {
 	k := &knowledge{
-		owners:   map[string]map[string]model.Topology{},
+		owners:   map[string]map[string]model.Assignment{},
 		observed: map[string]map[string]model.Observed{},
 		routes:   map[string]map[string]model.RouteObserved{},
 	}
@@ -316,7 +316,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 		apps = append(apps, m.routed...)
 	}
 	if len(mentioned) > 0 {
-		rows, err := tx.GetTopology(mentioned)
+		rows, err := tx.GetAssignments(mentioned)
 		if err != nil {
 			return nil, fmt.Errorf("read assignments: %w", err)
 		}

@@ -62,7 +62,8 @@
 //
 // An app's workflow is woken only when a report crosses a value that plan reads
 // (rollup.Edges); the wake-up row is in the same transaction as the facts. It is at once for a
-// deployment that starts or stops, and for the others after a moment, in which more is said.
+// deployment that starts or stops and for those of an app that is rolled out, and for the others
+// after a moment, in which more is said.
 package ingest
 
 import (
@@ -88,7 +89,7 @@ import (
 type Tx interface {
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	NoteReports(sessions []model.Region, leaseTTL int64) error
-	GetTopology(deployments map[string][]string) ([]model.Topology, error)
+	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)

@@ -386,6 +386,15 @@ func TestWhatIsSaidOfAnAppThatNobodyWaitsForIsGathered(t *testing.T) {
 		require.NoError(t, h.report(east, says(int64(3+n), counts("dep_1", int32(3+n)))))
 		require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "its start, or its end, is waited for")
 	}
+
+	place(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
+	h.update(func(tx store.Tx) error {
+		app, err := tx.LockApp("ws_1", "app_1")
+		app.RolloutID = "rol_1"
+		return errors.Join(err, tx.UpdateApp(app))
+	})
+	require.NoError(t, h.report(east, says(5, counts("dep_1", 5))))
+	require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "a rollout in flight waits for its turn")
 }
 
 func TestTheEndOfAnInventoryLosesAndResetsWhatWasNotInIt(t *testing.T) {

@@ -43,7 +43,7 @@ func (b budget) now(now int64) budget {
 
 // notices makes history of what a report tells people; nothing, if it was stored
 // before. Beyond the region's budget the newest stand, and the others are dropped.
-func (s *Service) notices(p *pending, owners map[string]model.Topology, now int64) (out []model.History, dropped int) {
+func (s *Service) notices(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
 	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
 		return nil, 0
 	}

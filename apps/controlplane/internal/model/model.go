@@ -184,6 +184,13 @@ type Topology struct {
 	UpdatedAt      int64
 }
 
+// Assignment is a deployment in a region to which it is or was assigned.
+type Assignment struct {
+	Topology
+	// UnderWay: its app has a rollout in flight, which waits for what regions say.
+	UnderWay bool
+}
+
 // Told tells whether the row's region is told to run it, if with no replicas; else it is
 // told to have nothing of it.
 func (t Topology) Told() bool {

@@ -329,9 +329,9 @@ type ObservedTx interface {
 	CountInstances(regionIDs []string) (map[string]int, error)
 	// DeleteInstances forgets terminated rows.
 	DeleteInstances(terminatedBefore int64, limit int) (int, error)
-	// GetTopology returns which of the deployments given for a region are assigned to it
+	// GetAssignments returns which of the deployments given for a region are assigned to it
 	// (stopped rows included), by (deployment, region).
-	GetTopology(deployments map[string][]string) ([]model.Topology, error)
+	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 }
 
 // InstanceFilter selects instances.

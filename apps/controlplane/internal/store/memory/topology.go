@@ -116,11 +116,12 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	return distinct(ids), nil
 }
 
-func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
-	var rows []model.Topology
+func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment, error) {
+	var rows []model.Assignment
 	for _, at := range places(deployments) {
 		if r, ok := t.topology.get(at); ok {
-			rows = append(rows, r)
+			app, _ := t.apps.get(r.AppID)
+			rows = append(rows, model.Assignment{Topology: r, UnderWay: app.RolloutID != ""})
 		}
 	}
 	return rows, nil

@@ -266,13 +266,20 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	return ids, t.err(err, "list apps in region", regionID)
 }
 
-// GetTopology implements store.ObservedTx.
-func (t *tx) GetTopology(deployments map[string][]string) ([]model.Topology, error) {
-	rows, err := list(t, "read topology", "", topology)(rowsOf(wantedOf(deployments),
-		func(r gen.DeploymentTopology) pair { return pair{r.Region, r.DeploymentID} },
-		func(ids, regions []string) ([]gen.DeploymentTopology, error) {
-			return t.primary.GetTopology(t.ctx, gen.GetTopologyParams{DeploymentIds: ids, Regions: regions})
+// GetAssignments implements store.ObservedTx.
+func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment, error) {
+	rows, err := list(t, "read assignments", "", assignment)(rowsOf(wantedOf(deployments),
+		func(r gen.GetAssignmentsRow) pair {
+			return pair{r.DeploymentTopology.Region, r.DeploymentTopology.DeploymentID}
+		},
+		func(ids, regions []string) ([]gen.GetAssignmentsRow, error) {
+			return t.primary.GetAssignments(t.ctx, gen.GetAssignmentsParams{DeploymentIds: ids, Regions: regions})
 		}))
-	slices.SortFunc(rows, byPlace)
+	slices.SortFunc(rows, func(a, b model.Assignment) int { return byPlace(a.Topology, b.Topology) })
 	return rows, err
+}
+
+func assignment(r gen.GetAssignmentsRow) (model.Assignment, error) {
+	t, err := topology(r.DeploymentTopology)
+	return model.Assignment{Topology: t, UnderWay: r.UnderWay != 0}, err
 }

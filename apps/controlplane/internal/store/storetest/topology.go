@@ -102,8 +102,8 @@ func testTopology(t *testing.T, setup setup) {
 				require.NoError(t, err)
 				top = g
 			}
-			rows := read(w, func(tx store.Tx) ([]model.Topology, error) {
-				return tx.GetTopology(map[string][]string{region: {d.ID}})
+			rows := read(w, func(tx store.Tx) ([]model.Assignment, error) {
+				return tx.GetAssignments(map[string][]string{region: {d.ID}})
 			})
 			require.Equal(t, top, rows[0].Generation)
 		})
@@ -146,19 +146,30 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []string{app.ID}, read(w, func(tx store.Tx) ([]string, error) { return tx.AppsInRegion(ids[1]) }))
 	})
 
-	t.Run("topology is told of what is or was assigned to the regions", func(t *testing.T) {
+	t.Run("assignments are what is or was assigned to the regions", func(t *testing.T) {
 		w := setup(t)
-		ids, app := w.regions(2), w.app("chat")
-		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3)
+		ids, app, rolled := w.regions(2), w.app("chat"), w.app("rolled")
+		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(rolled, 1)
 		gone := place(d2, ids[0], 2)
 		gone.Status = stopped
-		w.put(place(d1, ids[0], 1), gone, place(d3, ids[1], 1))
-		get := func(of map[string][]string) []model.Topology {
-			return read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.GetTopology(of) })
+		w.put(place(d1, ids[0], 1), gone, place(d3, ids[1], 1), place(d4, ids[1], 1))
+		rolled = read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, rolled.ID) })
+		rolled.RolloutID = "rol_1"
+		w.update(func(tx store.Tx) error { return tx.UpdateApp(rolled) })
+		get := func(of map[string][]string) []model.Assignment {
+			return read(w, func(tx store.Tx) ([]model.Assignment, error) { return tx.GetAssignments(of) })
 		}
-		require.Equal(t, []model.Topology{place(d1, ids[0], 1), gone}, get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
-		require.Equal(t, []model.Topology{gone, place(d3, ids[1], 1)}, get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
+		settled := func(rows ...model.Topology) (out []model.Assignment) {
+			for _, t := range rows {
+				out = append(out, model.Assignment{Topology: t})
+			}
+			return out
+		}
+		require.Equal(t, settled(place(d1, ids[0], 1), gone), get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
+		require.Equal(t, settled(gone, place(d3, ids[1], 1)), get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
 			"what one region is asked for says nothing of another")
+		require.Equal(t, append(settled(place(d3, ids[1], 1)), model.Assignment{Topology: place(d4, ids[1], 1), UnderWay: true}),
+			get(map[string][]string{ids[1]: {d3.ID, d4.ID}}), "a rollout is in flight of one of the apps")
 		require.Empty(t, get(map[string][]string{ids[0]: nil, ids[1]: {}}))
 	})
 
