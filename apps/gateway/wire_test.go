@@ -49,8 +49,12 @@ func (q recorded) String() string {
 	return s
 }
 
+// recorderAddress is one of their own. A port of 127.0.0.1 that was free may be one at
+// which somebody else, such as a workflow server whose service has ended, still calls.
+const recorderAddress = "127.89.0.1:0"
+
 func startRecorder(t *testing.T) *recorder {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", recorderAddress)
 	require.NoError(t, err)
 	r := &recorder{address: l.Addr().String(), listener: l}
 	r.conns.Go(func() {
