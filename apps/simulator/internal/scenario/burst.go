@@ -23,7 +23,7 @@ import (
 // with its ten changes takes 3.8 ms of it until they have arrived: MariaDB 1.3, the control plane
 // 1.2, the ten agents 1.2. 4,100 to 5,400 changes a second arrive then, with 64 calls in flight.
 // As many deployments of two steps each, with nothing authorised, checked, planned or run, and
-// all done for several at once that can be, are 4,600 to 5,400 changes a second in the same run
+// all done for several at once that can be, are 4,000 to 5,400 changes a second in the same run
 // (shared_events_per_s). Calls read of their apps together, and write together: two statements
 // are left for each. What the regions say of an app that nobody waits for is put on the account
 // behind the burst, by one step for all of them.
@@ -32,7 +32,7 @@ import (
 // on 2,000 apps, 3,000 a second arrive. An agent looks through all deployments that it has then,
 // which is 2.8 of a call's 6.8 ms.
 //
-// By SQL, without the call, 4,800 to 5,900 arrive. MariaDB alone commits 10,000 to 13,000
+// By SQL, without the call, 3,500 to 5,900 arrive. MariaDB alone commits 10,000 to 13,000
 // (baselines).
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`

@@ -152,6 +152,6 @@ func (l Lease) release(ctx context.Context, lock *resourcelock.LeaseLock) {
 		})
 	}); err != nil {
 		// Nothing is lost but a few seconds.
-		l.Log.WarnContext(ctx, "cannot give the lease back; it runs out by itself", "lease", l.Namespace+"/"+l.Name, "error", err)
+		l.Log.WarnContext(ctx, "cannot give the lease back, if it is ours; it runs out by itself", "lease", l.Namespace+"/"+l.Name, "error", err)
 	}
 }

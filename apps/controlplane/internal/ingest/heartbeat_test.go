@@ -1,0 +1,90 @@
+package ingest_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestAHeartbeatKeepsTheLeaseAlthoughNothingElseIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		defer h.stop()
+		expired := func() (ids []string) {
+			h.update(func(tx store.Tx) (err error) {
+				ids, err = tx.ExpireLeases(time.Now().UnixMilli(), 10)
+				return err
+			})
+			return ids
+		}
+		for sequence := range int64(40) {
+			require.NoError(t, h.report(east, says(sequence+1)))
+			time.Sleep(5 * time.Second)
+		}
+		require.Equal(t, []string{west}, expired(), "the one that was silent")
+		require.EqualValues(t, 40, h.row().ReceivedRevision)
+
+		h.session(east, "session-2")
+		lease := h.row().LeaseExpiresAt
+		for range 3 {
+			_ = h.report(east, says(41))
+			time.Sleep(6 * time.Second)
+		}
+		require.Equal(t, lease, h.row().LeaseExpiresAt, "a replaced session renews nothing")
+		require.Equal(t, []string{east}, expired())
+	})
+}
+
+func TestAHeartbeatDoesNotHideWhatARestoredDatabaseHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		defer h.stop()
+		require.NoError(t, h.report(east, says(1, counts("dep_1", 1))))
+		backup := h.db.Clone()
+		require.NoError(t, h.report(east, says(2, counts("dep_1", 0))))
+		h.db.Restore(backup)
+
+		beat := func(sequence int64) error {
+			r := says(sequence)
+			r.PreviousSequence = 2
+			return h.report(east, r)
+		}
+		require.NoError(t, beat(3), "the session is known: it is renewed with others, later")
+		time.Sleep(5 * time.Second)
+		require.EqualValues(t, 1, h.row().SessionSequence, "what was heard is as little as it was")
+		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(beat(4)), "so that all is told anew")
+		require.EqualValues(t, 1, h.observed().Ready)
+	})
+}
+
+func TestARegionThatSpeaksAgainWakesItsApps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		defer h.stop()
+		require.NoError(t, h.report(east, says(1)))
+		time.Sleep(2 * ttl)
+		h.update(func(tx store.Tx) error {
+			_, err := tx.ExpireLeases(time.Now().UnixMilli(), 10)
+			return err
+		})
+		require.Empty(t, h.woken())
+		require.NoError(t, h.report(east, says(2)))
+		synctest.Wait()
+		require.Equal(t, []string{"app_1"}, h.woken())
+	})
+}
+
+func TestAReportAfterOneThatIsLostIsRefused(t *testing.T) {
+	h := setup(t)
+	require.NoError(t, h.report(east, says(1, counts("dep_1", 1))))
+	lost := says(3, counts("dep_1", 0))
+	lost.PreviousSequence = 2
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(h.report(east, lost)))
+	require.EqualValues(t, 1, h.observed().ReadyReplicas)
+}
