@@ -122,7 +122,8 @@ type ObservedDeployment struct {
 	TemplateHash string
 	// Removing is set between Remove and the end of its last instance.
 	Removing bool
-	// Unsettled: instances may still come to be that only an assignment before asked for.
+	// Unsettled: instances may still come to be that only an assignment before asked for, or
+	// be told of under the name of who had the workload before.
 	Unsettled bool
 	Instances []Instance
 }

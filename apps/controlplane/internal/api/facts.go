@@ -205,7 +205,7 @@ func (f facts) places(appID, deploymentID string, keep func(model.Topology) bool
 func (f facts) place(t model.Topology) rollup.Place {
 	return rollup.Place{
 		Row:      t,
-		Observed: f.observed[[2]string{t.DeploymentID, t.RegionID}],
+		Observed: f.observedOf(t),
 		Region:   f.regions[t.RegionID],
 		MinReady: f.deployments[t.DeploymentID].Spec.GetMinReady(),
 	}

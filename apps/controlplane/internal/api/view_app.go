@@ -58,12 +58,12 @@ func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place)
 		p := &live[i]
 		region := p.Row.RegionID
 		size, ok := c.OldSizes[region]
-		p.Observed.ReadyReplicas += f.outdated(p.Row)
+		p.Observed.ReadyReplicas = f.serving(p.Row)
 		for _, t := range f.rows[app.ID] {
 			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) || f.isPinned(t) {
 				continue
 			}
-			p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas + f.outdated(t)
+			p.Observed.ReadyReplicas += f.serving(t)
 			if n, there := c.Sizes[region]; there && !c.Back && t.Replicas > p.Row.Replicas {
 				size, ok = n, true
 			}
@@ -78,7 +78,17 @@ func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place)
 // outdated are replicas that serve under the row's name and were taken over.
 func (f facts) outdated(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
-	return plan.Outdated(t, f.rows[t.AppID], func(t model.Topology) model.Observed { return f.place(t).Observed }, &d)
+	return plan.Outdated(t, f.rows[t.AppID], f.observedOf, &d)
+}
+
+// serving are replicas that serve under the row's name, of whichever version.
+func (f facts) serving(t model.Topology) int32 {
+	d := f.deployments[t.DeploymentID]
+	return plan.Serving(t, f.rows[t.AppID], f.observedOf, &d)
+}
+
+func (f facts) observedOf(t model.Topology) model.Observed {
+	return f.observed[[2]string{t.DeploymentID, t.RegionID}]
 }
 
 // status is computed from the facts of this moment. With nothing live and nothing

@@ -42,7 +42,7 @@ func (f facts) behindPlaces(app model.App, c *model.Course, live []rollup.Place)
 		p := rollup.Place{Region: f.regions[b.RegionID], Row: model.Topology{RegionID: b.RegionID, Replicas: behindSize(b)}}
 		for _, t := range f.rows[app.ID] {
 			if t.RegionID == b.RegionID && topology.Active(t) && !f.isPinned(t) {
-				p.Observed.ReadyReplicas += f.place(t).Observed.ReadyReplicas + f.outdated(t)
+				p.Observed.ReadyReplicas += f.serving(t)
 			}
 		}
 		live = append(live, p)

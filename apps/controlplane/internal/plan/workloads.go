@@ -165,6 +165,23 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 	return outdated
 }
 
+// Serving is how many replicas serve in the row's name, of whichever version: those of a
+// workload that it took over with its own, and none of one that another took from it, which
+// has them by now, whatever the region said before. The rest is as for Outdated.
+func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
+	var all []*model.Topology
+	for i := range rows {
+		if t.HandedOver && hasOf(&rows[i], &t) {
+			return 0
+		}
+		all = append(all, &rows[i])
+	}
+	if took, serving, _ := taken(t, all, observed, d); took {
+		return serving
+	}
+	return observed(t).ReadyReplicas
+}
+
 // handOver gives the row's workload to the heir, with so many replicas.
 func (p *planner) handOver(t, heir *model.Topology, replicas int32) {
 	version := t.WorkloadVersion

@@ -102,3 +102,40 @@ func TestAVersionThatIsMadeAlikeStartsAndStopsNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatServesOfAWorkloadIsCountedOnce while it goes from v1 to v2, before and after the
+// region tells of it under its new name. Of three replicas one is on its way.
+func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	row := func(id string, generation int64, replicas int32, handedOver bool) model.Topology {
+		return model.Topology{
+			DeploymentID: id, RegionID: "eu", Workload: "v1", Generation: generation, Replicas: replicas, HandedOver: handedOver,
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+		}
+	}
+	counts := func(generation int64, all, own int32) model.Observed {
+		return model.Observed{CountsGeneration: generation, Ready: all, ReadyReplicas: own}
+	}
+	rows := []model.Topology{row("v1", 2, 0, true), row("v2", 1, 3, false)}
+	for _, c := range []struct {
+		name   string
+		rows   []model.Topology
+		v1, v2 model.Observed
+		want   [2]int32
+	}{
+		{"before", []model.Topology{row("v1", 1, 3, false)}, counts(1, 2, 2), model.Observed{}, [2]int32{2, 0}},
+		{"the region has said nothing yet", rows, counts(1, 2, 2), model.Observed{}, [2]int32{0, 2}},
+		{"it does not yet count under the new name", rows, counts(1, 2, 2), counts(0, 0, 0), [2]int32{0, 2}},
+		{"it counts, and has replaced one", rows, counts(2, 0, 0), counts(1, 2, 1), [2]int32{0, 2}},
+		{"nobody has gone on with it", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
+	} {
+		observed := func(t model.Topology) model.Observed {
+			return map[string]model.Observed{"v1": c.v1, "v2": c.v2}[t.DeploymentID]
+		}
+		var got [2]int32
+		for n, r := range c.rows {
+			got[n] = Serving(r, c.rows, observed, nil)
+		}
+		require.Equal(t, c.want, got, c.name)
+	}
+}

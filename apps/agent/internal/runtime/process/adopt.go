@@ -32,7 +32,9 @@ func (r *Runtime) loadInstances() error {
 		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.ended(), live: rec.Attempt > 0 && !rec.ended()}
 	}
 	for _, w := range r.workloads {
-		w.publish(nil)
+		// An agent that ended between an assignment and a pass left them to who had them before.
+		w.belongTo(r.ownerLocked(w.key))
+		w.publish(nil, 0)
 	}
 	return nil
 }

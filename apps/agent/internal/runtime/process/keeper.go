@@ -29,7 +29,11 @@ type workload struct {
 	// blocked: an instance waits for what others hold. unblock: something was
 	// given back since.
 	blocked, unblock atomic.Bool
-	view             atomic.Pointer[lists]
+	view             atomic.Pointer[view]
+
+	// assigned counts what was assigned to the workload, or away from it. Guarded by the
+	// runtime's mu.
+	assigned int64
 
 	// awaits: an order is held back until nobody sends to its instance.
 	awaits atomic.Bool
@@ -40,6 +44,12 @@ type workload struct {
 	gated bool
 	// portsAt remembers the ports of a place from one instance to its successor.
 	portsAt map[place][]port
+}
+
+// view is what a pass of the keeper left, which knew the first asOf of what was assigned.
+type view struct {
+	lists lists
+	asOf  int64
 }
 
 // lists are a workload's instances as Observe tells them, by deployment. None is ever
@@ -74,11 +84,15 @@ const (
 
 func newWorkload(rt *Runtime, key string) *workload {
 	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, portsAt: map[place][]port{}}
-	w.view.Store(&lists{})
+	w.view.Store(&view{})
 	return w
 }
 
-func (w *workload) published() lists { return *w.view.Load() }
+func (w *workload) published() lists { return w.view.Load().lists }
+
+// behind tells whether what is published may be of an assignment before the last one, or be
+// told of under the name of who had the workload then. Called with the runtime's mu held.
+func (w *workload) behind() bool { return w.view.Load().asOf < w.assigned }
 
 // instances are all of them, each with its deployment.
 func (l lists) instances() iter.Seq2[string, *runtime.Instance] {
@@ -133,7 +147,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	if ctx.Err() != nil {
 		return time.Time{}, false
 	}
-	want, d := w.rt.wantedOf(w.key)
+	want, d, asOf := w.rt.wantedOf(w)
 	w.belongTo(d)
 	w.gated = !want.Gone && !want.Paused && w.rt.released != nil
 	if w.unblock.Swap(false) {
@@ -165,7 +179,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 		}
 		next = now.Add(time.Millisecond)
 	}
-	w.publish(want.Held)
+	w.publish(want.Held, asOf)
 	return next, want.Gone && len(w.instances) == 0
 }
 
@@ -204,27 +218,30 @@ func (w *workload) seen() []seen {
 	return out
 }
 
-func (w *workload) publish(held *block) {
+// publish has Observe tell of the instances as they are after a pass that knew the first
+// asOf of what was assigned. Called with mu held.
+func (w *workload) publish(held *block, asOf int64) {
 	blocked, awaits := false, false
-	was, view, changed := w.published(), lists{}, false
+	before, now := w.view.Load(), lists{}
+	changed := before.asOf != asOf
 	all := w.seen()
 	slices.SortFunc(all, bySeat)
 	for _, s := range all {
 		blocked = blocked || s.Blocked != nil
 		awaits = awaits || s.Stop != nil && !s.Stop.Await.IsZero()
-		view[s.Deployment] = append(view[s.Deployment], s.describe(held))
+		now[s.Deployment] = append(now[s.Deployment], s.describe(held))
 	}
 	w.blocked.Store(blocked)
 	w.awaits.Store(awaits)
-	for id, list := range view {
-		if reflect.DeepEqual(list, was[id]) {
-			view[id] = was[id]
+	for id, list := range now {
+		if reflect.DeepEqual(list, before.lists[id]) {
+			now[id] = before.lists[id]
 		} else {
-			view[id], changed = slices.Clip(list), true
+			now[id], changed = slices.Clip(list), true
 		}
 	}
-	if changed || len(view) != len(was) {
-		w.view.Store(&view)
+	if changed || len(now) != len(before.lists) {
+		w.view.Store(&view{lists: now, asOf: asOf})
 		w.rt.changed()
 	}
 }

@@ -148,7 +148,7 @@ func (r *Runtime) publishAll() {
 	r.mu.Unlock()
 	for _, w := range all {
 		w.mu.Lock()
-		w.publish(nil)
+		w.publish(nil, w.view.Load().asOf)
 		w.mu.Unlock()
 	}
 }
@@ -178,149 +178,6 @@ func (r *Runtime) pause(ctx context.Context) {
 	}
 }
 
-// Apply implements runtime.Runtime.
-func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
-	if rej := r.refuse(a); rej != nil {
-		return rej
-	}
-	id := a.Deployment.GetId()
-	disk := r.diskOf(id)
-	disk.Lock()
-	defer disk.Unlock()
-	d := newDeployment(a)
-	r.mu.Lock()
-	old := r.deployments[id]
-	r.mu.Unlock()
-	if old.same(d) {
-		d.seq = old.seq
-	} else {
-		d.seq = r.nextSeq()
-		if err := d.save(r.cfg.DataDir); err != nil {
-			return fmt.Errorf("apply deployment %s: %w", id, err)
-		}
-	}
-	r.mu.Lock()
-	r.deployments[id] = d
-	touched := []*workload{r.workloadLocked(d.workload)}
-	if old != nil && old.workload != d.workload {
-		touched = append(touched, r.workloadLocked(old.workload))
-	}
-	r.mu.Unlock()
-	for _, w := range touched {
-		w.poke()
-	}
-	if old == nil || old.seq != d.seq {
-		r.changed()
-	}
-	return nil
-}
-
-// Remove implements runtime.Runtime.
-func (r *Runtime) Remove(_ context.Context, id string) error {
-	disk := r.diskOf(id)
-	disk.Lock()
-	defer disk.Unlock()
-	r.mu.Lock()
-	old := r.deployments[id]
-	r.mu.Unlock()
-	if old == nil {
-		// Its assignment may be lost, and instances left.
-		if old = r.stray(id); old == nil {
-			return nil
-		}
-	}
-	if old.removing {
-		return nil
-	}
-	d := *old
-	d.removing = true
-	if err := d.save(r.cfg.DataDir); err != nil {
-		return fmt.Errorf("remove deployment %s: %w", id, err)
-	}
-	r.mu.Lock()
-	r.deployments[id] = &d
-	w := r.workloadLocked(d.workload)
-	r.mu.Unlock()
-	w.poke()
-	r.changed()
-	return nil
-}
-
-// stray makes up a deployment that instances name and no assignment does.
-func (r *Runtime) stray(id string) *deployment {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, w := range r.workloads {
-		if w.published()[id] != nil {
-			return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
-		}
-	}
-	return nil
-}
-
-// known tells whether there is an assignment of a deployment.
-func (r *Runtime) known(id string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.deployments[id] != nil
-}
-
-// collect forgets the deployments of a workload that are to be removed and have
-// nothing left. Only the workload's keeper may call it, between two passes: what
-// a pass has made and not yet published would count as nothing.
-func (r *Runtime) collect(w *workload) {
-	for _, id := range r.collectable(w) {
-		if err := r.collectOne(w, id); err != nil {
-			r.log.Error("forgetting a deployment failed; trying again later", "deployment", id, "err", err)
-		}
-	}
-}
-
-func (r *Runtime) collectable(w *workload) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	gone := map[string]bool{}
-	for id, d := range r.deployments {
-		if d.removing && d.workload == w.key {
-			gone[id] = true
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	for _, w := range r.workloads {
-		for id := range w.published() {
-			delete(gone, id)
-		}
-	}
-	return slices.Collect(maps.Keys(gone))
-}
-
-func (r *Runtime) collectOne(w *workload, id string) error {
-	disk := r.diskOf(id)
-	disk.Lock()
-	defer disk.Unlock()
-	// It may have been applied again since.
-	if !slices.Contains(r.collectable(w), id) {
-		return nil
-	}
-	r.mu.Lock()
-	d := r.deployments[id]
-	r.mu.Unlock()
-	if err := d.forget(r.cfg.DataDir); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	delete(r.deployments, id)
-	r.mu.Unlock()
-	r.changed()
-	return nil
-}
-
-func (r *Runtime) diskOf(id string) *sync.Mutex {
-	return &r.disk[maphash.String(r.seed, id)%uint64(len(r.disk))]
-}
-
 // Observe implements runtime.Runtime. It shares the lists that the keepers published:
 // a look costs by the deployments, and by nothing that did not change.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
@@ -328,7 +185,10 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	defer r.mu.Unlock()
 	byID := map[string]*runtime.ObservedDeployment{}
 	for id, d := range r.deployments {
-		byID[id] = &runtime.ObservedDeployment{DeploymentID: id, Generation: d.generation, TemplateHash: d.template, Removing: d.removing}
+		byID[id] = &runtime.ObservedDeployment{
+			DeploymentID: id, Generation: d.generation, TemplateHash: d.template,
+			Removing: d.removing, Unsettled: r.unsettledLocked(d),
+		}
 	}
 	for _, w := range r.workloads {
 		for id, list := range w.published() {
@@ -451,13 +311,13 @@ func (r *Runtime) keepLocked(w *workload) {
 }
 
 // wantedOf is what a workload shall be, and by which deployment: the one that was
-// assigned last of those that name it.
-func (r *Runtime) wantedOf(key string) (wanted, *deployment) {
+// assigned last of those that name it. asOf is how much was assigned by then.
+func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	owner := r.ownerLocked(key)
+	owner := r.ownerLocked(workload.key)
 	if owner == nil {
-		return wanted{Gone: true}, nil
+		return wanted{Gone: true}, nil, workload.assigned
 	}
 	w := wanted{
 		Paused:   r.paused,
@@ -474,7 +334,7 @@ func (r *Runtime) wantedOf(key string) (wanted, *deployment) {
 			Message: fmt.Sprintf("waits for the values of %v: they are fetched again after each start of the agent", missing),
 		}
 	}
-	return w, owner
+	return w, owner, workload.assigned
 }
 
 func (r *Runtime) ownerLocked(key string) *deployment {
@@ -488,11 +348,11 @@ func (r *Runtime) ownerLocked(key string) *deployment {
 }
 
 // retire drops a workload that nobody wants and that has nothing left. It
-// reports false if somebody wants it again.
+// reports false if somebody wants it again, or did and the keeper has not heard of it.
 func (r *Runtime) retire(w *workload) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ownerLocked(w.key) != nil {
+	if r.ownerLocked(w.key) != nil || w.behind() {
 		return false
 	}
 	delete(r.workloads, w.key)

@@ -42,15 +42,28 @@ func replacingSome(t *testing.T, s *suite) {
 	})
 }
 
+// servesIfSettled looks at who has a workload: counts that are said to be of its assignment
+// are of the instances that serve, and not of none because another still has them.
+func (s *suite) servesIfSettled(t *testing.T, heir runtime.Assignment, floor int) {
+	t.Helper()
+	d := s.observed(t, heir.Deployment.Id)
+	if d == nil || d.Unsettled || d.Generation != heir.Generation {
+		return
+	}
+	require.GreaterOrEqual(t, count(d.Instances, isReady), floor, "%s is settled:\n%s", d.DeploymentID, describe(d.Instances))
+}
+
 // adoptAndBack hands a workload over and takes it back while part of it is replaced.
 func adoptAndBack(t *testing.T, s *suite) {
 	const n, floor = 3, 2
 	a := s.assignment("dep_1", n)
 	s.apply(t, a)
 	first := s.ready(t, "dep_1", n)
+	heir := a // who has the workload
 	both := func(what string, ok func(all []runtime.Instance) bool) []runtime.Instance {
 		t.Helper()
 		return s.untilOf(t, what, []string{"dep_1", "dep_2"}, func(all []runtime.Instance) bool {
+			s.servesIfSettled(t, heir, floor)
 			seen := map[string]bool{}
 			for _, in := range all {
 				require.False(t, seen[in.ID], "one instance is told of twice:\n%s", describe(all))
@@ -62,14 +75,14 @@ func adoptAndBack(t *testing.T, s *suite) {
 		})
 	}
 
-	b := s.heir(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
-	s.apply(t, b)
+	heir = s.heir(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
+	s.apply(t, heir)
 	both("one that was replaced", func(all []runtime.Instance) bool { return count(all, isOf("template-2")) >= 1 })
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.reopen(t)
 
-	a = next(a)
-	s.apply(t, a)
+	heir = next(a)
+	s.apply(t, heir)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
 	all := both("all as they were", func(all []runtime.Instance) bool {
 		return len(all) == n && count(all, isOf("template-1")) == n

@@ -1,0 +1,189 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Apply implements runtime.Runtime.
+func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
+	if rej := r.refuse(a); rej != nil {
+		return rej
+	}
+	id := a.Deployment.GetId()
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	d := newDeployment(a)
+	r.mu.Lock()
+	old := r.deployments[id]
+	r.mu.Unlock()
+	if old.same(d) {
+		d.seq = old.seq
+	} else {
+		d.seq = r.nextSeq()
+		if err := d.save(r.cfg.DataDir); err != nil {
+			return fmt.Errorf("apply deployment %s: %w", id, err)
+		}
+	}
+	anew := old == nil || old.seq != d.seq
+	switch {
+	case old == nil:
+	case old.workload != d.workload:
+		d.left = old.workload
+	default:
+		d.left = old.left
+	}
+	r.mu.Lock()
+	touched := r.assignLocked(d, anew)
+	r.mu.Unlock()
+	for _, w := range touched {
+		w.poke()
+	}
+	if anew {
+		r.changed()
+	}
+	return nil
+}
+
+// assignLocked puts the deployment in the place of what it was, and returns the workloads that
+// it concerns. Unless it is what it was, their keepers are behind until they know of it.
+// Called with mu held.
+func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
+	touched := []*workload{r.workloadLocked(d.workload)}
+	if left := r.workloads[d.left]; left != nil {
+		touched = append(touched, left)
+	}
+	r.deployments[d.spec.GetId()] = d
+	if anew {
+		for _, w := range touched {
+			w.assigned++
+		}
+	}
+	return touched
+}
+
+// unsettledLocked tells whether a keeper may yet be working by what the deployment, or who
+// had its workload, was before. Called with mu held.
+func (r *Runtime) unsettledLocked(d *deployment) bool {
+	for _, key := range []string{d.workload, d.left} {
+		if w := r.workloads[key]; w != nil && w.behind() {
+			return true
+		}
+	}
+	return false
+}
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(_ context.Context, id string) error {
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	r.mu.Lock()
+	old := r.deployments[id]
+	r.mu.Unlock()
+	if old == nil {
+		// Its assignment may be lost, and instances left.
+		if old = r.stray(id); old == nil {
+			return nil
+		}
+	}
+	if old.removing {
+		return nil
+	}
+	d := *old
+	d.removing = true
+	if err := d.save(r.cfg.DataDir); err != nil {
+		return fmt.Errorf("remove deployment %s: %w", id, err)
+	}
+	r.mu.Lock()
+	touched := r.assignLocked(&d, true)
+	r.mu.Unlock()
+	for _, w := range touched {
+		w.poke()
+	}
+	r.changed()
+	return nil
+}
+
+// stray makes up a deployment that instances name and no assignment does.
+func (r *Runtime) stray(id string) *deployment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, w := range r.workloads {
+		if w.published()[id] != nil {
+			return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
+		}
+	}
+	return nil
+}
+
+// known tells whether there is an assignment of a deployment.
+func (r *Runtime) known(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.deployments[id] != nil
+}
+
+// collect forgets the deployments of a workload that are to be removed and have
+// nothing left. Only the workload's keeper may call it, between two passes: what
+// a pass has made and not yet published would count as nothing.
+func (r *Runtime) collect(w *workload) {
+	for _, id := range r.collectable(w) {
+		if err := r.collectOne(w, id); err != nil {
+			r.log.Error("forgetting a deployment failed; trying again later", "deployment", id, "err", err)
+		}
+	}
+}
+
+func (r *Runtime) collectable(w *workload) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone := map[string]bool{}
+	for id, d := range r.deployments {
+		if d.removing && d.workload == w.key {
+			gone[id] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	for _, w := range r.workloads {
+		for id := range w.published() {
+			delete(gone, id)
+		}
+	}
+	return slices.Collect(maps.Keys(gone))
+}
+
+func (r *Runtime) collectOne(w *workload, id string) error {
+	disk := r.diskOf(id)
+	disk.Lock()
+	defer disk.Unlock()
+	// It may have been applied again since.
+	if !slices.Contains(r.collectable(w), id) {
+		return nil
+	}
+	r.mu.Lock()
+	d := r.deployments[id]
+	r.mu.Unlock()
+	if err := d.forget(r.cfg.DataDir); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.deployments, id)
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+func (r *Runtime) diskOf(id string) *sync.Mutex {
+	return &r.disk[maphash.String(r.seed, id)%uint64(len(r.disk))]
+}
