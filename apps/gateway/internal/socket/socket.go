@@ -373,7 +373,7 @@ func (c *Conn) take(p []byte) (int, error) {
 	n, errno := restarted(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
 	switch {
 	case errno == syscall.EAGAIN:
-		c.state.And(^ended) // that was another's, whose number this one has now
+		c.forget()
 		return 0, nil
 	case errno != 0:
 		c.state.Or(ended)
@@ -385,6 +385,18 @@ func (c *Conn) take(p []byte) (int, error) {
 		c.state.Or(readable) // there may be more
 	}
 	return n, nil
+}
+
+// forget that it has ended, since nothing is to be read: that was another's, whose number this
+// one has now. Unless it was told since readable was taken back, which may be of an end with
+// the last bytes before it: who reads those is not told of the end again.
+func (c *Conn) forget() {
+	for {
+		state := c.state.Load()
+		if state&readable != 0 || c.state.CompareAndSwap(state, state&^ended) {
+			return
+		}
+	}
 }
 
 // peek is what there is to be read, at most 1; 0 without an error: the end.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 )
@@ -292,6 +293,47 @@ func TestAnAnswerThatWasNotAskedForIsSeen(t *testing.T) {
 		c.Cut()
 		require.False(t, c.Quiet(sure))
 	}
+}
+
+// TestAnEndThatComesWithTheLastBytesIsHeard at whatever moment of the reader's look for them: one
+// in thousands of these connections has them come between what it finds and what it makes of it.
+func TestAnEndThatComesWithTheLastBytesIsHeard(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	var all errgroup.Group
+	for range 16 {
+		all.Go(func() error {
+			for range 800 {
+				there, err := net.Dial("tcp", l.Addr().String())
+				if err != nil {
+					return err
+				}
+				here, err := l.Accept()
+				if err != nil {
+					return errors.Join(err, there.Close())
+				}
+				c, err := socket.Open(here)
+				if err != nil {
+					return errors.Join(err, here.Close(), there.Close())
+				}
+				all.Go(func() error {
+					_, err := there.Write([]byte("last"))
+					return errors.Join(err, there.Close())
+				})
+				err = c.SetReadDeadline(time.Now().Add(patience))
+				if err == nil {
+					_, err = io.Copy(io.Discard, reader{c})
+				}
+				if err = errors.Join(err, c.Close()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, all.Wait())
 }
 
 func TestOnlySocketsAreOpened(t *testing.T) {
