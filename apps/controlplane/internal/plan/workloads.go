@@ -113,7 +113,10 @@ func taken(t model.Topology, rows []*model.Topology, observed func(model.Topolog
 			before = max(before, servingOf(observed(*o), d))
 		}
 	}
-	if of := observed(t); before == 0 || of.CountsGeneration >= t.Generation {
+	// An agent that has to wait until it may go on with them tells of none, as of what it waits for.
+	of := observed(t)
+	counted := of.CountsGeneration >= t.Generation && of.AppliedGeneration >= t.Generation && of.Phase == int32(agentv1.AppliedState_PHASE_APPLIED)
+	if before == 0 || counted {
 		serving = min(servingOf(of, d), t.Replicas)
 		return took, serving, max(0, serving-of.ReadyReplicas)
 	}

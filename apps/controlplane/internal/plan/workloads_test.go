@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -114,8 +115,13 @@ func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
 		}
 	}
 	counts := func(generation int64, all, own int32) model.Observed {
-		return model.Observed{CountsGeneration: generation, Ready: all, ReadyReplicas: own}
+		return model.Observed{
+			AppliedGeneration: generation, Phase: int32(agentv1.AppliedState_PHASE_APPLIED),
+			CountsGeneration: generation, Ready: all, ReadyReplicas: own,
+		}
 	}
+	waits := counts(1, 0, 0)
+	waits.Phase, waits.Code = int32(agentv1.AppliedState_PHASE_PENDING), "Adopting"
 	rows := []model.Topology{row("v1", 2, 0, true), row("v2", 1, 3, false)}
 	for _, c := range []struct {
 		name   string
@@ -126,6 +132,7 @@ func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
 		{"before", []model.Topology{row("v1", 1, 3, false)}, counts(1, 2, 2), model.Observed{}, [2]int32{2, 0}},
 		{"the region has said nothing yet", rows, counts(1, 2, 2), model.Observed{}, [2]int32{0, 2}},
 		{"it does not yet count under the new name", rows, counts(1, 2, 2), counts(0, 0, 0), [2]int32{0, 2}},
+		{"it waits until it may go on with them", rows, counts(1, 2, 2), waits, [2]int32{0, 2}},
 		{"it counts, and has replaced one", rows, counts(2, 0, 0), counts(1, 2, 1), [2]int32{0, 2}},
 		{"nobody has gone on with it", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
 	} {
