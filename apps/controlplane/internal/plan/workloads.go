@@ -158,11 +158,7 @@ func servingOf(o model.Observed, d *model.Deployment) int32 {
 // deployment: those that it has taken over from others of the app's rows in its region.
 // observed is what regions said of rows, and d the row's deployment.
 func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
-	var all []*model.Topology
-	for i := range rows {
-		all = append(all, &rows[i])
-	}
-	if took, _, n := taken(t, all, observed, d); took {
+	if took, _, n := taken(t, pointers(rows), observed, d); took {
 		outdated = n
 	}
 	return outdated
@@ -172,17 +168,22 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 // workload that it took over with its own, and none of one that another took from it, which
 // has them by now, whatever the region said before. The rest is as for Outdated.
 func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
-	var all []*model.Topology
-	for i := range rows {
-		if t.HandedOver && hasOf(&rows[i], &t) {
-			return 0
-		}
-		all = append(all, &rows[i])
+	all := pointers(rows)
+	if t.HandedOver && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
+		return 0
 	}
 	if took, serving, _ := taken(t, all, observed, d); took {
 		return serving
 	}
 	return observed(t).ReadyReplicas
+}
+
+func pointers(rows []model.Topology) []*model.Topology {
+	all := make([]*model.Topology, len(rows))
+	for i := range rows {
+		all[i] = &rows[i]
+	}
+	return all
 }
 
 // handOver gives the row's workload to the heir, with so many replicas.

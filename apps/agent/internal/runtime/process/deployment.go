@@ -41,8 +41,8 @@ type deployment struct {
 	// seq orders assignments as they came: the latest that names a workload has
 	// it.
 	seq int64
-	// left is the workload that it had before this assignment, if another: its keeper may
-	// still be working by the one before.
+	// left is the workload that it had before this one, empty if the agent knows of none: its
+	// keeper may still be working by that assignment.
 	left string
 	// secrets are in memory only.
 	secrets map[string]string

@@ -3236,7 +3236,9 @@ type DeploymentRollup struct {
 	// Newest generation that the counts can be of. A generation is told of once no instance may
 	// come to be any more that only one before it asked for, and none that it took over is told
 	// of under who had it before: whoever is told of none, as of a generation that asks for
-	// none, may use their room. 0: of none yet.
+	// none, may use their room. Counts of none beside a state that is not applied say only that
+	// nothing runs under this name: what it is to take over may be told of under another.
+	// 0: of none yet.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Instances that exist, by status; terminated ones are not counted.
 	Pending  int32 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
