@@ -26,9 +26,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
@@ -57,6 +57,7 @@ type serveFlags struct {
 	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Prometheus       metricsFlags  `embed:"" prefix:"prometheus-"`
 	WebhookAllow     []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow    []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. Whoever deploys can have the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
 	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	DNSServer        string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
 	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
@@ -216,9 +217,13 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	allowHooks, err := webhook.ParseAllowed(f.WebhookAllow)
+	allowHooks, err := guard.Parse(f.WebhookAllow)
 	if err != nil {
 		return fmt.Errorf("--webhook-allow: %w", err)
+	}
+	allowRegistries, err := guard.Parse(f.RegistryAllow)
+	if err != nil {
+		return fmt.Errorf("--registry-allow: %w", err)
 	}
 	box, err := seal.LoadOrCreate(f.KeyFile)
 	if err != nil {
@@ -245,7 +250,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	var workflows *restate.Driver
 	c, err := newCore(parts{
-		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, metrics: metrics, allowHooks: allowHooks, box: box,
+		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{Allow: allowRegistries}, metrics: metrics, allowHooks: allowHooks, box: box,
 		newDriver: func(step rollout.Step, lost func(context.Context) error) (driver, error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,

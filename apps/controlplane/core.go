@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/pkg/service"
@@ -55,8 +55,8 @@ type parts struct {
 	auditRetention time.Duration
 	// metrics of apps; nil: what their gateways see.
 	metrics rollout.Measurer
-	// allowHooks are networks in which web-hooks may be, beside public addresses.
-	allowHooks []netip.Prefix
+	// allowHooks are networks in which web-hooks may be, besides public addresses.
+	allowHooks guard.Networks
 	// keep and forgetEvery; zero values: fleet's defaults.
 	keep        keepFlags
 	forgetEvery time.Duration
@@ -205,7 +205,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
 		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
-		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: hooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 	})
 	if err != nil {

@@ -4,20 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/windlass-run/windlass/pkg/guard"
 )
 
 // ImageResolver finds the digest behind a tag.
 type ImageResolver interface {
 	// Resolve returns the reference with a digest ("host/name@sha256:..."). Logins
 	// are Docker configurations (config.json) for registries that ask who is there.
-	// A *FinalError means that trying again cannot help.
+	// A *FinalError means that trying again cannot help. The text of an error is for the
+	// tenant that named the image. What it wraps is for the operator.
 	Resolve(ctx context.Context, image string, logins []string) (string, error)
 }
 
@@ -29,13 +34,27 @@ func (e *FinalError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *FinalError) Unwrap() error { return e.Err }
 
+// registryError says what a tenant may know about a registry's failure: the kind, and the codes
+// that the registry answered. A body, a header or an address would let tenants read what only
+// the control plane reaches.
+type registryError struct {
+	text  string
+	cause error
+}
+
+func (e *registryError) Error() string { return e.text }
+
+// Unwrap returns the cause.
+func (e *registryError) Unwrap() error { return e.cause }
+
 // resolveTimeout bounds one look-up: a HEAD, a token, perhaps a GET.
 const resolveTimeout = 15 * time.Second
 
-// Registry resolves images at their container registry.
+// Registry resolves images at their container registry, which the tenant names.
 type Registry struct {
-	// Transport for the registry; nil means the library's own.
-	Transport http.RoundTripper
+	// Allow are networks that registries may be in besides public addresses. Plain HTTP is
+	// used only there, for hosts that are local by their name.
+	Allow guard.Networks
 	// Keychain for private registries that no login is for; nil means anonymous.
 	Keychain authn.Keychain
 }
@@ -48,13 +67,13 @@ func (r Registry) Resolve(ctx context.Context, image string, logins []string) (s
 	if err != nil {
 		return "", &FinalError{fmt.Errorf("image %q is not a reference: %w", image, err)}
 	}
+	way := newRegistryTransport(r.Allow)
+	defer way.close()
 	options := []remote.Option{
 		remote.WithContext(ctx),
+		remote.WithTransport(way),
 		remote.WithRetryStatusCodes(),
 		remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
-	}
-	if r.Transport != nil {
-		options = append(options, remote.WithTransport(r.Transport))
 	}
 	keychain, err := loginKeychain(logins)
 	if err != nil {
@@ -72,22 +91,99 @@ func (r Registry) Resolve(ctx context.Context, image string, logins []string) (s
 	}
 	full, err := remote.Get(ref, options...)
 	if err != nil {
-		return "", classify(fmt.Errorf("resolve %s: %w", image, err))
+		return "", classify(image, err)
 	}
 	return ref.Context().Digest(full.Digest.String()).String(), nil
 }
 
-// classify marks the answers by which a registry says no, as opposed to not now.
-func classify(err error) error {
-	var answer *transport.Error
-	if !errors.As(err, &answer) {
-		return err
+// classify makes the error that the tenant sees. It marks the answers by which a registry says
+// no, as opposed to not now.
+func classify(image string, err error) error {
+	failed := func(format string, args ...any) error {
+		return &registryError{text: fmt.Sprintf("resolve %s: its registry ", image) + fmt.Sprintf(format, args...), cause: err}
 	}
+	var answer *transport.Error
+	switch {
+	case errors.Is(err, guard.ErrRefused):
+		return &FinalError{failed("has an address that is not public: use another, or have the operator start the control plane with --registry-allow and its network")}
+	case !errors.As(err, &answer):
+		return failed("could not be reached")
+	}
+	said := fmt.Sprintf("%d %s%s", answer.StatusCode, http.StatusText(answer.StatusCode), registryCode(answer))
 	switch answer.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return &FinalError{fmt.Errorf("%w; a private image needs a secret with image_pull", err)}
+		return &FinalError{failed("answered %s; a private image needs a secret with image_pull", said)}
 	case http.StatusNotFound, http.StatusBadRequest:
-		return &FinalError{err}
+		return &FinalError{failed("answered %s: check the image's name and tag", said)}
 	}
-	return err
+	return failed("answered %s", said)
+}
+
+// maxRegistryCode is longer than each code of the distribution specification.
+const maxRegistryCode = 32
+
+// registryCode is the first code of a registry's error, such as " (MANIFEST_UNKNOWN)".
+func registryCode(answer *transport.Error) string {
+	if len(answer.Errors) == 0 {
+		return ""
+	}
+	code := string(answer.Errors[0].Code)
+	other := func(r rune) bool { return r != '_' && (r < 'A' || r > 'Z') }
+	if code == "" || len(code) > maxRegistryCode || strings.ContainsFunc(code, other) {
+		return "" // no registry's
+	}
+	return " (" + code + ")"
+}
+
+// registryTransport decides which addresses a request may go to. Make it for one look-up.
+type registryTransport struct {
+	// registry goes to public and to listed addresses, plain to listed ones only, because
+	// credentials would be read on the way elsewhere. elsewhere goes to public addresses.
+	registry, plain, elsewhere *http.Transport
+}
+
+func newRegistryTransport(allow guard.Networks) *registryTransport {
+	way := func(d *net.Dialer) *http.Transport {
+		d.Timeout = resolveTimeout
+		t := guard.Transport(d, resolveTimeout)
+		t.DisableKeepAlives = false // close ends them
+		return t
+	}
+	return &registryTransport{
+		registry: way(allow.Dialer()), plain: way(allow.ListedDialer()), elsewhere: way(guard.Networks(nil).Dialer()),
+	}
+}
+
+func (t *registryTransport) close() {
+	for _, one := range []*http.Transport{t.registry, t.plain, t.elsewhere} {
+		one.CloseIdleConnections()
+	}
+}
+
+// RoundTrip implements http.RoundTripper. A redirect to another host chooses the path, which the
+// tenant does not do by naming an image: it leads to public addresses only, and by https.
+func (t *registryTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	redirected := leftHost(req)
+	switch {
+	case redirected && req.URL.Scheme != "https":
+		return nil, errors.New("the registry redirects to another host without TLS")
+	case redirected:
+		return t.elsewhere.RoundTrip(req)
+	case req.URL.Scheme != "https":
+		return t.plain.RoundTrip(req)
+	}
+	return t.registry.RoundTrip(req)
+}
+
+// leftHost reports whether a redirect led to another host than the request before it, or one
+// earlier did.
+func leftHost(req *http.Request) bool {
+	for req.Response != nil {
+		before := req.Response.Request
+		if before == nil || before.URL.Host != req.URL.Host {
+			return true
+		}
+		req = before
+	}
+	return false
 }

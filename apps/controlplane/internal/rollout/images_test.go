@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+	"github.com/windlass-run/windlass/pkg/guard"
 )
+
+// local is a Registry for registries on this machine.
+var local = rollout.Registry{Allow: guard.Networks{netip.MustParsePrefix("127.0.0.0/8")}}
 
 // registryHouse is a container registry that may answer with a status instead.
 func registryHouse(t *testing.T) (host string, answer *atomic.Int64, noHead *atomic.Bool) {
@@ -55,7 +61,7 @@ func TestATagBecomesItsDigest(t *testing.T) {
 	digest := push(t, host+"/team/echo:v1")
 	for _, head := range []bool{true, false} {
 		noHead.Store(!head)
-		got, err := rollout.Registry{}.Resolve(context.Background(), host+"/team/echo:v1", nil)
+		got, err := local.Resolve(context.Background(), host+"/team/echo:v1", nil)
 		require.NoError(t, err)
 		require.Equal(t, host+"/team/echo@"+digest, got)
 	}
@@ -65,7 +71,7 @@ func TestARegistryThatSaysNoIsFinalAndOneThatIsAwayIsNot(t *testing.T) {
 	host, answer, _ := registryHouse(t)
 	push(t, host+"/echo:v1")
 	final := func(image string) bool {
-		_, err := rollout.Registry{}.Resolve(context.Background(), image, nil)
+		_, err := local.Resolve(context.Background(), image, nil)
 		require.Error(t, err)
 		var f *rollout.FinalError
 		return errors.As(err, &f)
@@ -117,7 +123,7 @@ func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
 		"no configuration":           {logins: []string{password}, fails: "holds no Docker configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := rollout.Registry{}.Resolve(t.Context(), image, c.logins)
+			got, err := local.Resolve(t.Context(), image, c.logins)
 			if c.fails == "" {
 				require.NoError(t, err)
 				require.Equal(t, host+"/team/echo@"+digest, got)
@@ -129,4 +135,79 @@ func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
 			require.True(t, final)
 		})
 	}
+}
+
+func TestARegistrySaysNoMoreThanItsCode(t *testing.T) {
+	// inner is a service that only the control plane reaches.
+	var calls atomic.Int64
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		http.Error(w, "internal-admin: token=TOPSECRET-42", http.StatusForbidden)
+	}))
+	t.Cleanup(inner.Close)
+	address := strings.TrimPrefix(inner.URL, "http://")
+	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, inner.URL+"/latest/meta-data/iam", http.StatusFound)
+	}))
+	t.Cleanup(redirecting.Close)
+	answering := func(body string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v2/" {
+				return
+			}
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(body))
+		}))
+		t.Cleanup(s.Close)
+		return strings.TrimPrefix(s.URL, "http://")
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	public := rollout.Registry{}
+	for name, c := range map[string]struct {
+		by    rollout.Registry
+		host  string
+		says  string
+		calls int64
+		final bool
+	}{
+		"not allowed":           {by: public, host: address, says: "has an address that is not public", final: true},
+		"not allowed by name":   {by: public, host: strings.Replace(address, "127.0.0.1", "localhost", 1), says: "has an address that is not public", final: true},
+		"not allowed, closed":   {by: public, host: closed.Addr().String(), says: "has an address that is not public", final: true},
+		"a body":                {by: local, host: address, says: "answered 403 Forbidden; a private image needs", calls: 2, final: true},
+		"a redirect":            {by: local, host: strings.TrimPrefix(redirecting.URL, "http://"), says: "could not be reached"},
+		"nobody listens":        {by: local, host: closed.Addr().String(), says: "could not be reached"},
+		"a registry's code":     {by: local, host: answering(`{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "TOPSECRET-42"}]}`), says: "answered 404 Not Found (MANIFEST_UNKNOWN): check", final: true},
+		"what is no code":       {by: local, host: answering(`{"errors": [{"code": "TOPSECRET-42"}]}`), says: "answered 404 Not Found: check", final: true},
+		"a code that is longer": {by: local, host: answering(`{"errors": [{"code": "` + strings.Repeat("TOPSECRET_", 9) + `"}]}`), says: "answered 404 Not Found: check", final: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls.Store(0)
+			_, err := c.by.Resolve(t.Context(), c.host+"/team/x:v1", nil)
+			require.ErrorContains(t, err, "resolve "+c.host+"/team/x:v1: its registry "+c.says)
+			require.NotContains(t, err.Error(), "TOPSECRET")
+			require.NotContains(t, err.Error(), "refused")
+			_, final := errors.AsType[*rollout.FinalError](err)
+			require.Equal(t, c.final, final)
+			require.Equal(t, c.calls, calls.Load(), "requests that reached the other service")
+		})
+	}
+}
+
+func TestARegistryMayRedirectOnItsOwnHost(t *testing.T) {
+	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v2/alias/") {
+			http.Redirect(w, r, strings.Replace(r.URL.Path, "/alias/", "/team/", 1), http.StatusTemporaryRedirect)
+			return
+		}
+		store.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	host := strings.TrimPrefix(srv.URL, "http://")
+	digest := push(t, host+"/team/echo:v1")
+	got, err := local.Resolve(t.Context(), host+"/alias/echo:v1", nil)
+	require.NoError(t, err)
+	require.Equal(t, host+"/alias/echo@"+digest, got)
 }

@@ -244,6 +244,9 @@ func (s *Stepper) resolve(ctx context.Context, d decision, image string) *plan.R
 	s.metrics.build.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		span.RecordError(err)
+		if refused, ok := errors.AsType[*registryError](err); ok {
+			s.cfg.Log.InfoContext(ctx, "cannot resolve an image", "app", d.in.App.ID, "image", image, "error", fmt.Sprintf("%.500s", refused.cause))
+		}
 		var final *FinalError
 		return &plan.Resolution{Image: image, Message: err.Error(), Final: errors.As(err, &final)}
 	}

@@ -76,7 +76,7 @@ func smallControlPlane(ctx context.Context, args []string) error {
 	listen := f.String("listen", "", "")
 	dsn := f.String("mysql-dsn", "", "")
 	metrics := f.String("metrics-listen", "", "")
-	for _, other := range []string{"restate-ingress", "restate-admin", "restate-listen", "restate-advertise", "key-file", "prometheus-url", "webhook-allow", "domain", "log-format"} {
+	for _, other := range []string{"restate-ingress", "restate-admin", "restate-listen", "restate-advertise", "key-file", "prometheus-url", "webhook-allow", "registry-allow", "domain", "log-format"} {
 		f.String(other, "", "")
 	}
 	if err := f.Parse(args[1:]); err != nil {

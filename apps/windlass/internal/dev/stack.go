@@ -59,6 +59,9 @@ func (r *run) restate() child {
 	}
 }
 
+// thisMachine are the networks that only this machine reaches.
+const thisMachine = "127.0.0.0/8,::1/128"
+
 func (r *run) controlPlane(dsn string) child {
 	dir := r.layout.controlplane()
 	api, metrics, workflows := r.ports[portAPI], r.ports[portMetrics], r.ports[portWorkflows]
@@ -75,7 +78,9 @@ func (r *run) controlPlane(dsn string) child {
 			"--restate-advertise=" + localURL(workflows),
 			"--key-file=" + filepath.Join(dir, "keyset.json"),
 			"--prometheus-url=" + r.opts.prometheus,
-			"--webhook-allow=127.0.0.0/8,::1/128", // whoever deploys here is here
+			// Whoever deploys here is here.
+			"--webhook-allow=" + thisMachine,
+			"--registry-allow=" + thisMachine,
 			"--domain=" + hostsBelow,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",

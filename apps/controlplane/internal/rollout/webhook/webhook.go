@@ -27,7 +27,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -36,6 +35,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/pkg/guard"
 )
 
 const (
@@ -46,9 +46,8 @@ const (
 	maxCalls = 64
 	// maxCallsOfStep leaves calls to other apps when all of one app's are slow.
 	maxCallsOfStep = 8
-	// maxAnswer is far more than a verdict takes; maxHeader likewise.
+	// maxAnswer is far more than a verdict takes.
 	maxAnswer = 64 << 10
-	maxHeader = 64 << 10
 )
 
 // Headers of a call.
@@ -70,11 +69,14 @@ type Config struct {
 	// Lookup reads the facts of the app that the call is about.
 	Lookup func(ctx context.Context, call analysis.Call, secrets []string) (Facts, error)
 	// Allow are networks that web-hooks may be in beside public addresses.
-	Allow      []netip.Prefix
+	Allow      guard.Networks
 	UserAgent  string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
+
+// errNotPublic is what a connection to an address that is not allowed fails with.
+var errNotPublic = errors.New("its address is not public, and is not among those that the control plane's operator allows with --webhook-allow")
 
 // Client measures. It is safe for concurrent use.
 type Client struct {
@@ -98,17 +100,10 @@ func New(cfg Config) (*Client, error) {
 		}, []string{"outcome"}),
 	}
 	// A dial goes on when the call that asked for it is over: it has bounds of its own.
-	dialer := &net.Dialer{Control: c.control, Timeout: stepTimeout}
+	dialer := cfg.Allow.Dialer()
+	dialer.Timeout = stepTimeout
 	c.http = &http.Client{
-		Transport: &http.Transport{
-			// A proxy would connect for us, to wherever it is asked to: it is not used, whatever
-			// the environment says.
-			Proxy: nil, DialContext: dialer.DialContext, TLSHandshakeTimeout: stepTimeout,
-			// Connections that are kept would be a pool that anybody can fill.
-			DisableKeepAlives: true,
-			// What is small needs no compression, and what is compressed may be large.
-			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-		},
+		Transport:     guard.Transport(dialer, stepTimeout),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, cfg.Registerer.Register(c.took)
@@ -269,7 +264,7 @@ func kind(ctx context.Context, err error) error {
 	var op *net.OpError
 	var timeout interface{ Timeout() bool }
 	switch {
-	case errors.Is(err, errNotPublic):
+	case errors.Is(err, guard.ErrRefused):
 		return errNotPublic
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -27,6 +27,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
+	"github.com/windlass-run/windlass/pkg/guard"
 )
 
 const patience = 10 * time.Second
@@ -34,7 +35,7 @@ const patience = 10 * time.Second
 // setup is a client that may call this machine.
 func setup(t *testing.T, tweak ...func(*webhook.Config)) *webhook.Client {
 	t.Helper()
-	allow, err := webhook.ParseAllowed([]string{"127.0.0.0/8"})
+	allow, err := guard.Parse([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
 	cfg := webhook.Config{
 		Lookup: func(_ context.Context, _ analysis.Call, secrets []string) (webhook.Facts, error) {
