@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -41,7 +42,7 @@ func crossing(cross gatewayv1.CrossRegion, addresses ...string) *gatewayv1.AppRo
 // name is taken for the nearest.
 func equallyNear(c *gateway.Config) {
 	c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
-		_, err := elsewhere.Connect(ctx, u)
+		_, err := elsewhere.Connect(ctx, thisMachine, u)
 		return time.Millisecond, err
 	}
 }
@@ -344,6 +345,35 @@ func TestARegionOverItsLimitHandsRequestsOn(t *testing.T) {
 	<-thereIn
 	thereOut <- struct{}{}
 	require.Equal(t, []string{"there", "there"}, []string{<-first, <-second})
+}
+
+// Who owns a region tells where its gateways are. An address that the operator of this gateway
+// does not allow gets no connection, whatever is known of how near it is.
+func TestRegionsAreReachedAtAllowedAddressesOnly(t *testing.T) {
+	near := func(c *gateway.Config) {
+		c.NeighbourAllow = nil
+		c.Near = func(context.Context, *url.URL) (time.Duration, error) { return time.Millisecond, nil }
+	}
+	var connections atomic.Int64
+	inner := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
+	inner.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	inner.Start()
+	t.Cleanup(inner.Close)
+	_, port, err := net.SplitHostPort(inner.Listener.Addr().String())
+	require.NoError(t, err)
+	for name, host := range map[string]string{"by address": "http://127.0.0.1:", "by name": "http://localhost:", "by TLS": "https://127.0.0.1:"} {
+		t.Run(name, func(t *testing.T) {
+			here := start(t, near)
+			here.put(t, crossing(failover))
+			here.around(t, "there", host+port)
+			require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+			require.Zero(t, connections.Load())
+		})
+	}
 }
 
 // Other regions are reached by TLS, with the certificate of the app's host; and what was known

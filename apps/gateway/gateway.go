@@ -39,6 +39,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
@@ -84,6 +85,9 @@ type Config struct {
 	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
 	// which requests may be handed to; empty: the host's.
 	NeighbourRoots string
+	// NeighbourAllow are networks that the gateways of other regions may be in besides public
+	// addresses, and the only ones that they are reached in without TLS.
+	NeighbourAllow guard.Networks
 	// Near connects to the gateways of another region, and tells how long that takes, by which
 	// the nearest is chosen; nil: by TCP.
 	Near func(context.Context, *url.URL) (time.Duration, error)
@@ -184,7 +188,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		}
 	}
 	g.elsewhere = elsewhere.New(elsewhere.Config{
-		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
+		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Allow: cfg.NeighbourAllow, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
 	})
 	if err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
@@ -213,7 +217,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots,
+		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway"
+	"github.com/windlass-run/windlass/pkg/guard"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
@@ -263,6 +265,9 @@ func (r *running) wait(t testing.TB) {
 	}
 }
 
+// thisMachine is where gateways of other regions are in these tests.
+var thisMachine = guard.Networks{netip.MustParsePrefix("127.0.0.0/8")}
+
 func startGateway(t testing.TB, dir, address string, change func(*gateway.Config)) *running {
 	t.Helper()
 	r := &running{ended: make(chan error, 1)}
@@ -270,6 +275,7 @@ func startGateway(t testing.TB, dir, address string, change func(*gateway.Config
 		Agent: "unix:" + filepath.Join(dir, "gateway.sock"), Listen: []string{address},
 		StateFile: filepath.Join(dir, "routes"), DrainTimeout: patience, Version: "test",
 		Log: slog.New(slog.DiscardHandler), Random: rand.Uint64, Rand: rand.Float64,
+		NeighbourAllow: thisMachine,
 	}
 	if change != nil {
 		change(&cfg)

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 )
@@ -44,6 +45,7 @@ type flags struct {
 	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-* are believed." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
 	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion; default: the host's." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
+	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be besides public addresses, and the only ones in which they are reached by http. Regions of tenants tell their address themselves." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
@@ -146,6 +148,9 @@ func run(ctx context.Context, f flags) (err error) {
 	}
 	if cfg.Trusted, err = prefixes(f.TrustedProxies); err != nil {
 		return err
+	}
+	if cfg.NeighbourAllow, err = guard.Parse(f.NeighbourAllow); err != nil {
+		return fmt.Errorf("--neighbour-allow: %w", err)
 	}
 	if f.DataDir != "" {
 		if err := os.MkdirAll(f.DataDir, 0o700); err != nil {

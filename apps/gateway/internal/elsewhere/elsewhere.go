@@ -16,6 +16,8 @@ package elsewhere
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -24,6 +26,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/neighbours"
 )
 
@@ -51,6 +54,8 @@ type Config struct {
 	// Now and Rand, which draws of [0, 1), are safe for concurrent use.
 	Now  func() time.Time
 	Rand func() float64
+	// Allow are networks that gateways of other regions may be in besides public addresses.
+	Allow guard.Networks
 	// Near connects to a region's gateways, and tells how long that takes; nil: Connect.
 	Near func(context.Context, *url.URL) (time.Duration, error)
 	// Gone is told of gateways that no request goes to any more.
@@ -91,7 +96,7 @@ type hold struct {
 // New returns Regions that know of none.
 func New(cfg Config) *Regions {
 	if cfg.Near == nil {
-		cfg.Near = Connect
+		cfg.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) { return Connect(ctx, cfg.Allow, u) }
 	}
 	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}}
 }
@@ -315,13 +320,29 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 }
 
 // Connect connects to where the URL leads, sends nothing, and tells how long that took.
-func Connect(ctx context.Context, u *url.URL) (took time.Duration, _ error) {
+func Connect(ctx context.Context, allow guard.Networks, u *url.URL) (took time.Duration, _ error) {
 	began := time.Now()
-	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", Address(u))
-	if err != nil {
+	d := Dialer(allow, u)
+	d.Timeout = timeout
+	conn, err := d.DialContext(ctx, "tcp", Address(u))
+	switch {
+	case errors.Is(err, guard.ErrRefused) && u.Scheme == "http":
+		return 0, fmt.Errorf("%w: without TLS the address has to be in a network of --neighbour-allow", err)
+	case errors.Is(err, guard.ErrRefused):
+		return 0, fmt.Errorf("%w: add its network to --neighbour-allow if it is another region's", err)
+	case err != nil:
 		return 0, err
 	}
 	return time.Since(began), conn.Close()
+}
+
+// Dialer connects to gateways at the URL, which their region's owner chose. Without TLS nothing
+// proves that a gateway answers there: such an address has to be listed, a public one too.
+func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
+	if u.Scheme == "https" {
+		return allow.Dialer()
+	}
+	return allow.ListedDialer()
 }
 
 // Address is the host:port of a URL of http or https.

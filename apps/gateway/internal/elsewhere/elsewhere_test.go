@@ -6,12 +6,15 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/neighbours"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
@@ -100,7 +103,8 @@ func TestGatewaysAreTriedUntilTheyAreReached(t *testing.T) {
 	var mu sync.Mutex
 	var log bytes.Buffer
 	r := New(Config{
-		Log: slog.New(slog.NewTextHandler(&locked{mu: &mu, to: &log}, nil)), Now: time.Now, Rand: func() float64 { return 0 }, Gone: func(string) {},
+		Allow: guard.Networks{netip.MustParsePrefix("127.0.0.1/32")},
+		Log:   slog.New(slog.NewTextHandler(&locked{mu: &mu, to: &log}, nil)), Now: time.Now, Rand: func() float64 { return 0 }, Gone: func(string) {},
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -132,6 +136,36 @@ func TestGatewaysAreTriedUntilTheyAreReached(t *testing.T) {
 	}, 30*time.Second, time.Millisecond, "it is tried at once")
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func TestConnectGoesToAllowedAddressesOnly(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	here := guard.Networks{netip.MustParsePrefix("127.0.0.1/32")}
+	for _, c := range []struct {
+		url   string
+		allow guard.Networks
+		says  string
+	}{
+		{"http://127.0.0.1:" + port, here, ""},
+		{"https://127.0.0.1:" + port, here, ""},
+		{"http://127.0.0.1:" + port, nil, "without TLS the address has to be in a network of --neighbour-allow"},
+		{"https://127.0.0.1:" + port, nil, "add its network to --neighbour-allow"},
+		{"https://localhost:" + port, nil, "add its network to --neighbour-allow"},
+		{"http://8.8.8.8", here, "without TLS the address has to be in a network of --neighbour-allow"},
+	} {
+		u, err := url.Parse(c.url)
+		require.NoError(t, err)
+		_, err = Connect(t.Context(), c.allow, u)
+		if c.says == "" {
+			require.NoError(t, err, c.url)
+		} else {
+			require.ErrorContains(t, err, c.says, c.url)
+		}
+	}
 }
 
 type locked struct {

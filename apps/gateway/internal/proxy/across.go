@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/guard"
 )
 
 // HandedOverHeader is in requests that come from another region's gateway: why ("failover", or
@@ -40,6 +41,7 @@ const (
 // and the certificate is that of the host that is asked for.
 type across struct {
 	roots *x509.CertPool // nil: the host's
+	allow guard.Networks
 
 	mu sync.Mutex
 	to map[string]crossing // by URL
@@ -61,7 +63,9 @@ func (a *across) crossing(at elsewhere.Region) crossing {
 		return c
 	}
 	address := elsewhere.Address(at.URL)
-	there := func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, address) }
+	there := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialBy(ctx, elsewhere.Dialer(a.allow, at.URL), network, address)
+	}
 	c := crossing{protocols: newProtocols(there), secure: base(there)}
 	c.secure.Protocols.SetHTTP1(true)
 	c.secure.Protocols.SetHTTP2(true)

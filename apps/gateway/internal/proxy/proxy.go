@@ -64,6 +64,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
@@ -90,9 +91,11 @@ type Config struct {
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
 	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
-	// their gateways have; nil: the host's.
+	// their gateways have; nil: the host's. Allow are networks that these may be in besides
+	// public addresses.
 	Elsewhere *elsewhere.Regions
 	Roots     *x509.CertPool
+	Allow     guard.Networks
 	// Traffic counts, for those who judge rollouts.
 	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
@@ -120,7 +123,7 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots}}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots, allow: cfg.Allow}}}
 	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,

@@ -107,11 +107,17 @@ func (e *dialError) Unwrap() error { return e.err }
 type connectKey struct{}
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return dialBy(ctx, &net.Dialer{}, network, address)
+}
+
+// dialBy is dial with the dialer, whose times it sets.
+func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	limit := upstream.DefaultPolicy().Connect
-	if d, ok := ctx.Value(connectKey{}).(time.Duration); ok {
-		limit = d
+	if l, ok := ctx.Value(connectKey{}).(time.Duration); ok {
+		limit = l
 	}
-	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
+	d.Timeout, d.KeepAlive = limit, 15*time.Second
+	conn, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, &dialError{err}
 	}

@@ -128,7 +128,7 @@ func smallGateway(ctx context.Context, args []string) error {
 	var f flag.FlagSet
 	listen := f.String("listen", "", "")
 	metrics := f.String("metrics-listen", "", "")
-	for _, other := range []string{"agent", "data-dir", "drain-timeout", "log-format"} {
+	for _, other := range []string{"agent", "data-dir", "drain-timeout", "neighbour-allow", "log-format"} {
 		f.String(other, "", "")
 	}
 	if err := f.Parse(args); err != nil {

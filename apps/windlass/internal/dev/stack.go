@@ -128,6 +128,7 @@ func (r *run) gateway(region string) child {
 			"--listen=" + address(port),
 			"--data-dir=" + dataDir(dir),
 			"--drain-timeout=" + gatewayDrain.String(),
+			"--neighbour-allow=" + thisMachine,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
 		},

@@ -306,6 +306,7 @@ func (s *stack) addGateway(built, name, region string) {
 		"--listen=" + strings.TrimPrefix(s.gateways[region], "http://"),
 		"--data-dir=" + filepath.Join(s.dir, name, "data"),
 		"--drain-timeout=10s",
+		"--neighbour-allow=127.0.0.0/8",
 	})
 	// It serves once its agent has told it what.
 	s.parts[name].up = s.metrics[name] + "/readyz"
