@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
@@ -49,6 +50,8 @@ type flags struct {
 	OTLPEndpoint  string       `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	TraceFile     string       `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 	Version       kong.VersionFlag
+
+	TLS certfile.ClientFlags `embed:""`
 }
 
 // stopGrace is what the parts have to stop in: an agent leaves instances alone,
@@ -87,6 +90,13 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := f.TLS.CheckURL(f.Server); err != nil {
+		return fmt.Errorf("--server: %w", err)
+	}
+	tlsConfig, err := f.TLS.Config(log)
+	if err != nil {
+		return err
+	}
 	tracer, flush, err := telemetry.NewTracer(ctx, telemetry.TracerConfig{
 		ServiceName: "agent", Version: Version, Endpoint: f.OTLPEndpoint, File: f.TraceFile, Log: log,
 	})
@@ -100,7 +110,7 @@ func run(ctx context.Context, f flags) (err error) {
 	}()
 	registry := telemetry.NewRegistry()
 	cfg := Config{
-		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{}),
+		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: tlsConfig}),
 		DataDir: f.DataDir, TokenFile: f.JoinTokenFile,
 		RuntimeName: f.Runtime, Version: Version,
 		Gateways: f.Gateways, GatewayListen: f.GatewayListen, GatewayURL: f.GatewayURL, XDSListen: f.XDSListen,

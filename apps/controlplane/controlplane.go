@@ -28,6 +28,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -69,6 +70,8 @@ type serveFlags struct {
 	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits           limitFlags    `embed:"" prefix:"limit-"`
 	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+
+	TLS certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
 }
 
 // metricsFlags are where the figures of rollouts' analysis come from.
@@ -225,6 +228,10 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--registry-allow: %w", err)
 	}
+	tlsConfig, err := f.TLS.Config(f.Listen, log)
+	if err != nil {
+		return err
+	}
 	box, err := seal.LoadOrCreate(f.KeyFile)
 	if err != nil {
 		return err
@@ -273,7 +280,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
 	// when we are back, spread over a while.
-	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, MaxBodyBytes: 2 * maxReportBytes, Log: log})
+	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, MaxBodyBytes: 2 * maxReportBytes, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
 		defer stop()

@@ -39,6 +39,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -183,7 +184,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	})
 	var roots *x509.CertPool
 	if cfg.NeighbourRoots != "" {
-		if roots, err = certificates.Roots(cfg.NeighbourRoots); err != nil {
+		if roots, err = (&certfile.Pool{Path: cfg.NeighbourRoots}).Get(); err != nil {
 			return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
 		}
 	}

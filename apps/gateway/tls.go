@@ -10,12 +10,13 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
 // certificates are the own one and those by ACME, as the config says.
 func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
-		choose.Own = &certificates.File{Cert: g.cfg.TLSCert, Key: g.cfg.TLSKey, Log: g.cfg.Log}
+		choose.Own = &certfile.Pair{Cert: g.cfg.TLSCert, Key: g.cfg.TLSKey, Log: g.cfg.Log}
 		if _, err := choose.Own.Get(); err != nil {
 			return choose, err
 		}
@@ -36,7 +37,7 @@ func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
 
 // hostsWithout the own certificate being for them. Previews are not among them, and hosts of
 // apps that other regions have: the DNS may well lead there alone.
-func (g *Gateway) hostsWithout(own *certificates.File) (out []string) {
+func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	covered := func(string) bool { return false }
 	if own != nil {
 		if cert, err := own.Get(); err == nil {

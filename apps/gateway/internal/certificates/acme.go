@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
 const (
@@ -105,7 +106,7 @@ type failure struct {
 func NewACME(cfg Config) (*ACME, error) {
 	client := &acme.Client{DirectoryURL: cfg.Directory, UserAgent: cfg.UserAgent, HTTPClient: &http.Client{Timeout: callTimeout}}
 	if cfg.Roots != "" {
-		pool, err := Roots(cfg.Roots)
+		pool, err := (&certfile.Pool{Path: cfg.Roots}).Get()
 		if err != nil {
 			return nil, fmt.Errorf("roots of the ACME server: %w", err)
 		}

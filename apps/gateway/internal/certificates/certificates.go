@@ -17,28 +17,15 @@ package certificates
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
-)
 
-// Roots reads a PEM file of CAs.
-func Roots(path string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate in PEM", path)
-	}
-	return pool, nil
-}
+	"github.com/windlass-run/windlass/pkg/certfile"
+)
 
 // Chooser answers handshakes. Own, ACME or both are there.
 type Chooser struct {
-	Own  *File
+	Own  *certfile.Pair
 	ACME *ACME
 }
 

@@ -179,14 +179,18 @@ func (a *app) connect() error {
 	if err != nil {
 		return err
 	}
-	a.clients = a.dial(a.target)
-	return nil
+	a.clients, err = a.dial(a.target)
+	return err
 }
 
-func (a *app) dial(target clientconfig.Context) *clients {
+func (a *app) dial(target clientconfig.Context) (*clients, error) {
 	httpClient := a.HTTPClient
 	if httpClient == nil {
-		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+		config, err := target.TLS().Config(nil)
+		if err != nil {
+			return nil, err
+		}
+		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	}
 	// Around the others, so that each try has the whole time of a call.
 	options := append([]connect.ClientOption{connect.WithInterceptors(a.waitForTurn())}, rpc.ClientOptions(rpc.ClientConfig{
@@ -194,7 +198,7 @@ func (a *app) dial(target clientconfig.Context) *clients {
 		UserAgent: "windlass-cli/" + a.Version,
 		Timeout:   a.timeout,
 	})...)
-	return newClients(httpClient, strings.TrimSuffix(target.Server, "/"), options...)
+	return newClients(httpClient, strings.TrimSuffix(target.Server, "/"), options...), nil
 }
 
 // run wraps a command that calls the control plane.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,11 +16,13 @@ import (
 	"golang.org/x/term"
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func (a *app) loginCommand() *cobra.Command {
 	var server, name, project, environment string
+	var secure certfile.ClientFlags
 	c := &cobra.Command{
 		Use:   "login --server URL",
 		Short: "Keep a control plane's address and a key, and use them from now on",
@@ -29,12 +32,33 @@ do without a context.`,
 		Example: "  windlass login --server https://windlass.example.com < key.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := secure.CheckURL(server); err != nil {
+				return fmt.Errorf("--server: %w", err)
+			}
+			// Absolute, because the next command may run in another folder.
+			for _, path := range []*string{&secure.ServerCA, &secure.Cert, &secure.Key} {
+				if *path == "" {
+					continue
+				}
+				absolute, err := filepath.Abs(*path)
+				if err != nil {
+					return err
+				}
+				*path = absolute
+			}
 			key, err := a.readSecret("API key: ")
 			if err != nil {
 				return err
 			}
-			target := clientconfig.Context{Name: name, Server: server, APIKey: key, Project: project, Environment: environment}
-			who, err := a.dial(target).access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
+			target := clientconfig.Context{
+				Name: name, Server: server, APIKey: key, Project: project, Environment: environment,
+				ServerCA: secure.ServerCA, ClientCert: secure.Cert, ClientKey: secure.Key, Insecure: secure.Insecure,
+			}
+			clients, err := a.dial(target)
+			if err != nil {
+				return err
+			}
+			who, err := clients.access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
 			if err != nil {
 				return err
 			}
@@ -61,6 +85,10 @@ do without a context.`,
 	c.Flags().StringVar(&name, "name", "default", "name of the context")
 	c.Flags().StringVar(&project, "project", "default", "project that names without one belong to")
 	c.Flags().StringVar(&environment, "environment", "production", "environment that names without one belong to")
+	c.Flags().StringVar(&secure.ServerCA, "server-ca", "", "PEM file with the CAs of the server's certificate (default: the CAs of this machine)")
+	c.Flags().StringVar(&secure.Cert, "client-cert", "", "PEM file with a client certificate, for a server that asks for one")
+	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")
+	c.Flags().BoolVar(&secure.Insecure, "insecure", false, "call an http:// URL of another machine: the key then travels in clear")
 	must(c.MarkFlagRequired("server"))
 	return c
 }

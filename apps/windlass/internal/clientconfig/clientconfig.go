@@ -12,15 +12,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
@@ -31,6 +32,11 @@ const (
 	EnvContext = "WINDLASS_CONTEXT"
 	EnvServer  = "WINDLASS_SERVER"
 	EnvAPIKey  = "WINDLASS_API_KEY"
+	// EnvServerCA, EnvClientCert, EnvClientKey and EnvInsecure are about the connection.
+	EnvServerCA   = "WINDLASS_SERVER_CA"
+	EnvClientCert = "WINDLASS_CLIENT_CERT"
+	EnvClientKey  = "WINDLASS_CLIENT_KEY"
+	EnvInsecure   = "WINDLASS_INSECURE"
 	// EnvFile is another place for the file.
 	EnvFile = "WINDLASS_CONFIG"
 )
@@ -44,6 +50,13 @@ type Context struct {
 	// Server is the URL of the API.
 	Server string `json:"server"`
 	APIKey string `json:"apiKey,omitempty"`
+	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's
+	// certificate (empty: those of this machine), and a client certificate with its key.
+	ServerCA   string `json:"serverCA,omitempty"`
+	ClientCert string `json:"clientCert,omitempty"`
+	ClientKey  string `json:"clientKey,omitempty"`
+	// Insecure allows an http:// URL of another machine.
+	Insecure bool `json:"insecure,omitempty"`
 	// Defaults of commands that name none.
 	Workspace   string `json:"workspace,omitempty"`
 	Project     string `json:"project,omitempty"`
@@ -172,17 +185,35 @@ func (f *File) Resolve(name string, getenv func(string) string) (Context, error)
 		return Context{}, ErrNoContext
 	}
 	if server != "" && strings.TrimRight(server, "/") != strings.TrimRight(c.Server, "/") {
+		// What the context knows of another server is not true of this one.
 		c.Server, c.APIKey = server, ""
+		c.ServerCA, c.ClientCert, c.ClientKey, c.Insecure = "", "", "", false
 	}
 	if key != "" {
 		c.APIKey = key
 	}
-	u, err := url.Parse(c.Server)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return Context{}, fmt.Errorf("server %q is not a URL such as https://windlass.example.com", c.Server)
+	for name, value := range map[string]*string{EnvServerCA: &c.ServerCA, EnvClientCert: &c.ClientCert, EnvClientKey: &c.ClientKey} {
+		if v := getenv(name); v != "" {
+			*value = v
+		}
+	}
+	if v := getenv(EnvInsecure); v != "" {
+		insecure, err := strconv.ParseBool(v)
+		if err != nil {
+			return Context{}, fmt.Errorf("%s=%q: use true or false", EnvInsecure, v)
+		}
+		c.Insecure = insecure
+	}
+	if err := c.TLS().CheckURL(c.Server); err != nil {
+		return Context{}, err
 	}
 	c.Server = strings.TrimRight(c.Server, "/")
 	return c, nil
+}
+
+// TLS is how the server is called.
+func (c Context) TLS() certfile.ClientFlags {
+	return certfile.ClientFlags{ServerCA: c.ServerCA, Cert: c.ClientCert, Key: c.ClientKey, Insecure: c.Insecure}
 }
 
 func (f *File) known() string {

@@ -84,8 +84,8 @@ func TestABrokenFileIsNamedAndKept(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	f := clientconfig.File{Current: "one", Contexts: []clientconfig.Context{
-		{Name: "one", Server: "http://one/", APIKey: "k1", Workspace: "w1"},
-		{Name: "two", Server: "http://two", APIKey: "k2"},
+		{Name: "one", Server: "https://one/", APIKey: "k1", Workspace: "w1"},
+		{Name: "two", Server: "https://two", APIKey: "k2"},
 		{Name: "bad", Server: "ftp://three"},
 	}}
 	for _, c := range []struct {
@@ -95,16 +95,19 @@ func TestResolve(t *testing.T) {
 		server, key string
 		err         string
 	}{
-		{name: "the current one", file: f, server: "http://one", key: "k1"},
-		{name: "the environment's", file: f, env: map[string]string{clientconfig.EnvContext: "two"}, server: "http://two", key: "k2"},
-		{name: "the flag before the environment", file: f, flag: "one", env: map[string]string{clientconfig.EnvContext: "two"}, server: "http://one", key: "k1"},
-		{name: "another key", file: f, env: map[string]string{clientconfig.EnvAPIKey: "k"}, server: "http://one", key: "k"},
-		{name: "another server does not get the key", file: f, env: map[string]string{clientconfig.EnvServer: "http://evil"}, server: "http://evil", key: ""},
-		{name: "the same server keeps the key", file: f, env: map[string]string{clientconfig.EnvServer: "http://one"}, server: "http://one", key: "k1"},
-		{name: "the environment alone", env: map[string]string{clientconfig.EnvServer: "http://s", clientconfig.EnvAPIKey: "k"}, server: "http://s", key: "k"},
+		{name: "the current one", file: f, server: "https://one", key: "k1"},
+		{name: "the environment's", file: f, env: map[string]string{clientconfig.EnvContext: "two"}, server: "https://two", key: "k2"},
+		{name: "the flag before the environment", file: f, flag: "one", env: map[string]string{clientconfig.EnvContext: "two"}, server: "https://one", key: "k1"},
+		{name: "another key", file: f, env: map[string]string{clientconfig.EnvAPIKey: "k"}, server: "https://one", key: "k"},
+		{name: "another server does not get the key", file: f, env: map[string]string{clientconfig.EnvServer: "https://evil"}, server: "https://evil", key: ""},
+		{name: "the same server keeps the key", file: f, env: map[string]string{clientconfig.EnvServer: "https://one"}, server: "https://one", key: "k1"},
+		{name: "the environment alone", env: map[string]string{clientconfig.EnvServer: "https://s", clientconfig.EnvAPIKey: "k"}, server: "https://s", key: "k"},
 		{name: "nothing", err: "windlass dev"},
 		{name: "unknown", file: f, flag: "nope", err: `context "nope" is not configured: there are bad, one, two`},
 		{name: "current is gone", file: clientconfig.File{Current: "gone"}, err: `current context "gone" is not configured: there are no contexts`},
+		{name: "in clear to another machine", env: map[string]string{clientconfig.EnvServer: "http://s"}, err: "in clear: use https://"},
+		{name: "in clear on purpose", env: map[string]string{clientconfig.EnvServer: "http://s", clientconfig.EnvInsecure: "true"}, server: "http://s"},
+		{name: "neither true nor false", file: f, env: map[string]string{clientconfig.EnvInsecure: "perhaps"}, err: "use true or false"},
 		{name: "not a URL", file: f, flag: "bad", err: "is not a URL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
