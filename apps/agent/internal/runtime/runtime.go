@@ -149,9 +149,8 @@ type Instance struct {
 	GPUs        []string
 	StartedAt   time.Time
 	ReadyAt     time.Time
-	// Doomed: a rollout should not wait for it. It failed three times without
-	// having been ready, or its cause is final (a missing binary, a port that is
-	// taken by somebody else).
+	// Doomed: a rollout should not wait for it. It is in a crash loop (see JudgeEnd), or
+	// its cause is final (a missing binary, a port that is taken by somebody else).
 	Doomed bool
 }
 

@@ -103,7 +103,7 @@ func (p Place) Gone() bool {
 
 // Doomed returns why waiting for the place is pointless. A final rejection is,
 // and so is one doomed instance while the place is not ready: the agent says
-// doomed only after three failures or for a cause that no retry mends.
+// doomed only after three ends in a row or for a cause that no retry mends.
 func (p Place) Doomed() (reason, message string, doomed bool) {
 	o := p.Observed
 	switch {

@@ -11,11 +11,6 @@ import (
 )
 
 const (
-	// stableAfter: an instance that served this long has made up for how it
-	// started; the next trouble is new trouble.
-	stableAfter = 60 * time.Second
-	// doomedAfter ends without having been ready, nobody should wait for the next.
-	doomedAfter = 3
 	// restartAfter further failed checks a sick instance is restarted: with the
 	// default interval half a minute after it was taken out of rotation, which a
 	// server that is merely overloaded should survive.

@@ -59,6 +59,8 @@ func unfitted(s *seen) {
 	s.Blocked = &block{Reason: runtime.ReasonUnschedulable, Until: t0.Add(time.Hour)}
 }
 
+func streak(n int) func(*seen) { return func(s *seen) { s.Streak = n } }
+
 func stopping(final bool, reason string) func(*seen) {
 	return func(s *seen) { s.Stop = &order{Reason: reason, At: t0, Final: final} }
 }
@@ -184,26 +186,29 @@ func TestAFullDiskIsTriedAgainSoonHoweverOftenItWasFull(t *testing.T) {
 func TestWhatAnEndMeans(t *testing.T) {
 	crashed := exit{At: t0.Add(time.Second), Kind: exitedByCode, Code: 3, Tail: []string{"boom"}}
 	for _, c := range []struct {
-		name     string
-		have     seen
-		exit     exit
-		reason   string
-		failures int
-		free     bool
-		doomed   bool
-		says     []string
+		name   string
+		have   seen
+		exit   exit
+		reason string
+		streak int
+		free   bool
+		doomed bool
+		says   []string
 	}{
 		{"first end", ins(0, notReady), crashed, runtime.ReasonExited, 1, false, false, []string{"exit code 3", "boom"}},
-		{"third end in a row", ins(0, notReady, func(s *seen) { s.Failures, s.Streak = 2, 2 }), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
-		{"after it was ready", ins(0, func(s *seen) { s.Failures = 2 }), crashed, runtime.ReasonExited, 0, false, false, nil},
-		{"after it served for long", ins(0, func(s *seen) { s.Streak, s.Sick = 9, 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 0, false, false, nil},
+		{"third end in a row", ins(0, notReady, streak(2)), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
+		{"second end in a row, after it was ready", ins(0, streak(1)), crashed, runtime.ReasonExited, 2, false, false, nil},
+		{"third end in a row, after it was ready", ins(0, streak(2)), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
+		{"third end in a row, for lost health", ins(0, streak(2), unready, stopping(false, runtime.ReasonHealthCheckFailed)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonHealthCheckFailed, 3, false, true, nil},
+		{"an end that was asked for is none in a row", ins(0, streak(2), stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 2, true, false, nil},
+		{"after it served for long", ins(0, streak(9), func(s *seen) { s.Sick = 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 1, false, false, nil},
 		{"out of memory", ins(0, notReady), exit{At: t0, Kind: exitedByOOM}, runtime.ReasonOOMKilled, 1, false, false, []string{"memory"}},
 		{"bad command", ins(0, notReady), exit{At: t0, Kind: exitBadCommand, Message: "cannot run /x: no such file"}, runtime.ReasonBadCommand, 1, false, true, []string{"/x"}},
 		{"not ready in time", ins(0, notReady, stopping(false, runtime.ReasonStartupTimeout)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStartupTimeout, 1, false, true, nil},
 		{"restart", ins(0, stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 0, true, false, nil},
 		{"reboot", ins(0), exit{At: t0, Kind: exitRebooted}, runtime.ReasonLost, 0, true, false, []string{"restarted"}},
 		{"shim killed", ins(0, notReady), exit{At: t0, Kind: exitLost}, runtime.ReasonLost, 1, false, false, nil},
-		{"disk full", ins(0, notReady, func(s *seen) { s.Failures, s.Streak = 2, 2 }), exit{At: t0, Kind: exitNoSpace, Message: "no space left"}, runtime.ReasonDiskFull, 2, false, false, []string{"no space left"}},
+		{"disk full", ins(0, notReady, streak(2)), exit{At: t0, Kind: exitNoSpace, Message: "no space left"}, runtime.ReasonDiskFull, 2, false, false, []string{"no space left"}},
 		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStopped, 0, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -211,7 +216,7 @@ func TestWhatAnEndMeans(t *testing.T) {
 			s := seen{record: r}
 			in := s.describe(nil)
 			require.Equal(t, c.reason, in.Reason)
-			require.Equal(t, c.failures, r.Failures)
+			require.Equal(t, c.streak, r.Streak)
 			require.Equal(t, c.free, r.End.Free)
 			require.Equal(t, c.doomed, in.Doomed)
 			require.True(t, r.ended())
@@ -221,17 +226,55 @@ func TestWhatAnEndMeans(t *testing.T) {
 			}
 		})
 	}
-	r := ins(0, func(s *seen) { s.Streak, s.Sick, s.ReadyAt = 9, 2, t0.Add(-time.Hour) }).concluded(crashed, 0)
-	require.Equal(t, 1, r.Streak, "what served for a minute begins anew")
-	require.Zero(t, r.Sick)
+	r := ins(0, streak(9), func(s *seen) { s.Sick, s.ReadyAt = 2, t0.Add(-time.Hour) }).concluded(crashed, 0)
+	require.Zero(t, r.Sick, "what served for a minute begins anew")
+}
+
+func TestCrashLoop(t *testing.T) {
+	t.Run("a run that serves for seconds forgives nothing", func(t *testing.T) {
+		s, now := ins(0, created), t0
+		for n := range runtime.LoopAfter {
+			s.record = s.started(now).turned(true, now.Add(time.Second))
+			now = now.Add(10 * time.Second)
+			s.record = s.concluded(exit{At: now, Kind: exitedByCode, Code: 1}, 0)
+			in := s.describe(nil)
+			require.Equal(t, n == runtime.LoopAfter-1, in.Doomed, "end %d", n+1)
+			require.Equal(t, in.Doomed, in.Reason == runtime.ReasonCrashLoop)
+		}
+		s.record = s.started(now)
+		s.Live = true
+		require.True(t, s.describe(nil).Doomed, "it runs and is not ready yet")
+		s.record = s.turned(true, now)
+		require.False(t, s.describe(nil).Doomed, "it serves")
+	})
+	sickened := ins(0, ended(3), func(s *seen) {
+		s.Sick, s.End.Reason, s.End.Message = replaceAfter, runtime.ReasonHealthCheckFailed, "503"
+	}).record
+	t.Run("what replaces an instance for its health is in the same loop", func(t *testing.T) {
+		s := seen{record: record{ID: "i1", Role: "main", Template: "a", Health: testHealth}.succeeding(sickened)}
+		in := s.describe(nil)
+		require.True(t, in.Doomed)
+		require.Equal(t, runtime.ReasonHealthCheckFailed, in.Reason)
+		require.Zero(t, in.Restarts)
+		w := wanted{Template: "a", Replicas: 1, Roles: []roleCount{{"main", 1}}, Delay: backoff.Policy{Min: time.Second, Max: time.Minute}}
+		p := decide(w, []seen{s}, t0)
+		require.Empty(t, p.Actions)
+		require.Equal(t, s.startAt(w.Delay), p.Next, "it waits as long as the one before would have")
+		require.Greater(t, p.Next, t0)
+	})
+	t.Run("another template begins anew", func(t *testing.T) {
+		r := record{ID: "i1", Role: "main", Template: "b"}.succeeding(sickened)
+		require.Zero(t, r.Streak)
+		require.Nil(t, r.End)
+	})
 }
 
 func TestAnAttemptThatNeverRanLeavesWhatWasKnown(t *testing.T) {
-	r := ins(0, ended(2), func(s *seen) { s.Failures, s.Runs = 2, 2 }).started(t0)
+	r := ins(0, ended(2), func(s *seen) { s.Runs = 2 }).started(t0)
 	require.Equal(t, 2, r.Attempt)
 	r = r.concluded(exit{At: t0, Kind: exitNeverRan}, 0)
 	require.Equal(t, runtime.ReasonExited, r.End.Reason)
-	require.Equal(t, 2, r.Failures)
+	require.Equal(t, 2, r.Streak)
 	require.Equal(t, 2, r.Runs)
 	require.True(t, r.End.Free)
 }
@@ -242,6 +285,8 @@ type world struct {
 	all []seen
 	ids int
 	now time.Time
+	// before is the last instance of a place.
+	before map[place]record
 }
 
 func (w *world) at(id string) int {
@@ -271,7 +316,8 @@ func (w *world) act(t *rapid.T, a action) {
 			}
 		}
 		w.ids++
-		w.all = append(w.all, seen{record: record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.Template, Health: testHealth, Grace: time.Second}})
+		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.Template, Health: testHealth, Grace: time.Second}
+		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Place])})
 	case doStart:
 		if w.all[i].Live {
 			t.Fatalf("%s is started and runs", a.ID)
@@ -296,6 +342,7 @@ func (w *world) act(t *rapid.T, a action) {
 		if w.all[i].Live {
 			t.Fatalf("%s is forgotten and runs", a.ID)
 		}
+		w.before[w.all[i].place()] = w.all[i].record
 		w.all = slices.Delete(w.all, i, i+1)
 	case doReady, doUnready:
 		w.all[i].record = w.all[i].turned(a.Kind == doReady, w.now)
@@ -338,8 +385,15 @@ func (w *world) away() map[int]bool {
 
 func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{now: t0, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
+		w := &world{now: t0, before: map[place]record{}, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
 		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				for _, s := range w.all {
+					if in := s.describe(nil); in.Reason == runtime.ReasonCrashLoop && !in.Doomed {
+						t.Fatalf("%s is in a crash loop and not doomed", s.ID)
+					}
+				}
+			},
 			"scale":       func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
 			"template":    func(t *rapid.T) { w.w.Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template") },
 			"unavailable": func(t *rapid.T) { w.w.Unavailable = rapid.IntRange(0, 3).Draw(t, "unavailable") },

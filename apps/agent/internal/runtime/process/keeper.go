@@ -42,8 +42,8 @@ type workload struct {
 	instances map[string]*instance
 	// gated: it is wanted, so that others serve while an order is held back.
 	gated bool
-	// portsAt remembers the ports of a place from one instance to its successor.
-	portsAt map[place][]port
+	// before is the last instance of a place, for its successor.
+	before map[place]record
 }
 
 // view is what a pass of the keeper left, which knew the first asOf of what was assigned.
@@ -83,7 +83,7 @@ const (
 )
 
 func newWorkload(rt *Runtime, key string) *workload {
-	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, portsAt: map[place][]port{}}
+	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, before: map[place]record{}}
 	w.view.Store(&view{})
 	return w
 }
@@ -289,12 +289,11 @@ func (w *workload) create(pl place, d *deployment) {
 	rec := record{
 		ID: ident.New("ins"), Deployment: d.spec.GetId(), Workload: w.key,
 		Role: pl.Role, Group: pl.Group, Slot: pl.Slot, Template: d.template,
-		Ports:  w.portsAt[pl],
 		Health: healthOf(d.spec.GetSpec().GetHealthCheck()),
 		Grace:  graceOf(d.spec.GetSpec()),
 		Drain:  drainOf(d.spec.GetSpec()),
 	}
-	in := &instance{rec: rec}
+	in := &instance{rec: rec.succeeding(w.before[pl])}
 	if err := os.Mkdir(w.rt.instanceDir(rec.ID), 0o700); err != nil {
 		w.rt.log.Error("making the directory of an instance failed", "instance", rec.ID, "err", err)
 	}

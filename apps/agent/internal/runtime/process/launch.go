@@ -52,7 +52,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	}
 	rec := in.rec
 	// A port that it could not live with may be the reason: take another.
-	fresh := rec.ended() && !rec.End.Free && rec.Failures > 0
+	fresh := rec.ended() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
 	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.resources.GetGpu()), memoryMiB: int(ro.resources.GetMemoryMib())}
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
 		return
@@ -365,7 +365,7 @@ func (w *workload) conclude(in *instance, x exit) {
 // forget removes all trace of an instance that runs no more.
 func (w *workload) forget(ctx context.Context, in *instance) {
 	in.busy = forgetting
-	w.portsAt[place{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec.Ports
+	w.before[place{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec
 	id := in.rec.ID
 	w.rt.wg.Go(func() {
 		err := forgetInstance(ctx, w.rt.instanceDir(id))

@@ -59,9 +59,8 @@ type record struct {
 
 	// Runs counts attempts that ran and ended.
 	Runs int `json:"runs,omitempty"`
-	// Failures are ends in a row that were not asked for and never ready.
-	Failures int `json:"failures,omitempty"`
-	// Streak counts ends since it last served for stableAfter.
+	// Streak counts ends that were not asked for, since it last served for
+	// runtime.StableAfter.
 	Streak int `json:"streak,omitempty"`
 	// Sick counts restarts for lost health since it last served that long.
 	Sick int `json:"sick,omitempty"`

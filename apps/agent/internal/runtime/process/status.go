@@ -32,10 +32,9 @@ func (r record) concluded(x exit, jitter float64) record {
 		return r
 	}
 	r.Runs++
-	if r.served(x.At) >= stableAfter {
-		r.Failures, r.Streak, r.Sick = 0, 0, 0
+	if r.served(x.At) >= runtime.StableAfter {
+		r.Streak, r.Sick = 0, 0
 	}
-	never := r.ReadyAt.IsZero()
 	switch {
 	case x.Kind == exitRebooted:
 		e.Reason, e.Free = runtime.ReasonLost, true
@@ -57,13 +56,8 @@ func (r record) concluded(x exit, jitter float64) record {
 	}
 	if !e.Free {
 		r.Streak++
-		switch {
-		case e.Reason == runtime.ReasonHealthCheckFailed:
+		if e.Reason == runtime.ReasonHealthCheckFailed {
 			r.Sick++
-		case never:
-			r.Failures++
-		default:
-			r.Failures = 0
 		}
 	}
 	r.End = &e
@@ -86,7 +80,7 @@ func (r record) turned(ready bool, now time.Time) record {
 	r.Ready = ready
 	if ready {
 		r.ReadyAt = now
-		r.Failures, r.End = 0, nil
+		r.End = nil
 	} else {
 		r.UnreadyAt = now
 	}
@@ -114,7 +108,8 @@ func (s seen) doomed() bool {
 		// An allocated one is exchanged at the next start.
 		return slices.ContainsFunc(s.Ports, func(p port) bool { return p.Fixed })
 	}
-	return s.Failures >= doomedAfter
+	_, _, loops := s.judgeEnd()
+	return loops
 }
 
 // describe is what the rest of the agent hears of an instance.
@@ -185,15 +180,27 @@ func (s seen) describe(held *block) runtime.Instance {
 // down and read again.
 func toldTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
-// endReason tells how it ended last. An end that repeats itself is a loop; the
-// causes that have a name of their own keep it.
+// judgeEnd returns how it ended last, and whether it is in a crash loop.
+func (s seen) judgeEnd() (reason, message string, loops bool) {
+	return runtime.JudgeEnd(s.Streak, s.End.Reason, s.End.Message)
+}
+
 func (s seen) endReason() (reason, message string) {
-	reason, message = s.End.Reason, s.End.Message
-	if reason == runtime.ReasonExited && max(s.Failures, s.Streak) >= doomedAfter {
-		reason = runtime.ReasonCrashLoop
-		message = fmt.Sprintf("ended %d times in a row: %s", max(s.Failures, s.Streak), message)
-	}
+	reason, message, _ = s.judgeEnd()
 	return reason, message
+}
+
+// succeeding is a record in the place of another one, of which was is the last that is known.
+// What replaces an instance for its health has not made up for how often that ended: it
+// waits as long before it starts, and is in the same loop.
+func (r record) succeeding(was record) record {
+	r.Ports = was.Ports
+	if was.Template == r.Template && was.Sick >= replaceAfter && was.ended() {
+		end := *was.End
+		end.Attempt = r.Attempt
+		r.Streak, r.End = was.Streak, &end
+	}
+	return r
 }
 
 // first is the number of the first port, 0 while there is none.

@@ -41,6 +41,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"what is applied again after removing runs again":         applyAfterRemove,
 		"a bad command is told and doomed":                        badCommand,
 		"a crash loop is told with exit code and last output":     crashLoop,
+		"serving between two ends ends no crash loop":             loopsServing,
 		"what never turns ready is a startup timeout":             neverReady,
 		"lost health is told, and regained without a restart":     healthRegained,
 		"method and codes of the health check decide":             methodAndCodes,
@@ -277,6 +278,29 @@ func crashLoop(t *testing.T, s *suite) {
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.gone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
+}
+
+func loopsServing(t *testing.T, s *suite) {
+	s.apply(t, s.assignment("dep_1", 1))
+	agree := func(all []runtime.Instance) {
+		require.Zero(t, count(all, func(in runtime.Instance) bool { return in.Doomed != (in.Reason == runtime.ReasonCrashLoop) }),
+			"what is in a crash loop is doomed, and nothing else:\n%s", describe(all))
+	}
+	for n := range runtime.LoopAfter {
+		in := s.until(t, "a run that serves", "dep_1", func(all []runtime.Instance) bool {
+			agree(all)
+			return every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == n })(all)
+		})[0]
+		tell(t, in, "/exit?code=3")
+	}
+	in := s.until(t, "a crash loop", "dep_1", func(all []runtime.Instance) bool {
+		agree(all)
+		if every(1, isReady)(all) && all[0].Restarts >= runtime.LoopAfter {
+			tell(t, all[0], "/exit?code=3") // it was ready again before anybody looked
+		}
+		return count(all, func(in runtime.Instance) bool { return in.Doomed }) == 1
+	})[0]
+	require.Contains(t, in.Message, "times in a row")
 }
 
 func neverReady(t *testing.T, s *suite) {

@@ -45,7 +45,7 @@ type Config struct {
 }
 
 // Doomed is how many failures make a crash loop, as with real runtimes.
-const Doomed = 3
+const Doomed = runtime.LoopAfter
 
 // Runtime is a simulated runtime. It is safe for concurrent use.
 type Runtime struct {

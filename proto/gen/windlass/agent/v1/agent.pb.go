@@ -3249,8 +3249,8 @@ type DeploymentRollup struct {
 	// Replicas whose every instance is ready and of the newest generation's
 	// template.
 	ReadyReplicas int32 `protobuf:"varint,8,opt,name=ready_replicas,json=readyReplicas,proto3" json:"ready_replicas,omitempty"`
-	// Instances of the newest template that failed so often that a rollout should not wait for them:
-	// three failures without having been ready, or a final cause.
+	// Instances of the newest template that a rollout should not wait for: they ended three times
+	// in a row, with no run between that was ready for a minute, or their cause is final.
 	Doomed int32 `protobuf:"varint,9,opt,name=doomed,proto3" json:"doomed,omitempty"`
 	// The most telling reason and message among those that are not ready.
 	Reason   string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`

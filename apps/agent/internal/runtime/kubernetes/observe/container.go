@@ -11,13 +11,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-const (
-	// doomedAfter ends without having been ready, nobody should wait for the next.
-	doomedAfter = 3
-	// stableAfter: a run this long has made up for how it started.
-	stableAfter = 60 * time.Second
-)
-
 // containers judges a pod that has a node, by its containers.
 func (s *subject) containers() verdict {
 	pod := s.pod
@@ -132,14 +125,16 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 			// The node restarted, or the pod's sandbox was lost with all its containers.
 			e := s.ended(c, cs, t)
 			v.message, v.doomed = "starts again; before that: "+e.message, e.doomed
+			if e.doomed {
+				v.reason = e.reason
+			}
 		}
 		return v
 	case "CrashLoopBackOff":
 		if t := cs.LastTerminationState.Terminated; t != nil {
 			return s.ended(c, cs, t)
 		}
-		v.reason, v.message = runtime.ReasonCrashLoop, text
-		v.doomed = s.failures(c, cs) >= doomedAfter
+		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.streak(c, cs), runtime.ReasonExited, text)
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
 		"RegistryUnavailable", "SignatureValidationFailed", "ErrImageNotFound":
 		v.reason = runtime.ReasonImagePullError
@@ -153,8 +148,8 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 		if e, bad := badCommand(c, text); bad {
 			return e
 		}
-		v.reason, v.message = runtime.ReasonSandboxError, fmt.Sprintf("node %s could not start the container: %s", s.pod.Spec.NodeName, unwrapRun(text))
-		v.doomed = s.failures(c, cs) >= doomedAfter
+		text = fmt.Sprintf("node %s could not start the container: %s", s.pod.Spec.NodeName, unwrapRun(text))
+		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.streak(c, cs), runtime.ReasonSandboxError, text)
 	default:
 		v.reason = runtime.ReasonSandboxError
 		v.message = w.Reason + colon(text)
@@ -213,7 +208,7 @@ func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting)
 	}
 	// ErrImagePull is a try that just failed: at first, one that may be mended.
 	again := w.Reason != "ErrImagePull" || tries > 1
-	return message, tries >= doomedAfter || again && finalPull.MatchString(text)
+	return message, tries >= runtime.LoopAfter || again && finalPull.MatchString(text)
 }
 
 // badConfig: the kubelet could not make the container from its spec.
@@ -265,17 +260,9 @@ func unwrapRun(text string) string {
 
 // ended: the container is between two runs.
 func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
-	failures := s.failures(c, cs)
-	v := s.ending(c, t, failures == 0)
-	looping := failures
-	if w := cs.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && t.FinishedAt.Sub(t.StartedAt.Time) < stableAfter {
-		looping = max(looping, ends(cs))
-	}
-	if v.reason == runtime.ReasonExited && looping >= doomedAfter {
-		v.reason = runtime.ReasonCrashLoop
-		v.message = fmt.Sprintf("ended %d times in a row: %s", looping, v.message)
-	}
-	v.doomed = v.doomed || failures >= doomedAfter
+	v := s.ending(c, t, c.Name == main(s.pod).Name && ends(cs) <= s.past.served)
+	reason, message, loops := runtime.JudgeEnd(s.streak(c, cs), v.reason, v.message)
+	v.reason, v.message, v.doomed = reason, message, v.doomed || loops
 	return v
 }
 
@@ -429,12 +416,13 @@ func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return cs.LastTerminationState.Terminated
 }
 
-// failures counts the runs that ended without having been ready, since one was.
-func (s *subject) failures(c *corev1.Container, cs *corev1.ContainerStatus) int {
+// streak counts the runs that ended in a row: all, or those since the main container last
+// served for runtime.StableAfter.
+func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	if c.Name != main(s.pod).Name {
 		return ends(cs)
 	}
-	return max(0, ends(cs)-s.past.served)
+	return max(0, ends(cs)-s.past.forgiven)
 }
 
 // servedThisRun tells whether the present run of the main container was ready.

@@ -46,6 +46,10 @@ type past struct {
 	// served is the number of runs up to and including the last one that was
 	// ready; 0: none was.
 	served int
+	// readyAt is since when the run that served counts was ready, zero once it no longer is.
+	readyAt time.Time
+	// forgiven are the runs before the last one that was ready for runtime.StableAfter.
+	forgiven int
 
 	// What the instance was made from; equal again, it is the same again.
 	pod        *corev1.Pod
@@ -221,15 +225,29 @@ func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	}
 }
 
-// remember notes in which run the pod is ready.
+// remember notes in which run the pod is ready, and for how long it was.
 func (w *past) remember(p *corev1.Pod) {
-	if !podReady(p) {
-		return
+	c, cs, run := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name), 1
+	if cs != nil {
+		run = ends(cs) + 1
 	}
-	if cs := status(p.Status.ContainerStatuses, main(p).Name); cs != nil {
-		w.served = ends(cs) + 1
-	} else {
-		w.served = 1
+	ready := podReady(p)
+	if c != nil && !w.readyAt.IsZero() && !(ready && run == w.served) {
+		end := c.LastTransitionTime.Time
+		if ready && cs != nil && lastEnd(cs) != nil {
+			// It ended and the next one was ready between two looks.
+			end = lastEnd(cs).FinishedAt.Time
+		}
+		if end.Sub(w.readyAt) >= runtime.StableAfter {
+			w.forgiven = w.served - 1
+		}
+		w.readyAt = time.Time{}
+	}
+	if ready {
+		w.served = run
+		if w.readyAt.IsZero() {
+			w.readyAt = c.LastTransitionTime.Time
+		}
 	}
 }
 
@@ -238,15 +256,20 @@ func (w *past) remember(p *corev1.Pod) {
 const recallSlack = 2 * time.Second
 
 // recall finds in a pod that is seen for the first time whether it was ready
-// before.
+// before. How long a run was ready nobody knows any more: how long it ran stands for that.
 func (w *past) recall(p *corev1.Pod) {
-	c := condition(p, corev1.PodReady)
-	if c == nil || c.Status == corev1.ConditionTrue || p.Status.StartTime == nil ||
-		c.LastTransitionTime.Sub(p.Status.StartTime.Time) <= recallSlack {
+	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
+	if c == nil || cs == nil {
 		return
 	}
-	cs := status(p.Status.ContainerStatuses, main(p).Name)
-	if cs == nil {
+	ready := podReady(p)
+	if !ready && (p.Status.StartTime == nil || c.LastTransitionTime.Sub(p.Status.StartTime.Time) <= recallSlack) {
+		return
+	}
+	if t := lastEnd(cs); t != nil && t.FinishedAt.Sub(t.StartedAt.Time) >= runtime.StableAfter {
+		w.forgiven = ends(cs) - 1
+	}
+	if ready {
 		return
 	}
 	w.served = ends(cs)

@@ -191,10 +191,58 @@ func TestARunThatWasReadyMakesUpForThoseBefore(t *testing.T) {
 	i := look(&m, 201, p)[0]
 	require.False(t, i.Doomed)
 	require.Equal(t, runtime.ReasonExited, i.Reason)
-	for run := range 3 {
+	for run := range 2 {
 		p = changed(p, again(210+10*run), over(210+10*run, 211+10*run, 1))
-		require.Equal(t, run == 2, look(&m, 212+10*run, p)[0].Doomed)
+		require.Equal(t, run == 1, look(&m, 212+10*run, p)[0].Doomed, "it is the third end since")
 	}
+}
+
+func TestCrashLoop(t *testing.T) {
+	t.Run("a run that serves for seconds forgives nothing", func(t *testing.T) {
+		var m, blinked Memory
+		p := newPod("a", 0)
+		look(&blinked, 0, p)
+		for run := range runtime.LoopAfter {
+			begun := 100 * run
+			up := changed(p, turned(true, begun+10))
+			require.Equal(t, serving, look(&m, begun+11, up)[0].Status)
+			if run == 0 {
+				look(&blinked, begun+11, up)
+			}
+			p = changed(up, turned(false, begun+20), over(begun+1, begun+20, 1))
+			i := look(&m, begun+21, p)[0]
+			require.Equal(t, run == runtime.LoopAfter-1, i.Doomed, "end %d", run+1)
+			require.Equal(t, i.Doomed, i.Reason == runtime.ReasonCrashLoop)
+			p = changed(p, again(begun+101))
+			require.Equal(t, i.Doomed, look(&m, begun+102, p)[0].Doomed, "running again")
+		}
+		require.True(t, look(&blinked, 303, p)[0].Doomed, "also by an agent that missed most of it")
+		var fresh Memory
+		require.True(t, look(&fresh, 303, p)[0].Doomed, "also by an agent that starts again")
+	})
+	t.Run("a run that served for a minute forgives, whether or not its end was seen", func(t *testing.T) {
+		for name, missed := range map[string]bool{"seen": false, "missed": true} {
+			t.Run(name, func(t *testing.T) {
+				var m Memory
+				p := newPod("a", 0)
+				for run := range 2 {
+					p = changed(p, over(10*run+1, 10*run+2, 1), again(10*run+11))
+					look(&m, 10*run+12, p)
+				}
+				p = changed(p, turned(true, 30))
+				look(&m, 31, p)
+				p = changed(p, turned(false, 90), over(21, 90, 1))
+				if !missed {
+					require.Equal(t, runtime.ReasonExited, look(&m, 91, p)[0].Reason)
+				}
+				p = changed(p, again(100), turned(true, 101))
+				look(&m, 102, p)
+				i := look(&m, 111, changed(p, turned(false, 110), over(100, 110, 1)))[0]
+				require.False(t, i.Doomed, "it is the second end since")
+				require.Equal(t, runtime.ReasonExited, i.Reason)
+			})
+		}
+	})
 }
 
 func TestAnInstanceThatIsReadyIsNotDoomedWhateverItWentThrough(t *testing.T) {

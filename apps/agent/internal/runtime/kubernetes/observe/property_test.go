@@ -225,6 +225,9 @@ func TestWhateverAPodSaysItIsToldWithAKnownStatusAndReason(t *testing.T) {
 			} else {
 				require.Zero(t, i.ReadyAt)
 			}
+			if i.Reason == runtime.ReasonCrashLoop {
+				require.True(t, i.Doomed, "it is in a crash loop and not doomed")
+			}
 			if holds(p) {
 				require.False(t, held[i.Group], "two hold group %d", i.Group)
 				held[i.Group] = true
