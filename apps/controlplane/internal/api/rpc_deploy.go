@@ -95,9 +95,11 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 			return nil, err
 		}
 	}
+	tookBack, tookBackID := out.tookBack()
 	return &windlassv1.DeployResponse{
 		AppId: app.ID, DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version,
 		Unchanged: out.Unchanged, Scaled: out.Scaled, Hold: out.Hold,
+		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
 	}, nil
 }
 

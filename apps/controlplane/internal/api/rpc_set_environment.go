@@ -63,8 +63,10 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 				return nil, err
 			}
 		}
+		tookBack, tookBackID := out.tookBack()
 		return &windlassv1.SetEnvironmentResponse{
 			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged, Hold: out.Hold,
+			Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
 		}, nil
 	})
 	return res, err

@@ -32,7 +32,10 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 	}
 	var app model.App
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || req.GetRollout() == "" {
+			return err
+		}
+		_, err = a.rolloutOf(tx, app, req.GetRollout())
 		return err
 	})
 	if err != nil {
@@ -54,7 +57,11 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 	for {
 		p, changed := t.current(joined)
 		if p != nil && p != sent {
-			if err := out.Send(p.since(sent)); err != nil {
+			res := p.since(sent)
+			if err := a.askedRollout(ctx, app, req.GetRollout(), res); err != nil {
+				return err
+			}
+			if err := out.Send(res); err != nil {
 				return fmt.Errorf("send picture of app %s: %w", app.ID, err)
 			}
 			if p.view.GetDeleted() {
@@ -74,6 +81,57 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 			return ctx.Err()
 		}
 	}
+}
+
+// rolloutOf returns the app's rollout of that id.
+func (a *API) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
+	gone := missing("rollout", "rollout", id, fmt.Sprintf("List the rollouts of app %s.", app.Name))
+	if !plainID(id) {
+		return model.Rollout{}, gone
+	}
+	r, err := tx.GetRollout(app.WorkspaceID, id)
+	switch {
+	case a.cfg.IsNotFound(err), err == nil && r.AppID != app.ID:
+		return r, gone
+	case err != nil:
+		return r, fmt.Errorf("read rollout %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// askedRollout adds the rollout that the watcher asked for to the response, and its deployment.
+// The shared picture has both while the rollout is the app's newest.
+func (a *API) askedRollout(ctx context.Context, app model.App, id string, res *windlassv1.WatchAppResponse) error {
+	if id == "" {
+		return nil
+	}
+	if res.GetRollout().GetId() == id {
+		res.AskedRollout = proto.CloneOf(res.GetRollout())
+		return nil
+	}
+	return a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		r, err := a.rolloutOf(tx, app, id)
+		if err != nil {
+			return err
+		}
+		if res.AskedRollout, err = a.rolloutWithProgress(tx, r); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(res.GetDeployments(), func(d *windlassv1.Deployment) bool { return d.GetId() == r.DeploymentID }) {
+			return nil
+		}
+		found, err := tx.GetDeployments([]string{r.DeploymentID})
+		if err != nil {
+			return fmt.Errorf("read deployment %s: %w", r.DeploymentID, err)
+		}
+		views, err := a.deploymentViews(tx, found)
+		if err != nil {
+			return err
+		}
+		res.Deployments = append(res.GetDeployments(), views...)
+		slices.SortFunc(res.Deployments, func(x, y *windlassv1.Deployment) int { return int(x.GetVersion() - y.GetVersion()) })
+		return nil
+	})
 }
 
 // since is the picture with the history that the one sent before did not have.

@@ -43,8 +43,20 @@ type outcome struct {
 	// Unchanged: Deployment runs it already, or is on its way. Scaled: it is given
 	// other replicas.
 	Unchanged, Scaled bool
+	// Effect is what asking came to.
+	Effect windlassv1.VersionEffect
+	// TookBack is the rollout that was taken back for it, nil for none.
+	TookBack *model.Rollout
 	// Hold is what keeps the rollout from starting, nil for nothing.
 	Hold *windlassv1.FreezeHold
+}
+
+// tookBack returns the version and the id of the rollout that was taken back, 0 and "" for none.
+func (o outcome) tookBack() (version int32, rolloutID string) {
+	if o.TookBack == nil {
+		return 0, ""
+	}
+	return o.TookBack.Version, o.TookBack.ID
 }
 
 // run makes the version the app's newest, unless it is what the app runs, or is on
@@ -84,6 +96,10 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		if !same || r.missesSizes(*d, v) {
 			continue
 		}
+		tookBack := r.flight.rollout
+		if d == current && r.flight.leaving == nil {
+			tookBack = nil
+		}
 		if d != current && r.staging.Course.Active(app.RolloutID) {
 			// Regions are between the two, and it takes the workflow to bring them back.
 			if err := c.turnBack(app, *r.flight.rollout, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
@@ -96,7 +112,11 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 			r.flight = flight{}
 			c.claims(app, r.live, nil, r.rows)
 		}
-		return c.keep(app, r, *d, v)
+		out, err := c.keep(app, r, *d, v)
+		if err == nil && tookBack != nil {
+			out.TookBack, out.Effect = tookBack, windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK
+		}
+		return out, err
 	}
 	return c.make(app, r, v)
 }
@@ -113,8 +133,11 @@ func (r running) missesSizes(d model.Deployment, v version) bool {
 // keep has the deployment stay what the app runs, with other replicas if they were
 // asked for.
 func (c *change) keep(app model.App, r running, d model.Deployment, v version) (outcome, error) {
-	out := outcome{Deployment: d, RolloutID: app.RolloutID, Unchanged: true}
+	out := outcome{
+		Deployment: d, RolloutID: app.RolloutID, Unchanged: true, Effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY,
+	}
 	if f := r.flight; f.deployment != nil && f.deployment.ID == d.ID {
+		out.Effect = windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY
 		if v.Override == "" {
 			out.Hold = holdProto(*f.rollout)
 		} else if err := c.release(app, f, v.Override); err != nil {
@@ -128,7 +151,7 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 	if err != nil || n == 0 {
 		return out, err
 	}
-	out.Unchanged, out.Scaled = false, true
+	out.Unchanged, out.Scaled, out.Effect = false, true, windlassv1.VersionEffect_VERSION_EFFECT_SCALED
 	c.log(app, model.History{
 		What: "Scaled", Why: fmt.Sprintf("v%d is to have %s", d.Version, askedText(v.Asked, v.Spec)),
 		RolloutID: app.RolloutID, DeploymentID: d.ID, Version: d.Version,
@@ -256,7 +279,9 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, d, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
-	return outcome{Deployment: d, RolloutID: r.ID, Hold: held}, c.wake(app.ID)
+	return outcome{
+		Deployment: d, RolloutID: r.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION, TookBack: f.rollout, Hold: held,
+	}, c.wake(app.ID)
 }
 
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {

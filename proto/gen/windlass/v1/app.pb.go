@@ -22,6 +22,75 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// VersionEffect is what a call that asks for a version of an app came to.
+type VersionEffect int32
+
+const (
+	VersionEffect_VERSION_EFFECT_UNSPECIFIED VersionEffect = 0
+	// A new version was made, and rollout_id moves the app to it.
+	VersionEffect_VERSION_EFFECT_NEW_VERSION VersionEffect = 1
+	// The version is live and nothing is on its way: nothing was made. rollout_id is empty.
+	VersionEffect_VERSION_EFFECT_LIVE_ALREADY VersionEffect = 2
+	// rollout_id moves the app to the version already: nothing was made.
+	VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY VersionEffect = 3
+	// The version is live and stays so: the rollout to another one is taken back. rollout_id is
+	// that rollout while regions have yet to go back, and empty if nothing of it had begun.
+	VersionEffect_VERSION_EFFECT_TOOK_BACK VersionEffect = 4
+	// Only replicas differed: the version is scaled.
+	VersionEffect_VERSION_EFFECT_SCALED VersionEffect = 5
+	// The version was retained and is live again. rollout_id is empty.
+	VersionEffect_VERSION_EFFECT_RETAINED VersionEffect = 6
+)
+
+// Enum value maps for VersionEffect.
+var (
+	VersionEffect_name = map[int32]string{
+		0: "VERSION_EFFECT_UNSPECIFIED",
+		1: "VERSION_EFFECT_NEW_VERSION",
+		2: "VERSION_EFFECT_LIVE_ALREADY",
+		3: "VERSION_EFFECT_IN_FLIGHT_ALREADY",
+		4: "VERSION_EFFECT_TOOK_BACK",
+		5: "VERSION_EFFECT_SCALED",
+		6: "VERSION_EFFECT_RETAINED",
+	}
+	VersionEffect_value = map[string]int32{
+		"VERSION_EFFECT_UNSPECIFIED":       0,
+		"VERSION_EFFECT_NEW_VERSION":       1,
+		"VERSION_EFFECT_LIVE_ALREADY":      2,
+		"VERSION_EFFECT_IN_FLIGHT_ALREADY": 3,
+		"VERSION_EFFECT_TOOK_BACK":         4,
+		"VERSION_EFFECT_SCALED":            5,
+		"VERSION_EFFECT_RETAINED":          6,
+	}
+)
+
+func (x VersionEffect) Enum() *VersionEffect {
+	p := new(VersionEffect)
+	*p = x
+	return p
+}
+
+func (x VersionEffect) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VersionEffect) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_app_proto_enumTypes[0].Descriptor()
+}
+
+func (VersionEffect) Type() protoreflect.EnumType {
+	return &file_windlass_v1_app_proto_enumTypes[0]
+}
+
+func (x VersionEffect) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VersionEffect.Descriptor instead.
+func (VersionEffect) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_app_proto_rawDescGZIP(), []int{0}
+}
+
 type App struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -636,8 +705,10 @@ func (x *UpdateAppRequest) GetResourceVersion() int64 {
 }
 
 type UpdateAppResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	App           *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -677,6 +748,13 @@ func (x *UpdateAppResponse) GetApp() *App {
 		return x.App
 	}
 	return nil
+}
+
+func (x *UpdateAppResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type DeleteAppRequest struct {
@@ -890,12 +968,19 @@ type DeployResponse struct {
 	DeploymentId string                 `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	RolloutId    string                 `protobuf:"bytes,3,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// The spec is the live one's: nothing was made.
+	// No version was made, and nothing was scaled: effect says why.
 	Unchanged bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Only replicas differed: the live deployment is being scaled.
 	Scaled bool `protobuf:"varint,6,opt,name=scaled,proto3" json:"scaled,omitempty"`
 	// What holds the rollout, if a freeze does.
-	Hold          *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	// What the call came to.
+	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
+	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
+	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
+	// What a person should know about the outcome, one sentence or two each.
+	Warnings      []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,6 +1064,34 @@ func (x *DeployResponse) GetHold() *FreezeHold {
 	return nil
 }
 
+func (x *DeployResponse) GetEffect() VersionEffect {
+	if x != nil {
+		return x.Effect
+	}
+	return VersionEffect_VERSION_EFFECT_UNSPECIFIED
+}
+
+func (x *DeployResponse) GetTookBack() int32 {
+	if x != nil {
+		return x.TookBack
+	}
+	return 0
+}
+
+func (x *DeployResponse) GetTookBackRolloutId() string {
+	if x != nil {
+		return x.TookBackRolloutId
+	}
+	return ""
+}
+
+func (x *DeployResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type ScaleRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
@@ -1050,8 +1163,10 @@ func (x *ScaleRequest) GetRegion() string {
 }
 
 type ScaleResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	App           *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// The app has these replicas already, or is on its way to them: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1091,6 +1206,13 @@ func (x *ScaleResponse) GetApp() *App {
 		return x.App
 	}
 	return nil
+}
+
+func (x *ScaleResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type SetEnvironmentRequest struct {
@@ -1185,9 +1307,17 @@ type SetEnvironmentResponse struct {
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	RolloutId    string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Unchanged    bool                   `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// No version was made: effect says why.
+	Unchanged bool `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// What holds the rollout, if a freeze does.
-	Hold          *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	// What the call came to.
+	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
+	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
+	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
+	// What a person should know about the outcome, one sentence or two each.
+	Warnings      []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1257,13 +1387,45 @@ func (x *SetEnvironmentResponse) GetHold() *FreezeHold {
 	return nil
 }
 
+func (x *SetEnvironmentResponse) GetEffect() VersionEffect {
+	if x != nil {
+		return x.Effect
+	}
+	return VersionEffect_VERSION_EFFECT_UNSPECIFIED
+}
+
+func (x *SetEnvironmentResponse) GetTookBack() int32 {
+	if x != nil {
+		return x.TookBack
+	}
+	return 0
+}
+
+func (x *SetEnvironmentResponse) GetTookBackRolloutId() string {
+	if x != nil {
+		return x.TookBackRolloutId
+	}
+	return ""
+}
+
+func (x *SetEnvironmentResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type RollbackRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// 0: the previous stable version.
-	Version       int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// 0: what is in flight is taken back, as by Cancel; with nothing in flight, the previous
+	// stable version.
+	Version int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Take the policy's steps, pauses, approvals, analysis and bake times on the way back, as a
+	// deploy does. Default: a version that was stable before goes straight back.
+	WithSteps     bool `protobuf:"varint,30,opt,name=with_steps,json=withSteps,proto3" json:"with_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1326,6 +1488,13 @@ func (x *RollbackRequest) GetMessage() string {
 	return ""
 }
 
+func (x *RollbackRequest) GetWithSteps() bool {
+	if x != nil {
+		return x.WithSteps
+	}
+	return false
+}
+
 type RollbackResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
@@ -1334,7 +1503,16 @@ type RollbackResponse struct {
 	// The version whose configuration it has.
 	FromVersion int32 `protobuf:"varint,4,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
 	// It was retained and is live again: no new version, and no rollout.
-	Retained      bool `protobuf:"varint,5,opt,name=retained,proto3" json:"retained,omitempty"`
+	Retained bool `protobuf:"varint,5,opt,name=retained,proto3" json:"retained,omitempty"`
+	// What the call came to.
+	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
+	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
+	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
+	// What a person should know about the outcome, one sentence or two each.
+	Warnings []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// It goes straight back: past the policy's steps, pauses, approvals, analysis and bake times.
+	Straight      bool `protobuf:"varint,34,opt,name=straight,proto3" json:"straight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1404,6 +1582,41 @@ func (x *RollbackResponse) GetRetained() bool {
 	return false
 }
 
+func (x *RollbackResponse) GetEffect() VersionEffect {
+	if x != nil {
+		return x.Effect
+	}
+	return VersionEffect_VERSION_EFFECT_UNSPECIFIED
+}
+
+func (x *RollbackResponse) GetTookBack() int32 {
+	if x != nil {
+		return x.TookBack
+	}
+	return 0
+}
+
+func (x *RollbackResponse) GetTookBackRolloutId() string {
+	if x != nil {
+		return x.TookBackRolloutId
+	}
+	return ""
+}
+
+func (x *RollbackResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *RollbackResponse) GetStraight() bool {
+	if x != nil {
+		return x.Straight
+	}
+	return false
+}
+
 type CancelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
@@ -1465,8 +1678,10 @@ func (x *CancelRequest) GetWhy() string {
 }
 
 type CancelResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// It was being taken back already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1508,9 +1723,19 @@ func (x *CancelResponse) GetRolloutId() string {
 	return ""
 }
 
+func (x *CancelResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
 type WatchAppRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	App           string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// Id of a rollout of the app that each response is to tell of, even when another took its
+	// place. Empty: none.
+	Rollout       string `protobuf:"bytes,30,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1552,18 +1777,28 @@ func (x *WatchAppRequest) GetApp() string {
 	return ""
 }
 
+func (x *WatchAppRequest) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
 // Every response is the whole picture: a reader needs only the last one.
 type WatchAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The live deployment, the one on its way and those that are pinned, each with its regions.
+	// The live deployment, the one on its way, those that are pinned and that of the rollout asked
+	// for, each with its regions.
 	Deployments []*Deployment `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// The rollout in flight or the last one.
 	Rollout *Rollout `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// Entries since the previous response; on the first, the last 20.
 	History []*HistoryEntry `protobuf:"bytes,4,rep,name=history,proto3" json:"history,omitempty"`
 	// The app is gone; the stream ends after this.
-	Deleted       bool `protobuf:"varint,5,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,5,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// The rollout that was asked for. Its status is final once it is not RUNNING.
+	AskedRollout  *Rollout `protobuf:"bytes,30,opt,name=asked_rollout,json=askedRollout,proto3" json:"asked_rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1633,6 +1868,13 @@ func (x *WatchAppResponse) GetDeleted() bool {
 	return false
 }
 
+func (x *WatchAppResponse) GetAskedRollout() *Rollout {
+	if x != nil {
+		return x.AskedRollout
+	}
+	return nil
+}
+
 var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
@@ -1691,9 +1933,10 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12*\n" +
 	"\vdescription\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\vdescription\x122\n" +
-	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"7\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"U\n" +
 	"\x11UpdateAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xb0\x01\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\xb0\x01\n" +
 	"\x10DeleteAppRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1710,7 +1953,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x121\n" +
 	"\x0foverride_freeze\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x12/\n" +
-	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\xe8\x01\n" +
+	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\x86\x03\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -1720,16 +1963,21 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\tunchanged\x18\x05 \x01(\bR\tunchanged\x12\x16\n" +
 	"\x06scaled\x18\x06 \x01(\bR\x06scaled\x12+\n" +
 	"\x04hold\x18\n" +
-	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"\xa8\x01\n" +
+	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\x122\n" +
+	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
+	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
+	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\"\xa8\x01\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12&\n" +
 	"\breplicas\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1f\n" +
-	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\"3\n" +
+	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\"Q\n" +
 	"\rScaleResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\x8b\x03\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x8b\x03\n" +
 	"\x15SetEnvironmentRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1741,7 +1989,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x1a6\n" +
 	"\bSetEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x02\n" +
 	"\x16SetEnvironmentResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
@@ -1749,37 +1997,59 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x05R\aversion\x12\x1c\n" +
 	"\tunchanged\x18\x04 \x01(\bR\tunchanged\x12+\n" +
 	"\x04hold\x18\n" +
-	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"\xa9\x01\n" +
+	" \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\x122\n" +
+	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
+	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
+	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\"\xc8\x01\n" +
 	"\x0fRollbackRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\x12\"\n" +
-	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\xaf\x01\n" +
+	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12\x1d\n" +
+	"\n" +
+	"with_steps\x18\x1e \x01(\bR\twithSteps\"\xe9\x02\n" +
 	"\x10RollbackResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x02 \x01(\tR\trolloutId\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x05R\aversion\x12!\n" +
 	"\ffrom_version\x18\x04 \x01(\x05R\vfromVersion\x12\x1a\n" +
-	"\bretained\x18\x05 \x01(\bR\bretained\"|\n" +
+	"\bretained\x18\x05 \x01(\bR\bretained\x122\n" +
+	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
+	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
+	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\x12\x1a\n" +
+	"\bstraight\x18\" \x01(\bR\bstraight\"|\n" +
 	"\rCancelRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"/\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"M\n" +
 	"\x0eCancelResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"/\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"S\n" +
 	"\x0fWatchAppRequest\x12\x1c\n" +
 	"\x03app\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\"\xf0\x01\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
+	"\arollout\x18\x1e \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\arollout\"\xab\x02\n" +
 	"\x10WatchAppResponse\x12\"\n" +
 	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x129\n" +
 	"\vdeployments\x18\x02 \x03(\v2\x17.windlass.v1.DeploymentR\vdeployments\x12.\n" +
 	"\arollout\x18\x03 \x01(\v2\x14.windlass.v1.RolloutR\arollout\x123\n" +
 	"\ahistory\x18\x04 \x03(\v2\x19.windlass.v1.HistoryEntryR\ahistory\x12\x18\n" +
-	"\adeleted\x18\x05 \x01(\bR\adeleted2\xb8\b\n" +
+	"\adeleted\x18\x05 \x01(\bR\adeleted\x129\n" +
+	"\rasked_rollout\x18\x1e \x01(\v2\x14.windlass.v1.RolloutR\faskedRollout*\xec\x01\n" +
+	"\rVersionEffect\x12\x1e\n" +
+	"\x1aVERSION_EFFECT_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aVERSION_EFFECT_NEW_VERSION\x10\x01\x12\x1f\n" +
+	"\x1bVERSION_EFFECT_LIVE_ALREADY\x10\x02\x12$\n" +
+	" VERSION_EFFECT_IN_FLIGHT_ALREADY\x10\x03\x12\x1c\n" +
+	"\x18VERSION_EFFECT_TOOK_BACK\x10\x04\x12\x19\n" +
+	"\x15VERSION_EFFECT_SCALED\x10\x05\x12\x1b\n" +
+	"\x17VERSION_EFFECT_RETAINED\x10\x062\xb8\b\n" +
 	"\n" +
 	"AppService\x12J\n" +
 	"\tCreateApp\x12\x1d.windlass.v1.CreateAppRequest\x1a\x1e.windlass.v1.CreateAppResponse\x12F\n" +
@@ -1812,114 +2082,120 @@ func file_windlass_v1_app_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_app_proto_rawDescData
 }
 
+var file_windlass_v1_app_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_windlass_v1_app_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_windlass_v1_app_proto_goTypes = []any{
-	(*App)(nil),                    // 0: windlass.v1.App
-	(*CreateAppRequest)(nil),       // 1: windlass.v1.CreateAppRequest
-	(*CreateAppResponse)(nil),      // 2: windlass.v1.CreateAppResponse
-	(*GetAppRequest)(nil),          // 3: windlass.v1.GetAppRequest
-	(*GetAppResponse)(nil),         // 4: windlass.v1.GetAppResponse
-	(*ListAppsRequest)(nil),        // 5: windlass.v1.ListAppsRequest
-	(*ListAppsResponse)(nil),       // 6: windlass.v1.ListAppsResponse
-	(*UpdateAppRequest)(nil),       // 7: windlass.v1.UpdateAppRequest
-	(*UpdateAppResponse)(nil),      // 8: windlass.v1.UpdateAppResponse
-	(*DeleteAppRequest)(nil),       // 9: windlass.v1.DeleteAppRequest
-	(*DeleteAppResponse)(nil),      // 10: windlass.v1.DeleteAppResponse
-	(*DeployRequest)(nil),          // 11: windlass.v1.DeployRequest
-	(*DeployResponse)(nil),         // 12: windlass.v1.DeployResponse
-	(*ScaleRequest)(nil),           // 13: windlass.v1.ScaleRequest
-	(*ScaleResponse)(nil),          // 14: windlass.v1.ScaleResponse
-	(*SetEnvironmentRequest)(nil),  // 15: windlass.v1.SetEnvironmentRequest
-	(*SetEnvironmentResponse)(nil), // 16: windlass.v1.SetEnvironmentResponse
-	(*RollbackRequest)(nil),        // 17: windlass.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 18: windlass.v1.RollbackResponse
-	(*CancelRequest)(nil),          // 19: windlass.v1.CancelRequest
-	(*CancelResponse)(nil),         // 20: windlass.v1.CancelResponse
-	(*WatchAppRequest)(nil),        // 21: windlass.v1.WatchAppRequest
-	(*WatchAppResponse)(nil),       // 22: windlass.v1.WatchAppResponse
-	nil,                            // 23: windlass.v1.SetEnvironmentRequest.SetEntry
-	(AppStatus)(0),                 // 24: windlass.v1.AppStatus
-	(*RolloutPolicy)(nil),          // 25: windlass.v1.RolloutPolicy
-	(*Pin)(nil),                    // 26: windlass.v1.Pin
-	(*Mutation)(nil),               // 27: windlass.v1.Mutation
-	(*PageRequest)(nil),            // 28: windlass.v1.PageRequest
-	(*PageResponse)(nil),           // 29: windlass.v1.PageResponse
-	(*DeploymentSpec)(nil),         // 30: windlass.v1.DeploymentSpec
-	(*FileFreeze)(nil),             // 31: windlass.v1.FileFreeze
-	(*FreezeHold)(nil),             // 32: windlass.v1.FreezeHold
-	(*Deployment)(nil),             // 33: windlass.v1.Deployment
-	(*Rollout)(nil),                // 34: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 35: windlass.v1.HistoryEntry
-	(*PlanDeployRequest)(nil),      // 36: windlass.v1.PlanDeployRequest
-	(*PinVersionRequest)(nil),      // 37: windlass.v1.PinVersionRequest
-	(*UnpinVersionRequest)(nil),    // 38: windlass.v1.UnpinVersionRequest
-	(*PlanDeployResponse)(nil),     // 39: windlass.v1.PlanDeployResponse
-	(*PinVersionResponse)(nil),     // 40: windlass.v1.PinVersionResponse
-	(*UnpinVersionResponse)(nil),   // 41: windlass.v1.UnpinVersionResponse
+	(VersionEffect)(0),             // 0: windlass.v1.VersionEffect
+	(*App)(nil),                    // 1: windlass.v1.App
+	(*CreateAppRequest)(nil),       // 2: windlass.v1.CreateAppRequest
+	(*CreateAppResponse)(nil),      // 3: windlass.v1.CreateAppResponse
+	(*GetAppRequest)(nil),          // 4: windlass.v1.GetAppRequest
+	(*GetAppResponse)(nil),         // 5: windlass.v1.GetAppResponse
+	(*ListAppsRequest)(nil),        // 6: windlass.v1.ListAppsRequest
+	(*ListAppsResponse)(nil),       // 7: windlass.v1.ListAppsResponse
+	(*UpdateAppRequest)(nil),       // 8: windlass.v1.UpdateAppRequest
+	(*UpdateAppResponse)(nil),      // 9: windlass.v1.UpdateAppResponse
+	(*DeleteAppRequest)(nil),       // 10: windlass.v1.DeleteAppRequest
+	(*DeleteAppResponse)(nil),      // 11: windlass.v1.DeleteAppResponse
+	(*DeployRequest)(nil),          // 12: windlass.v1.DeployRequest
+	(*DeployResponse)(nil),         // 13: windlass.v1.DeployResponse
+	(*ScaleRequest)(nil),           // 14: windlass.v1.ScaleRequest
+	(*ScaleResponse)(nil),          // 15: windlass.v1.ScaleResponse
+	(*SetEnvironmentRequest)(nil),  // 16: windlass.v1.SetEnvironmentRequest
+	(*SetEnvironmentResponse)(nil), // 17: windlass.v1.SetEnvironmentResponse
+	(*RollbackRequest)(nil),        // 18: windlass.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 19: windlass.v1.RollbackResponse
+	(*CancelRequest)(nil),          // 20: windlass.v1.CancelRequest
+	(*CancelResponse)(nil),         // 21: windlass.v1.CancelResponse
+	(*WatchAppRequest)(nil),        // 22: windlass.v1.WatchAppRequest
+	(*WatchAppResponse)(nil),       // 23: windlass.v1.WatchAppResponse
+	nil,                            // 24: windlass.v1.SetEnvironmentRequest.SetEntry
+	(AppStatus)(0),                 // 25: windlass.v1.AppStatus
+	(*RolloutPolicy)(nil),          // 26: windlass.v1.RolloutPolicy
+	(*Pin)(nil),                    // 27: windlass.v1.Pin
+	(*Mutation)(nil),               // 28: windlass.v1.Mutation
+	(*PageRequest)(nil),            // 29: windlass.v1.PageRequest
+	(*PageResponse)(nil),           // 30: windlass.v1.PageResponse
+	(*DeploymentSpec)(nil),         // 31: windlass.v1.DeploymentSpec
+	(*FileFreeze)(nil),             // 32: windlass.v1.FileFreeze
+	(*FreezeHold)(nil),             // 33: windlass.v1.FreezeHold
+	(*Deployment)(nil),             // 34: windlass.v1.Deployment
+	(*Rollout)(nil),                // 35: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 36: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 37: windlass.v1.PlanDeployRequest
+	(*PinVersionRequest)(nil),      // 38: windlass.v1.PinVersionRequest
+	(*UnpinVersionRequest)(nil),    // 39: windlass.v1.UnpinVersionRequest
+	(*PlanDeployResponse)(nil),     // 40: windlass.v1.PlanDeployResponse
+	(*PinVersionResponse)(nil),     // 41: windlass.v1.PinVersionResponse
+	(*UnpinVersionResponse)(nil),   // 42: windlass.v1.UnpinVersionResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
-	24, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
-	25, // 1: windlass.v1.App.rollout_policy:type_name -> windlass.v1.RolloutPolicy
-	26, // 2: windlass.v1.App.pins:type_name -> windlass.v1.Pin
-	27, // 3: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 4: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
-	0,  // 5: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
-	28, // 6: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 7: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
-	29, // 8: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
-	27, // 9: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 10: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
-	27, // 11: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 12: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
-	27, // 13: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
-	30, // 14: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	25, // 15: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	31, // 16: windlass.v1.DeployRequest.freeze:type_name -> windlass.v1.FileFreeze
-	32, // 17: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
-	27, // 18: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 19: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	27, // 20: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	23, // 21: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	32, // 22: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
-	27, // 23: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	27, // 24: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 25: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	33, // 26: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	34, // 27: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	35, // 28: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	1,  // 29: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	3,  // 30: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	5,  // 31: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	7,  // 32: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	9,  // 33: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	11, // 34: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	36, // 35: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
-	13, // 36: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	15, // 37: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	17, // 38: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	19, // 39: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	37, // 40: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
-	38, // 41: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
-	21, // 42: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	2,  // 43: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	4,  // 44: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	6,  // 45: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	8,  // 46: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	10, // 47: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	12, // 48: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	39, // 49: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
-	14, // 50: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	16, // 51: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	18, // 52: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	20, // 53: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	40, // 54: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
-	41, // 55: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
-	22, // 56: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	43, // [43:57] is the sub-list for method output_type
-	29, // [29:43] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	25, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
+	26, // 1: windlass.v1.App.rollout_policy:type_name -> windlass.v1.RolloutPolicy
+	27, // 2: windlass.v1.App.pins:type_name -> windlass.v1.Pin
+	28, // 3: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 4: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
+	1,  // 5: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
+	29, // 6: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 7: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
+	30, // 8: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
+	28, // 9: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 10: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
+	28, // 11: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 12: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
+	28, // 13: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 14: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	26, // 15: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	32, // 16: windlass.v1.DeployRequest.freeze:type_name -> windlass.v1.FileFreeze
+	33, // 17: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
+	0,  // 18: windlass.v1.DeployResponse.effect:type_name -> windlass.v1.VersionEffect
+	28, // 19: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 20: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	28, // 21: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	24, // 22: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	33, // 23: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
+	0,  // 24: windlass.v1.SetEnvironmentResponse.effect:type_name -> windlass.v1.VersionEffect
+	28, // 25: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 26: windlass.v1.RollbackResponse.effect:type_name -> windlass.v1.VersionEffect
+	28, // 27: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 28: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	34, // 29: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	35, // 30: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	36, // 31: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	35, // 32: windlass.v1.WatchAppResponse.asked_rollout:type_name -> windlass.v1.Rollout
+	2,  // 33: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	4,  // 34: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	6,  // 35: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	8,  // 36: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	10, // 37: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	12, // 38: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	37, // 39: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	14, // 40: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	16, // 41: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	18, // 42: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	20, // 43: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	38, // 44: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
+	39, // 45: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
+	22, // 46: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	3,  // 47: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	5,  // 48: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	7,  // 49: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	9,  // 50: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	11, // 51: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	13, // 52: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	40, // 53: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	15, // 54: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	17, // 55: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	19, // 56: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	21, // 57: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	41, // 58: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
+	42, // 59: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
+	23, // 60: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	47, // [47:61] is the sub-list for method output_type
+	33, // [33:47] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }
@@ -1940,13 +2216,14 @@ func file_windlass_v1_app_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_app_proto_rawDesc), len(file_windlass_v1_app_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_windlass_v1_app_proto_goTypes,
 		DependencyIndexes: file_windlass_v1_app_proto_depIdxs,
+		EnumInfos:         file_windlass_v1_app_proto_enumTypes,
 		MessageInfos:      file_windlass_v1_app_proto_msgTypes,
 	}.Build()
 	File_windlass_v1_app_proto = out.File

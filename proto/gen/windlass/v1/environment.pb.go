@@ -572,8 +572,10 @@ func (x *UpdateEnvironmentRequest) GetResourceVersion() int64 {
 }
 
 type UpdateEnvironmentResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Environment   *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Environment *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,6 +615,13 @@ func (x *UpdateEnvironmentResponse) GetEnvironment() *Environment {
 		return x.Environment
 	}
 	return nil
+}
+
+func (x *UpdateEnvironmentResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type DeleteEnvironmentRequest struct {
@@ -785,7 +794,9 @@ type SetSecretResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Secret *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Apps whose instances are being replaced because of it.
-	AppIds        []string `protobuf:"bytes,2,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
+	AppIds []string `protobuf:"bytes,2,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
+	// The secret has this value already: no version of it was made, and no app is touched.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,6 +843,13 @@ func (x *SetSecretResponse) GetAppIds() []string {
 		return x.AppIds
 	}
 	return nil
+}
+
+func (x *SetSecretResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type ListSecretsRequest struct {
@@ -1093,9 +1111,10 @@ const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\x10resource_version\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\x1a<\n" +
 	"\x0eVariablesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"u\n" +
 	"\x19UpdateEnvironmentResponse\x12:\n" +
-	"\venvironment\x18\x01 \x01(\v2\x18.windlass.v1.EnvironmentR\venvironment\"{\n" +
+	"\venvironment\x18\x01 \x01(\v2\x18.windlass.v1.EnvironmentR\venvironment\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"{\n" +
 	"\x18DeleteEnvironmentRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12,\n" +
 	"\venvironment\x18\x02 \x01(\tB\n" +
@@ -1108,10 +1127,11 @@ const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12$\n" +
 	"\x05value\x18\x04 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x04\x80\x01\x01R\x05value\x121\n" +
 	"\x0foverride_freeze\x18\n" +
-	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"Y\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"w\n" +
 	"\x11SetSecretResponse\x12+\n" +
 	"\x06secret\x18\x01 \x01(\v2\x13.windlass.v1.SecretR\x06secret\x12\x17\n" +
-	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\"p\n" +
+	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"p\n" +
 	"\x12ListSecretsRequest\x12,\n" +
 	"\venvironment\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\venvironment\x12,\n" +

@@ -602,8 +602,10 @@ func (x *SetFreezeRequest) GetTimeZone() string {
 }
 
 type SetFreezeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Freeze        *Freeze                `protobuf:"bytes,1,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Freeze *Freeze                `protobuf:"bytes,1,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -643,6 +645,13 @@ func (x *SetFreezeResponse) GetFreeze() *Freeze {
 		return x.Freeze
 	}
 	return nil
+}
+
+func (x *SetFreezeResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type ListFreezesRequest struct {
@@ -896,9 +905,10 @@ const file_windlass_v1_freeze_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05until\x12;\n" +
 	"\x06weekly\x18\t \x03(\v2\x19.windlass.v1.WeeklyWindowB\b\xbaH\x05\x92\x01\x02\x10\x15R\x06weekly\x12$\n" +
 	"\ttime_zone\x18\n" +
-	" \x01(\tB\a\xbaH\x04r\x02\x18@R\btimeZone\"@\n" +
+	" \x01(\tB\a\xbaH\x04r\x02\x18@R\btimeZone\"^\n" +
 	"\x11SetFreezeResponse\x12+\n" +
-	"\x06freeze\x18\x01 \x01(\v2\x13.windlass.v1.FreezeR\x06freeze\"B\n" +
+	"\x06freeze\x18\x01 \x01(\v2\x13.windlass.v1.FreezeR\x06freeze\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"B\n" +
 	"\x12ListFreezesRequest\x12,\n" +
 	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\"s\n" +
 	"\x13ListFreezesResponse\x12-\n" +

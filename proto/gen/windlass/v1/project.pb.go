@@ -447,8 +447,10 @@ func (x *UpdateProjectRequest) GetResourceVersion() int64 {
 }
 
 type UpdateProjectResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Project       *Project               `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Project *Project               `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +490,13 @@ func (x *UpdateProjectResponse) GetProject() *Project {
 		return x.Project
 	}
 	return nil
+}
+
+func (x *UpdateProjectResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type DeleteProjectRequest struct {
@@ -611,9 +620,10 @@ const file_windlass_v1_project_proto_rawDesc = "" +
 	"\aproject\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\aproject\x12<\n" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x122\n" +
-	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"G\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"e\n" +
 	"\x15UpdateProjectResponse\x12.\n" +
-	"\aproject\x18\x01 \x01(\v2\x14.windlass.v1.ProjectR\aproject\"o\n" +
+	"\aproject\x18\x01 \x01(\v2\x14.windlass.v1.ProjectR\aproject\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"o\n" +
 	"\x14DeleteProjectRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12$\n" +
 	"\aproject\x18\x02 \x01(\tB\n" +

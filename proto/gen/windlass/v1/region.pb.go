@@ -797,8 +797,10 @@ func (x *UpdateRegionRequest) GetResourceVersion() int64 {
 }
 
 type UpdateRegionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Region        *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -838,6 +840,13 @@ func (x *UpdateRegionResponse) GetRegion() *Region {
 		return x.Region
 	}
 	return nil
+}
+
+func (x *UpdateRegionResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type DeleteRegionRequest struct {
@@ -1407,7 +1416,9 @@ func (x *GrantRegionRequest) GetWorkspace() string {
 }
 
 type GrantRegionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1440,6 +1451,13 @@ func (x *GrantRegionResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GrantRegionResponse.ProtoReflect.Descriptor instead.
 func (*GrantRegionResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_region_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GrantRegionResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type RevokeGrantRequest struct {
@@ -1620,9 +1638,10 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"C\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"a\n" +
 	"\x14UpdateRegionResponse\x12+\n" +
-	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region\"l\n" +
+	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"l\n" +
 	"\x13DeleteRegionRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
 	"\x06region\x18\x02 \x01(\tB\n" +
@@ -1663,8 +1682,9 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\x06region\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12(\n" +
 	"\tworkspace\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"\x15\n" +
-	"\x13GrantRegionResponse\"\x95\x01\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"3\n" +
+	"\x13GrantRegionResponse\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x95\x01\n" +
 	"\x12RevokeGrantRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
 	"\x06region\x18\x02 \x01(\tB\n" +

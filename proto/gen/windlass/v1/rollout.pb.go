@@ -2675,8 +2675,12 @@ func (x *PauseRolloutRequest) GetWhy() string {
 }
 
 type PauseRolloutResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The call changed nothing: effect says why.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2714,6 +2718,20 @@ func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
 func (x *PauseRolloutResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *PauseRolloutResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *PauseRolloutResponse) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -2781,8 +2799,12 @@ func (x *ResumeRolloutRequest) GetWhy() string {
 }
 
 type ResumeRolloutResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The call changed nothing: effect says why.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2820,6 +2842,20 @@ func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
 func (x *ResumeRolloutResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *ResumeRolloutResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *ResumeRolloutResponse) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -2887,8 +2923,12 @@ func (x *RetryRolloutRequest) GetWhy() string {
 }
 
 type RetryRolloutResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The call changed nothing: effect says why.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2926,6 +2966,20 @@ func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
 func (x *RetryRolloutResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *RetryRolloutResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *RetryRolloutResponse) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -2993,8 +3047,12 @@ func (x *SkipBakeRequest) GetWhy() string {
 }
 
 type SkipBakeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The call changed nothing: effect says why.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3032,6 +3090,20 @@ func (*SkipBakeResponse) Descriptor() ([]byte, []int) {
 func (x *SkipBakeResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *SkipBakeResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *SkipBakeResponse) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -3110,8 +3182,12 @@ func (x *PromoteRequest) GetFull() bool {
 }
 
 type PromoteResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RolloutId     string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The call changed nothing: effect says why.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3149,6 +3225,20 @@ func (*PromoteResponse) Descriptor() ([]byte, []int) {
 func (x *PromoteResponse) GetRolloutId() string {
 	if x != nil {
 		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *PromoteResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *PromoteResponse) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -3218,6 +3308,8 @@ func (x *ApproveRequest) GetComment() string {
 type ApproveResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// The gates had this key's approval already: nothing changed.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Who is still missing at the gates that the rollout waits at; empty: they are open.
 	Missing       []string `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3259,6 +3351,13 @@ func (x *ApproveResponse) GetRolloutId() string {
 		return x.RolloutId
 	}
 	return ""
+}
+
+func (x *ApproveResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 func (x *ApproveResponse) GetMissing() []string {
@@ -3549,51 +3648,62 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"5\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"k\n" +
 	"\x14PauseRolloutResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x83\x01\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x83\x01\n" +
 	"\x14ResumeRolloutRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"6\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"l\n" +
 	"\x15ResumeRolloutResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x82\x01\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x82\x01\n" +
 	"\x13RetryRolloutRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"5\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"k\n" +
 	"\x14RetryRolloutResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"~\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"~\n" +
 	"\x0fSkipBakeRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"1\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"g\n" +
 	"\x10SkipBakeResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x91\x01\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x91\x01\n" +
 	"\x0ePromoteRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12\x12\n" +
-	"\x04full\x18\x1e \x01(\bR\x04full\"0\n" +
+	"\x04full\x18\x1e \x01(\bR\x04full\"f\n" +
 	"\x0fPromoteResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\"\x85\x01\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x85\x01\n" +
 	"\x0eApproveRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
-	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\"J\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\"h\n" +
 	"\x0fApproveResponse\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x18\n" +
+	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x18\n" +
 	"\amissing\x18\x02 \x03(\tR\amissing2\x95\x05\n" +
 	"\x0eRolloutService\x12R\n" +
 	"\n" +

@@ -728,8 +728,10 @@ func (x *AddDomainRequest) GetDomain() string {
 }
 
 type AddDomainResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Domain        *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Domain *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +771,13 @@ func (x *AddDomainResponse) GetDomain() *Domain {
 		return x.Domain
 	}
 	return nil
+}
+
+func (x *AddDomainResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type VerifyDomainRequest struct {
@@ -1559,9 +1568,10 @@ const file_windlass_v1_route_proto_rawDesc = "" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
 	"\x06domain\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x06domain\"@\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x06domain\"^\n" +
 	"\x11AddDomainResponse\x12+\n" +
-	"\x06domain\x18\x01 \x01(\v2\x13.windlass.v1.DomainR\x06domain\"\x8a\x01\n" +
+	"\x06domain\x18\x01 \x01(\v2\x13.windlass.v1.DomainR\x06domain\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x8a\x01\n" +
 	"\x13VerifyDomainRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +

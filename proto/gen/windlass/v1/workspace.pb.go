@@ -457,8 +457,10 @@ func (x *UpdateWorkspaceRequest) GetResourceVersion() int64 {
 }
 
 type UpdateWorkspaceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +500,13 @@ func (x *UpdateWorkspaceResponse) GetWorkspace() *Workspace {
 		return x.Workspace
 	}
 	return nil
+}
+
+func (x *UpdateWorkspaceResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type DeleteWorkspaceRequest struct {
@@ -1026,8 +1035,12 @@ func (x *SetQuotaRequest) GetResourceVersion() int64 {
 }
 
 type SetQuotaResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// What a person should know about the outcome: a limit that the caller may not raise again.
+	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,6 +1082,20 @@ func (x *SetQuotaResponse) GetQuota() *Quota {
 	return nil
 }
 
+func (x *SetQuotaResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *SetQuotaResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 var File_windlass_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_workspace_proto_rawDesc = "" +
@@ -1104,9 +1131,10 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\tworkspace\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\x12<\n" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x122\n" +
-	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"O\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x0fresourceVersion\"m\n" +
 	"\x17UpdateWorkspaceResponse\x124\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x16.windlass.v1.WorkspaceR\tworkspace\"u\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x16.windlass.v1.WorkspaceR\tworkspace\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"u\n" +
 	"\x16DeleteWorkspaceRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12(\n" +
 	"\tworkspace\x18\x02 \x01(\tB\n" +
@@ -1156,9 +1184,11 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12&\n" +
 	"\tworkspace\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\x12-\n" +
 	"\x03own\x18\x03 \x01(\v2\x13.windlass.v1.LimitsB\x06\xbaH\x03\xc8\x01\x01R\x03own\x122\n" +
-	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0fresourceVersion\"<\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0fresourceVersion\"v\n" +
 	"\x10SetQuotaResponse\x12(\n" +
-	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota2\xfd\x04\n" +
+	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x1a\n" +
+	"\bwarnings\x18\x1f \x03(\tR\bwarnings2\xfd\x04\n" +
 	"\x10WorkspaceService\x12\\\n" +
 	"\x0fCreateWorkspace\x12#.windlass.v1.CreateWorkspaceRequest\x1a$.windlass.v1.CreateWorkspaceResponse\x12X\n" +
 	"\fGetWorkspace\x12 .windlass.v1.GetWorkspaceRequest\x1a!.windlass.v1.GetWorkspaceResponse\"\x03\x90\x02\x01\x12^\n" +

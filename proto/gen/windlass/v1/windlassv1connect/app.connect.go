@@ -85,11 +85,12 @@ type AppServiceClient interface {
 	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
-	// A new deployment with the live one's spec and other variables. It takes the
-	// environment's present variables, too.
+	// A new deployment with other variables, and else the spec of the newest one that is wanted:
+	// the one in flight, or else the live one. It takes the environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Back to an older version: while it is retained, by moving what is live and the
-	// traffic to it; else as a new deployment with its configuration.
+	// Takes back what is in flight, as Cancel does, unless a version is asked for. Else back to an
+	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
+	// as a new deployment with its configuration, which goes straight back if it was stable.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
@@ -367,11 +368,12 @@ type AppServiceHandler interface {
 	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
-	// A new deployment with the live one's spec and other variables. It takes the
-	// environment's present variables, too.
+	// A new deployment with other variables, and else the spec of the newest one that is wanted:
+	// the one in flight, or else the live one. It takes the environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Back to an older version: while it is retained, by moving what is live and the
-	// traffic to it; else as a new deployment with its configuration.
+	// Takes back what is in flight, as Cancel does, unless a version is asked for. Else back to an
+	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
+	// as a new deployment with its configuration, which goes straight back if it was stable.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
