@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type agent struct {
 	health  map[string]*gatewayv1.InstanceHealth
 	leaving map[string]bool
 	reports int
+	// replaced is how a stream ends that another took the place of; 0: as by another process.
+	replaced connect.Code
 }
 
 // startAgent listens on a socket; stop ends it and all that it knew of gateways.
@@ -134,7 +137,7 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 		stale := a.watches[req.GatewayId] != number
 		a.mu.Unlock()
 		if stale {
-			return connect.NewError(connect.CodeAborted, fmt.Errorf("watched again"))
+			return connect.NewError(cmp.Or(a.replaced, connect.CodeAborted), fmt.Errorf("watched again"))
 		}
 		for _, n := range around {
 			if err := stream.Send(&gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Neighbours{Neighbours: n}}); err != nil {

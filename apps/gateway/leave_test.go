@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,6 +28,27 @@ func TestAGatewayEndsWhenItsAgentHasHeardThatItLeaves(t *testing.T) {
 	for id, leaves := range r.leaving {
 		require.True(t, leaves, id)
 	}
+}
+
+// A late retry of its own took the place of its stream.
+func TestAGatewayThatTookItsOwnPlaceKeepsItsID(t *testing.T) {
+	r := start(t, nil)
+	r.put(t, echo())
+	r.mu.Lock()
+	r.replaced = connect.CodeUnavailable
+	require.Len(t, r.watches, 1)
+	for id := range r.watches {
+		r.watches[id]++ // as its own late Watch would
+	}
+	r.signal()
+	r.mu.Unlock()
+	r.until(t, func() bool {
+		require.Len(t, r.watches, 1, "it took another id")
+		for _, n := range r.watches {
+			return n == 3
+		}
+		return false
+	})
 }
 
 // Two that had one id would take the agent's stream from each other without end.

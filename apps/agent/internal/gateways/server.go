@@ -40,6 +40,9 @@ const MaxRequestBytes = 2 * maxReport
 // Watch implements RouteService. A frame comes at least every two intervals: half of what
 // a gateway waits for.
 func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // it was given up before it was read, and must end no stream
+	}
 	one, err := g.open(req)
 	if err != nil {
 		return err
@@ -140,9 +143,14 @@ func (g *Gateways) whole(one *gateway) []*gatewayv1.WatchResponse {
 func (g *Gateways) news(one *gateway) ([]*gatewayv1.WatchResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hub.gateways[one.id] != one {
+	switch now := g.hub.gateways[one.id]; {
+	case now == one:
+	case now != nil && now.process != one.process:
 		return nil, rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gateway_id",
-			"another stream of this gateway took the place of this one; each process needs a gateway_id of its own")
+			"a stream of another process took the place of this one; each process needs a gateway_id of its own")
+	default:
+		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "gateway_id",
+			"a later stream of this gateway took the place of this one: watch again")
 	}
 	return framed(g.hub.take(one)), nil
 }

@@ -205,7 +205,7 @@ func TestWhatAGatewayHasIsNotSentAgain(t *testing.T) {
 	again := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, TableId: table, Have: have})
 	for w.Receive() {
 	}
-	require.Equal(t, connect.CodeAborted, connect.CodeOf(w.Err()), "one stream per gateway")
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(w.Err()), "one stream per gateway")
 	_, apps = again.table()
 	require.Empty(t, apps)
 	other := r.watch(t, &gatewayv1.WatchRequest{GatewayId: "gateway-0002", TableId: "tbl_other", Have: have})
@@ -378,6 +378,37 @@ func TestWhatIsAroundIsToldAfterARestart(t *testing.T) {
 
 	require.NoError(t, files.Replace("neighbours.binpb", []byte("x")))
 	startRegion(t, files, 0).hold(t)
+}
+
+// An agent that was frozen answers, when it goes on, every attempt that a gateway made meanwhile.
+func TestWatch(t *testing.T) {
+	t.Run("a late retry of a process is not another's", func(t *testing.T) {
+		r := startRegion(t, disk.NewMemory(), 0)
+		r.hold(t)
+		var late []watcher
+		for range 3 {
+			w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
+			w.table()
+			late = append(late, w)
+		}
+		for _, w := range late[:2] {
+			for w.Receive() {
+			}
+			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(w.Err()), w.Err())
+		}
+		require.Equal(t, 1, r.connected())
+	})
+	t.Run("one that was given up ends no stream", func(t *testing.T) {
+		r := startRegion(t, disk.NewMemory(), 0)
+		r.hold(t)
+		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
+		table, _ := w.table()
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.Watch(gone, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"}, nil), context.Canceled)
+		_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, ProcessId: "run_2", TableId: table})
+		require.NoError(t, err)
+	})
 }
 
 // A gateway that crashed is not waited for once another process has its place, and what it may

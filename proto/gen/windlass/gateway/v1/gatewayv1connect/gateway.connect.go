@@ -58,8 +58,10 @@ type RouteServiceClient interface {
 	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
 	// desired state and has looked at what runs. Until then a gateway serves what it has.
 	//
-	// A second Watch of the same gateway ends the first, with ABORTED: then another process has
-	// its gateway_id, and it takes another before it watches again. A stream whose
+	// A second Watch of the same gateway ends the first. If the second is another process's, by
+	// process_id, the first ends with ABORTED: its gateway takes another gateway_id before it
+	// watches again. If it is the same process's, as of a retry that the agent read late, it ends
+	// with UNAVAILABLE, and the gateway watches again as it is. A stream whose
 	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 	// What the gateway serves, and what it sees of the instances. It is called at once
@@ -130,8 +132,10 @@ type RouteServiceHandler interface {
 	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
 	// desired state and has looked at what runs. Until then a gateway serves what it has.
 	//
-	// A second Watch of the same gateway ends the first, with ABORTED: then another process has
-	// its gateway_id, and it takes another before it watches again. A stream whose
+	// A second Watch of the same gateway ends the first. If the second is another process's, by
+	// process_id, the first ends with ABORTED: its gateway takes another gateway_id before it
+	// watches again. If it is the same process's, as of a retry that the agent read late, it ends
+	// with UNAVAILABLE, and the gateway watches again as it is. A stream whose
 	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest, *connect.ServerStream[v1.WatchResponse]) error
 	// What the gateway serves, and what it sees of the instances. It is called at once
