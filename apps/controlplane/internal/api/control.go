@@ -194,6 +194,11 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 			if held {
 				text = append(text, "promotions happen by themselves again")
 			}
+			if err != nil {
+				return "", err
+			}
+			names, err := c.regionNames(course)
+			text = append(text, plan.Awaited(course, func(id string) string { return orDefault(names[id].Name, id) })...)
 			return strings.Join(text, "; "), err
 		})
 		return &windlassv1.PromoteResponse{RolloutId: id}, err
