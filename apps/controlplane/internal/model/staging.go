@@ -153,6 +153,14 @@ type CourseRegion struct {
 	// Inherited is how many replicas served when the version took them over to keep them; 0:
 	// none did, or it made its own.
 	Inherited int32 `json:",omitempty"`
+	// Emptied: its size became 0 at a step that it has not passed. Its old version is wanted
+	// there, until that serves again at another size and the step begins anew.
+	Emptied bool `json:",omitempty"`
+	// PassedOver: its old version had size 0 when its turn came, so that it took no steps, and
+	// its size has been 0 since.
+	PassedOver bool `json:",omitempty"`
+	// Sized: its size has been above 0 at some time since its turn came.
+	Sized bool `json:",omitempty"`
 	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
 	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
 	// this step, or at the one before.

@@ -98,19 +98,24 @@ func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.Cours
 	if p.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"
 	}
-	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s goes on without it, and it follows %s; %s",
-		why, w.Name, when, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+	left := "goes on without it"
+	if gate := wavePolicy(p.course, *w).GetApproval(); gate != nil && allSkipped(p.course, w) {
+		left += " and, since nothing of it is left to approve, without " + Missing(p.course, gate, nil)
+	}
+	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
+		why, w.Name, left, when, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 }
 
 // allSkipped tells whether regions of the wave are skipped, and no other of it is to have
-// anything: what there is to see of the version there is yet to come.
+// anything: what there is to see of the version there is yet to come. A region that has moved
+// with nothing has come to the wave's gate, if there is one.
 func allSkipped(c *model.Course, w *model.CourseWave) bool {
-	skipped := 0
+	skipped, gate := 0, wavePolicy(c, *w).GetApproval()
 	for _, st := range w.Regions {
 		switch {
 		case st.State == regionSkipped:
 			skipped++
-		case st.State != regionMoved || c.Sizes[st.RegionID] > 0:
+		case st.State != regionMoved || c.Sizes[st.RegionID] > 0 || gate != nil && !c.CatchesUp:
 			return false
 		}
 	}

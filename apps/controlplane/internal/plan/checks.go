@@ -278,8 +278,8 @@ func Held(c *model.Course, w *model.CourseWave, st *model.CourseRegion, now int6
 }
 
 // nextCheck is when the region is measured next, 0 for never.
-func nextCheck(w *model.CourseWave, st *model.CourseRegion) (due int64) {
-	if !Measuring(w, st) {
+func nextCheck(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (due int64) {
+	if !Measuring(w, st) || c.Sizes[st.RegionID] == 0 {
 		return 0
 	}
 	for _, check := range st.Checks {
@@ -307,10 +307,10 @@ func (p *planner) analysed(d *model.Deployment, w *model.CourseWave) (all, faile
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if p.bakeTime(w) == 0 || p.course.Sizes[st.RegionID] == 0 || p.lane(st.RegionID).lost {
+		if p.bakeTime(w) == 0 || showsNothing(p.course, *st) || p.lane(st.RegionID).lost {
 			continue
 		}
-		if p.analyse(d, w, st, w.BakingSince, false) {
+		if p.course.Sizes[st.RegionID] > 0 && p.analyse(d, w, st, w.BakingSince, false) {
 			return false, true
 		}
 		all = all && concluded(p.course, st, w.BakingSince, false, p.now)

@@ -291,7 +291,8 @@ func (f *fleet) answer(how int) {
 }
 
 // TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: nobody promotes or skips anything here.
-// Whatever else happens, a version whose figures are bad goes back.
+// Whatever else happens, and be it that regions are scaled to nothing and back, a version whose
+// figures are bad goes back.
 func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -320,7 +321,13 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 		for range rapid.IntRange(0, 60).Draw(t, "length") {
 			f.answer(rapid.IntRange(0, 2).Draw(t, "answers"))
 			region := rapid.SampledFrom(places).Draw(t, "region")
-			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			switch rapid.IntRange(0, 8).Draw(t, "event") {
+			case 7, 8:
+				if _, st := courseRegion(f.staging.Course, region); st != nil && isForward(st.State) {
+					n := rapid.SampledFrom([]int32{0, 2}).Draw(t, "size")
+					f.zeroed = f.zeroed || n == 0
+					Resize(f.staging.Course, AskedIn(region, n))
+				}
 			case 0:
 				f.now += rapid.Int64Range(0, 120_000).Draw(t, "pause")
 			case 1:
@@ -338,6 +345,7 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 			}
 			f.step()
 		}
+		Resize(f.staging.Course, AskedIn("", 2)) // or people would have to say whether it goes on with nothing
 		f.heal()
 		require.Equal(t, "v1", f.app.LiveDeploymentID)
 		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.rol[1].Status)

@@ -209,7 +209,7 @@ func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.C
 	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
 		return 0 // what holds it has a limit of its own
 	}
-	if Shut(c, StepGate(c, st), st.Approvals) {
+	if st.Emptied || Shut(c, StepGate(c, st), st.Approvals) {
 		return 0
 	}
 	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {

@@ -78,7 +78,7 @@ func (p *planner) lane(region string) *lane {
 	c := p.course
 	wave, st := courseRegion(c, region)
 	l := &lane{region: region, lost: p.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
-	forward := st != nil && !c.Back && isForward(st.State)
+	forward := st != nil && !c.Back && leads(*st)
 	older := p.olderIn(region)
 	if forward {
 		l.to = p.newer()
@@ -215,9 +215,12 @@ func (p *planner) moveLanes() {
 }
 
 func (p *planner) moveLane(l *lane) {
-	s := strategy.Next(l.Lane)
 	_, st := courseRegion(p.course, l.region)
-	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && isForward(st.State) && !l.Hold
+	s := strategy.Next(l.Lane)
+	if st != nil && st.Emptied && !p.course.Back {
+		s = strategy.Next(p.withoutNewer(l))
+	}
+	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && leads(*st) && !l.Hold
 	// Named anew before the region has let go of what it handed over, its instances would be
 	// nobody's if the region takes it before its heir.
 	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0

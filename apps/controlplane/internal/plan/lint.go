@@ -58,7 +58,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 		l.region(region, routed[region])
 	}
 	l.analysis(in.Staging.Course)
-	l.gates()
+	l.gates(out.App != nil && out.App.LiveDeploymentID != in.App.LiveDeploymentID)
 	return l.findings
 }
 
@@ -191,6 +191,9 @@ func (l *linter) region(region string, routed bool) {
 	if could > was && could > ceiling {
 		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
+	if _, st := courseRegion(l.course, region); st != nil && st.Emptied {
+		floor = 0 // people scaled it to nothing
+	}
 	if shrinks && floor >= 0 && serves < floor {
 		l.findf(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
 	}
@@ -221,11 +224,17 @@ func (l *linter) stop(region string) {
 		return
 	}
 	stop := stopOf(l.course, *st, l.course.Sizes[region])
+	if st.Emptied {
+		stop = &strategy.Stop{}
+	}
 	if stop == nil {
 		return
 	}
 	key := rowKey{l.newer().ID, region}
 	before, after := l.before[key], l.after[key]
+	if st.Emptied && l.course.PausedAt == 0 && after.Weight > before.Weight {
+		l.findf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
+	}
 	if l.keeps(region) {
 		return // it has the region whole, at whatever step
 	}
@@ -266,39 +275,14 @@ func (l *linter) analysis(before *model.Course) {
 		baked := was.State == waveBaking && w.State == waveDone && was.SkippedBy == ""
 		for j, before := range was.Regions {
 			st := &w.Regions[j]
-			if l.course.Sizes[st.RegionID] == 0 {
+			if l.course.CatchesUp && l.course.Sizes[st.RegionID] == 0 {
 				continue
 			}
 			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, !l.keeps(st.RegionID)) {
 				l.findf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
 			}
-			if baked && BakeTime(l.course, was) > 0 && !l.shown(before, was.BakingSince, false) {
+			if baked && BakeTime(l.course, was) > 0 && !showsNothing(l.course, before) && !l.shown(before, was.BakingSince, false) {
 				l.findf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
-			}
-		}
-	}
-}
-
-// gates: no step and no wave whose gate is shut is left.
-func (l *linter) gates() {
-	c := l.in.Staging.Course
-	if l.course.Back {
-		return
-	}
-	for i, was := range c.Waves {
-		w := &l.course.Waves[i]
-		if was.State != waveDone && w.State == waveDone && Shut(c, wavePolicy(c, was).GetApproval(), was.Approvals) {
-			l.findf("wave "+w.Name, "it is over, and needs %s", Missing(c, wavePolicy(c, was).GetApproval(), was.Approvals))
-		}
-		for j, before := range was.Regions {
-			st := &w.Regions[j]
-			if before.State != regionRolling || st.Step == before.Step || l.course.Sizes[st.RegionID] == 0 {
-				continue
-			}
-			for n, at := range stops(c.Policy)[before.Step:st.Step] {
-				if Shut(c, at.approval, before.Approvals) || at.approval != nil && before.StoppedAt == 0 {
-					l.findf(st.RegionID, "step %d is over, and needs %s", before.Step+n+1, Missing(c, at.approval, nil))
-				}
 			}
 		}
 	}

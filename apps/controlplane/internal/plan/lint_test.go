@@ -120,3 +120,44 @@ func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	heir.RegionID = "eu"
 	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{heir, old}}))
 }
+
+func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
+	w := rolledTo(t, &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4",
+		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: Manual}, {Weight: 50, Approval: &windlassv1.Approval{}}},
+		Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{}}},
+	})
+	passes := func(edit func(*model.CourseWave)) []string {
+		s := w.staging.Clone()
+		edit(&s.Course.Waves[0])
+		return Lint(w.input(), Output{Staging: &s})
+	}
+	st := &w.staging.Course.Waves[0].Regions[0]
+	one := func(c *model.CourseWave) { c.Regions[0].Step = 1 }
+	both := func(c *model.CourseWave) { c.Regions[0].Step = 2 }
+	nobody := []string{"us: step 1 is over, and nobody promoted it"}
+	needs := "us: step 2 is over, and needs approval by a key of role owner"
+	require.Equal(t, nobody, passes(one))
+	w.staging.Course.Sizes["us"], w.staging.Course.OldSizes["us"] = 0, 0
+	require.Equal(t, nobody, passes(one), "nor with no replicas")
+	st.PromotedBy = "ada"
+	require.Empty(t, passes(one))
+	require.Equal(t, []string{needs}, passes(both), "what was said is of one step")
+	st.PromotedBy, w.staging.Course.FullBy = "", "ada"
+	require.Equal(t, []string{needs}, passes(both))
+	w.staging.Course.FullBy = ""
+
+	st.State = regionWaiting
+	require.Empty(t, passes(func(c *model.CourseWave) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), "nothing is there")
+	w.staging.Course.OldSizes["us"] = 1
+	require.Len(t, passes(func(c *model.CourseWave) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), 2)
+
+	st.State, st.Step = regionMoved, 2
+	live := Output{App: new(w.app)}
+	live.App.LiveDeploymentID = "v2"
+	over := []string{"wave 1: it is over, and needs approval by a key of role owner"}
+	require.Equal(t, over, passes(func(c *model.CourseWave) { c.State = waveDone }))
+	require.Equal(t, over, Lint(w.input(), live))
+	w.staging.Course.Waves[0].Approvals = []model.Approval{{ByID: "key-olga"}}
+	require.Empty(t, passes(func(c *model.CourseWave) { c.State = waveDone }))
+}

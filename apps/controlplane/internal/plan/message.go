@@ -25,6 +25,9 @@ func (p *planner) stageMessage() string {
 		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
 		if w.State == waveBaking {
 			for _, r := range w.Regions {
+				if emptyBake(c, &w, r, p.now) {
+					return fmt.Sprintf("%s, is held in %s, where no replicas are to run that could be measured: scale it up, or skip the bake", at, p.regionName(r.RegionID))
+				}
 				if held := Held(c, &w, &r, p.now); held != nil {
 					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
 				}

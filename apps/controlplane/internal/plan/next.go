@@ -138,7 +138,7 @@ func (p *planner) nextOf(c *model.Course, due int64) int64 {
 			if at := UnhealthyUntil(c, st); at > p.now {
 				due = min(due, at)
 			}
-			switch at := nextCheck(w, &st); {
+			switch at := nextCheck(c, w, &st); {
 			case c.FullBy != "":
 			case at > p.now:
 				due = min(due, at)

@@ -39,7 +39,7 @@ func (r routing) tries(region string) bool {
 		return false
 	}
 	_, st := courseRegion(r.course, region)
-	if st == nil || !isForward(st.State) {
+	if st == nil || !leads(*st) {
 		return false
 	}
 	if all := stops(r.course.Policy); st.Step < len(all) && all[st.Step].all && all[st.Step].weight == 0 {

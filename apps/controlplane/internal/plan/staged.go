@@ -139,6 +139,10 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	if w.State == waveDone && st.State == regionMoved && l.To.Told == 0 && l.Size > 0 {
 		p.startAgain(d, w, st, l)
 	}
+	st.Sized = st.Sized || p.course.Sizes[st.RegionID] > 0
+	if p.takeStepsAfterAll(d, w, st) {
+		l = p.lane(st.RegionID)
+	}
 	if l.lost {
 		st.UnhealthySince = 0
 		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
@@ -163,6 +167,9 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 			st.TroubleSince += p.now - st.HeldSince
 		}
 		st.HeldSince = 0
+	}
+	if p.standsEmpty(d, w, st, l) {
+		return st.Emptied && p.judgeStep(d, w, st, l)
 	}
 	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
 		p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
@@ -328,9 +335,7 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
 		st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
 		forgetHealth(st)
-		if !p.isActive(p.olderIn(st.RegionID), st.RegionID) || p.course.OldSizes[st.RegionID] == 0 {
-			st.Step = Steps(p.course.Policy) // nothing is there to be compared with
-		}
+		p.beginSteps(st)
 		st.Score = p.lane(st.RegionID).score()
 		p.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 	}

@@ -34,7 +34,8 @@ type fleet struct {
 	// resized regions, while they were behind.
 	resized map[string]bool
 	// may exist, by region, as of when something was told to start last.
-	may map[string]int32
+	may    map[string]int32
+	agreed agreed
 	// moved are how many replicas regions were told to start or to stop.
 	moved map[string]int32
 }
@@ -109,6 +110,7 @@ func (f *fleet) step() Output {
 	staged := f.staging.Course.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.staging.Course.Clone(), f.app.LiveDeploymentID
 	out := f.world.step()
+	f.requireAgreed(behind, before, live)
 	if f.app.LiveDeploymentID != live {
 		f.requireServes(f.app.LiveDeploymentID)
 	}
@@ -212,15 +214,6 @@ func (f *fleet) obeyAll(region string) {
 	f.serveRoutes(region)
 }
 
-// approve has people approve what waits for it; dora, who deployed, is refused by some.
-func (f *fleet) approve(who ...string) {
-	for _, name := range who {
-		_, _, _ = Approve(f.staging.Course, model.Approval{
-			ByID: "key-" + name, By: name, Role: windlassv1.Role_ROLE_OWNER, At: f.now,
-		}, func(id string) string { return id })
-	}
-}
-
 // happen lets one thing happen.
 func (f *fleet) happen() {
 	t := f.t
@@ -285,12 +278,12 @@ func (f *fleet) happen() {
 		case 3:
 			_, _ = SkipBake(course, "ada")
 		case 4, 5:
-			_, _ = Promote(course, "ada", rapid.IntRange(0, 3).Draw(t, "in full") == 0, f.now)
+			_ = f.promote(rapid.IntRange(0, 3).Draw(t, "in full") == 0)
 		case 6, 7:
 			f.approve(rapid.SampledFrom([]string{"dora", "olga", "oscar"}).Draw(t, "who"))
 		}
 	case e == 28 && inFlight:
-		n := rapid.Int32Range(0, 4).Draw(t, "size")
+		n := rapid.SampledFrom([]int32{0, 0, 0, 1, 2, 3, 4}).Draw(t, "size")
 		f.zeroed = f.zeroed || n == 0
 		Resize(course, AskedIn(rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n))
 	case e == 28 && f.app.RolloutID == "" && course != nil:
@@ -324,7 +317,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, moved: map[string]int32{}, resized: map[string]bool{}}
+	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
@@ -361,9 +354,14 @@ func (f *fleet) heal() {
 		if f.freezes = nil; f.staging.Course.Active(f.app.RolloutID) {
 			f.approve("olga", "oscar")
 		}
-		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
-			_, err := Promote(c, "ada", false, f.now)
+		if c := f.staging.Course; c.Active(f.app.RolloutID) && slices.ContainsFunc(c.Waves, func(w model.CourseWave) bool {
+			return slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return w.State == waveBaking && emptyBake(c, &w, st, f.now) })
+		}) {
+			_, err := SkipBake(c, "ada")
 			require.NoError(f.t, err)
+		}
+		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
+			require.NoError(f.t, f.promote(false))
 		}
 		if f.app.RolloutID == "" && f.staging.Course != nil && RetryBehind(f.staging.Course, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
 			// It was live where nothing was there to be compared with; it takes a better one.
@@ -382,7 +380,7 @@ func (f *fleet) heal() {
 func (f *fleet) waits(c *model.Course) bool {
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
-			if _, person := Waits(c, st); person {
+			if _, person := Waits(c, st); person && (!st.Emptied || c.Sizes[st.RegionID] == 0) {
 				return true
 			}
 		}

@@ -76,12 +76,17 @@ func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
 func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
 
 // wait tells whether a person ends the region's wait at the stop, and if not, for how
-// long it is. Where somebody has to approve, nothing is promoted by itself.
-func (s stop) wait(c *model.Course) (pause time.Duration, person bool) {
-	if c.FullBy != "" {
+// long it is. Where somebody has to approve, nothing is promoted by itself. Where nothing
+// runs, time and analysis show nothing.
+func (s stop) wait(c *model.Course, st model.CourseRegion) (pause time.Duration, person bool) {
+	switch {
+	case c.FullBy != "", c.CatchesUp && s.manual:
 		return 0, false
+	case c.CatchesUp:
+		return s.pause, false
 	}
-	return s.pause, !c.CatchesUp && (s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0))
+	shows := s.pause > 0 || len(c.Policy.GetAnalysis()) > 0
+	return s.pause, s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0) || st.Emptied && shows
 }
 
 // Waits tells until when the region waits at its step, or that it does for a person;
@@ -91,7 +96,7 @@ func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
 	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
 		return 0, false
 	}
-	pause, person := all[st.Step].wait(c)
+	pause, person := all[st.Step].wait(c, st)
 	if person {
 		return 0, true
 	}
@@ -133,8 +138,8 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	if st.Step >= len(all) {
 		return false
 	}
-	if l.Size == 0 {
-		st.Step = len(all) // nothing is to run there
+	if l.Size == 0 && p.course.CatchesUp {
+		st.Step = len(all) // nothing is to run there, and the version is live elsewhere
 		return false
 	}
 	if p.skipSteps(d, st, all) {
@@ -142,14 +147,16 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
-	pause, person := now.wait(p.course)
-	stopped := l.Stopped()
+	pause, person := now.wait(p.course, *st)
+	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
 		st.StoppedAt, st.PromotedBy, st.Approvals = p.now, "", nil
 		what := "goes on"
 		switch {
 		case now.manual:
+			what = "waits for promotion"
+		case person && st.Emptied:
 			what = "waits for promotion"
 		case person:
 			what = "waits for promotion, since the app went back before"
@@ -164,21 +171,27 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 			}
 			what += " for " + Missing(p.course, gate, nil)
 		}
+		if st.Emptied {
+			what += ", with no replicas"
+		}
 		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
-	case !l.Serves() && st.StoppedAt != 0:
+	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
 		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score = 0, "", nil, p.now, l.score()
 		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && p.analyse(d, w, st, st.StoppedAt, !l.keeps) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && !st.Emptied && p.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
 	over := st.PromotedBy != "" || p.course.FullBy != "" ||
-		!person && p.now >= st.StoppedAt+pause.Milliseconds() && concluded(p.course, st, st.StoppedAt, !l.keeps, p.now)
+		!person && p.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(p.course, st, st.StoppedAt, !l.keeps, p.now))
 	if st.StoppedAt == 0 || !stopped || !over || Shut(p.course, now.approval, st.Approvals) {
 		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
+	if st.Emptied {
+		why = fmt.Sprintf("it stood still for %d s with no replicas", (p.now-st.StoppedAt)/1000)
+	}
 	switch {
 	case st.PromotedBy != "":
 		why += "; " + st.PromotedBy + " promoted it"
@@ -232,6 +245,8 @@ func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, no
 	until, person := Waits(c, st)
 	held := Held(c, w, &st, now)
 	switch {
+	case st.Emptied:
+		text += " " + emptyMessage(c, st)
 	case held != nil:
 		text += fmt.Sprintf(" is held by %s: %s", held.Name, checkMessage(held))
 	case person:

@@ -21,10 +21,14 @@ func (p *planner) begin(d *model.Deployment) {
 		left = append(left, id)
 		c.Sizes[id] = size(c, id)
 	}
+	empty := ""
 	for i, w := range waves(c.Policy) {
 		var taken []string
 		taken, left = p.take(w, left)
 		p.addWave(w, i, taken)
+		if len(taken) == 0 && w.GetApproval() != nil {
+			empty += fmt.Sprintf("; wave %s takes no region, so that nobody has to approve its end", waveName(w, i))
+		}
 	}
 	if len(left) > 0 {
 		// A label was changed since the policy was checked.
@@ -40,8 +44,8 @@ func (p *planner) begin(d *model.Deployment) {
 		}
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
-	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done",
-		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID)), d, "")
+	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
+		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty), d, "")
 }
 
 // waves of the policy, or the one that there is by default.
@@ -139,11 +143,14 @@ func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 	return len(w.GetLabels()) > 0
 }
 
+// waveName is the wave's, by default its number.
+func waveName(w *windlassv1.Wave, i int) string { return cmp.Or(w.GetName(), fmt.Sprint(i+1)) }
+
 func (p *planner) addWave(w *windlassv1.Wave, i int, regions []string) {
 	if len(regions) == 0 {
 		return
 	}
-	wave := model.CourseWave{Name: cmp.Or(w.GetName(), fmt.Sprint(i+1)), Policy: min(i, len(waves(p.course.Policy))-1), State: waveWaiting}
+	wave := model.CourseWave{Name: waveName(w, i), Policy: min(i, len(waves(p.course.Policy))-1), State: waveWaiting}
 	for _, id := range regions {
 		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: p.now})
 	}

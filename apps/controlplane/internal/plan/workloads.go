@@ -89,7 +89,7 @@ func (p *planner) keepInstances(l *lane) {
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
-	if _, st := courseRegion(p.course, l.region); st != nil && isForward(st.State) {
+	if _, st := courseRegion(p.course, l.region); st != nil && leads(*st) {
 		l.inherited = st.Inherited
 	}
 	if beside == 0 && l.inherited > 0 {

@@ -565,8 +565,14 @@ type RolloutPolicy struct {
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// In order. Empty: one wave of all regions, one region at a time.
 	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
-	// Of canary, in order: every region of every wave takes them. A region that the app is
-	// new to, or that is scaled to nothing, has nothing to compare with and takes none.
+	// Of canary, in order: every region of every wave takes them. A region that the app is new
+	// to, or whose replicas are 0 when its turn comes, has nothing to compare with and takes
+	// none; but it takes them all if it is scaled up before the new version had replicas there.
+	//
+	// No change of size takes a region past a step. A region that is scaled to 0 at one stands
+	// still there, with a pause that has a time and with analysis, too: Promote, or Approve
+	// where the step needs it, takes it on with no replicas. Scaled up, the old version comes
+	// back first, and then the step begins anew. So does blue-green's wait for promotion.
 	Steps []*CanaryStep `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
 	// Of blue-green: percent of the traffic that the new version gets when all its replicas
 	// are ready, until it is promoted. Default 0.
@@ -583,7 +589,9 @@ type RolloutPolicy struct {
 	// canary, in blue-green before it is promoted, and in the bake time of a wave. Each is
 	// measured in every region of its own. A step or a bake is over when its time is and
 	// the last measurement of every check passed; one that fails beyond its failure_limit
-	// is a failure of the region, as its wave's on_failure says.
+	// is a failure of the region, as its wave's on_failure says. A region that is scaled to 0
+	// before its analysis is over keeps its wave from the end of the bake until it is scaled up
+	// or somebody skips the bake.
 	Analysis []*AnalysisCheck `protobuf:"bytes,9,rep,name=analysis,proto3" json:"analysis,omitempty"`
 	// For how long instances for which there is no room are waited for, in all and in each
 	// region, before the progress deadline runs; and a start without room is not refused. For

@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+)
+
+// Size 0 is no way past a step. A region that is scaled to nothing at a step stands still
+// there:
+//
+//	scaled to 0       the new version's replicas go, and the old one is what is wanted
+//	at 0              no time and no figure counts; only people take it past the step
+//	scaled up         the old version comes first; when it serves, the step begins anew
+//
+// A region whose old version had nothing when its turn came takes no steps, because there is
+// nothing to compare with. Given replicas before the new version had any, it takes them.
+
+// leads tells whether the target is what is wanted in the region.
+func leads(st model.CourseRegion) bool { return isForward(st.State) && !st.Emptied }
+
+// beginSteps has the region, whose turn has come, begin with the first step, or take none.
+func (p *planner) beginSteps(st *model.CourseRegion) {
+	c, older := p.course, p.olderIn(st.RegionID)
+	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
+	switch {
+	case !p.isActive(older, st.RegionID):
+		st.Step = Steps(c.Policy)
+	case c.OldSizes[st.RegionID] == 0:
+		st.Step, st.PassedOver = Steps(c.Policy), !st.Sized
+	}
+}
+
+// takeStepsAfterAll has a region take the steps that it passed over, once both versions are
+// to have replicas there and neither has any.
+func (p *planner) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (begins bool) {
+	if !st.PassedOver || !st.Sized {
+		return false
+	}
+	st.PassedOver = false
+	n := p.course.OldSizes[st.RegionID]
+	if n == 0 || p.course.CatchesUp || Steps(p.course.Policy) == 0 || !p.isActive(p.olderIn(st.RegionID), st.RegionID) {
+		return false
+	}
+	if w.State == waveDone {
+		reopen(w)
+	}
+	p.roll(st)
+	st.Step, st.StoppedAt, st.PromotedBy, st.Approvals, st.HeldSince, st.Emptied = 0, 0, "", nil, 0, true
+	p.log("StepsBegun", fmt.Sprintf("it is to have %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
+	return true
+}
+
+// standsEmpty notes that the region's size became 0 at a step, or that its old version serves
+// again, and tells whether it stands still.
+func (p *planner) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+	was, size := st.Emptied, p.course.Sizes[st.RegionID]
+	switch {
+	case st.State != regionRolling:
+		return false
+	case st.Step >= Steps(p.course.Policy) || p.course.CatchesUp:
+		st.Emptied = false
+	case !was && size == 0:
+		st.Emptied = true
+		if st.PromotedBy == "" {
+			st.StoppedAt = 0 // it comes to the step anew, with nothing
+		}
+		p.forgetClocks(st)
+		p.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it is to have no replicas, and begins anew when it is scaled up; %s",
+			st.Step+1, Steps(p.course.Policy), stops(p.course.Policy)[st.Step], w.Name, l.figures(p)), d, st.RegionID)
+	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
+		st.Emptied, st.StoppedAt, st.PromotedBy, st.Approvals = false, 0, "", nil
+		p.roll(st)
+		p.forgetClocks(st)
+		p.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
+			st.Step+1, Steps(p.course.Policy), stops(p.course.Policy)[st.Step], w.Name, l.figures(p)), d, st.RegionID)
+	}
+	return was || st.Emptied
+}
+
+// withoutNewer is the lane of a region that stands still, in which the new version counts as if
+// it did not serve: it goes at once, and gets no traffic while the old one has yet to start.
+func (p *planner) withoutNewer(l *lane) strategy.Lane {
+	out := l.Lane
+	out.From = slices.Clone(out.From)
+	for i, t := range l.from {
+		if t.DeploymentID == p.newer().ID {
+			out.From[i].Ready, out.From[i].Serving = 0, 0
+		}
+	}
+	return out
+}
+
+// forgetClocks ends what the region waited for, of the replicas that it had.
+func (p *planner) forgetClocks(st *model.CourseRegion) {
+	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
+	forgetHealth(st)
+}
+
+// emptyMessage is what a region waits for that stands still with no replicas.
+func emptyMessage(c *model.Course, st model.CourseRegion) string {
+	text := "has no replicas, and begins anew when it is scaled up"
+	if c.Sizes[st.RegionID] > 0 {
+		text = "begins anew once the version before it serves again"
+	}
+	if missing := Missing(c, StepGate(c, st), st.Approvals); missing != "" {
+		return text + ", or goes on with " + missing
+	}
+	if _, person := Waits(c, st); person {
+		return text + ", or goes on when it is promoted"
+	}
+	return text
+}
+
+// showsNothing tells whether there was never anything in the region that could be measured,
+// because its size has been 0 since its turn came.
+func showsNothing(c *model.Course, st model.CourseRegion) bool {
+	return c.Sizes[st.RegionID] == 0 && (!st.Sized || c.CatchesUp)
+}
+
+// emptyBake tells whether the region, scaled to nothing, keeps its wave from the end of its
+// bake: its analysis is not over, and has nothing to measure.
+func emptyBake(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) bool {
+	return c.Sizes[st.RegionID] == 0 && !showsNothing(c, st) && st.State == regionMoved && w.SkippedBy == "" && c.FullBy == "" &&
+		BakeTime(c, *w) > 0 && now >= w.BakingSince+BakeTime(c, *w) && !concluded(c, &st, w.BakingSince, false, now)
+}

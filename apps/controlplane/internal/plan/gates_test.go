@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// place is where a rollout waits for people: at a step of a region since a time, or, with an
+// empty region, at the end of a wave.
+type waitingPlace struct {
+	rollout, region string
+	n               int
+	since           int64
+}
+
+// agreed is what people said, and of what, apart from what the planner made of it.
+type agreed struct {
+	promoted map[waitingPlace]bool
+	approved map[waitingPlace][]string
+}
+
+// promote is somebody's promotion, which counts where regions wait now.
+func (f *fleet) promote(full bool) error {
+	before := f.staging.Course.Clone()
+	_, err := Promote(f.staging.Course, "ada", full, f.now)
+	if err == nil {
+		for at := range waitingPlaces(before) {
+			f.agreed.promoted[at] = true
+		}
+	}
+	return err
+}
+
+// approve has people approve what waits for it; dora, who deployed, is refused by some.
+func (f *fleet) approve(who ...string) {
+	for _, name := range who {
+		before := f.staging.Course.Clone()
+		_, _, err := Approve(f.staging.Course, model.Approval{
+			ByID: "key-" + name, By: name, Role: windlassv1.Role_ROLE_OWNER, At: f.now,
+		}, func(id string) string { return id })
+		if err != nil {
+			continue
+		}
+		for at := range waitingPlaces(before) {
+			if !slices.Contains(f.agreed.approved[at], name) {
+				f.agreed.approved[at] = append(f.agreed.approved[at], name)
+			}
+		}
+	}
+}
+
+func waitingPlaces(c *model.Course) map[waitingPlace]bool {
+	out := map[waitingPlace]bool{}
+	for i, w := range c.Waves {
+		if w.State == waveBaking {
+			out[waitingPlace{c.RolloutID, "", i, w.BakingSince}] = true
+		}
+		for _, st := range w.Regions {
+			if st.State == regionRolling && st.StoppedAt != 0 {
+				out[waitingPlace{c.RolloutID, st.RegionID, st.Step, st.StoppedAt}] = true
+			}
+		}
+	}
+	return out
+}
+
+// isApproved tells whether enough people approved there.
+func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
+	n := 0
+	for _, who := range f.agreed.approved[at] {
+		if who != "dora" || !gate.GetNotDeployer() {
+			n++
+		}
+	}
+	return gate == nil || n >= max(1, int(gate.GetCount()))
+}
+
+// requireAgreed: no region is past a step, and no rollout past a wave, for which nobody said
+// what it takes there. before is what was as people and regions had left it.
+func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topology, live string) {
+	after := f.staging.Course
+	if before == nil || after == nil || before.RolloutID != after.RolloutID || after.Back || len(before.Waves) == 0 {
+		return
+	}
+	for i, was := range before.Waves {
+		for j, st := range was.Regions {
+			from := st.Step
+			if !isForward(st.State) {
+				row := rows[rowKey{live, st.RegionID}]
+				if !active(&row) || before.OldSizes[st.RegionID] == 0 {
+					continue // nothing is there when its turn comes
+				}
+				from = 0
+			}
+			for n := from; n < after.Waves[i].Regions[j].Step; n++ {
+				f.requireAgreedStep(before, st, n)
+			}
+		}
+		gate := wavePolicy(before, was).GetApproval()
+		moved := slices.ContainsFunc(was.Regions, func(r model.CourseRegion) bool { return r.State == regionMoved })
+		left := after.Waves[i].State == waveDone && was.State != waveDone
+		if after.Waves[i].State != waveDone && moved {
+			left = f.app.LiveDeploymentID != live ||
+				i+1 < len(after.Waves) && before.Waves[i+1].State == waveWaiting && after.Waves[i+1].State != waveWaiting
+		}
+		if left {
+			require.True(f.t, f.isApproved(gate, waitingPlace{before.RolloutID, "", i, was.BakingSince}), "wave %s is left, and nobody approved that", was.Name)
+		}
+	}
+}
+
+func (f *fleet) requireAgreedStep(c *model.Course, st model.CourseRegion, n int) {
+	stop := stops(c.Policy)[n]
+	at := waitingPlace{c.RolloutID, st.RegionID, n, st.StoppedAt}
+	if stop.approval != nil {
+		require.True(f.t, f.isApproved(stop.approval, at), "%s is past step %d, and nobody approved that: %+v", st.RegionID, n+1, st)
+	} else if stop.manual && c.FullBy == "" {
+		require.True(f.t, f.agreed.promoted[at], "%s is past step %d, and nobody promoted that: %+v", st.RegionID, n+1, st)
+	}
+}
