@@ -315,6 +315,7 @@ type Region struct {
 	UpdatedAt           int64
 	ResourceVersion     int64
 	GatewayUrl          string
+	ApprovedGatewayUrl  string
 }
 
 type RegionHead struct {

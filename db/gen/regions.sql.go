@@ -11,7 +11,7 @@ import (
 )
 
 const allRegions = `-- name: AllRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id > ? ORDER BY id LIMIT ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE id > ? ORDER BY id LIMIT ?
 `
 
 type AllRegionsParams struct {
@@ -51,6 +51,7 @@ func (q *Queries) AllRegions(ctx context.Context, arg AllRegionsParams) ([]Regio
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -104,7 +105,7 @@ func (q *Queries) DeleteRegion(ctx context.Context, id string) (int64, error) {
 }
 
 const getRegion = `-- name: GetRegion :one
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id = ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE id = ?
 `
 
 func (q *Queries) GetRegion(ctx context.Context, id string) (Region, error) {
@@ -133,12 +134,13 @@ func (q *Queries) GetRegion(ctx context.Context, id string) (Region, error) {
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.GatewayUrl,
+		&i.ApprovedGatewayUrl,
 	)
 	return i, err
 }
 
 const getRegionByName = `-- name: GetRegionByName :one
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url, r.approved_gateway_url FROM regions r
 WHERE r.name = ? AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?)))
 ORDER BY r.workspace_id DESC LIMIT 1
@@ -176,12 +178,13 @@ func (q *Queries) GetRegionByName(ctx context.Context, arg GetRegionByNameParams
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.GatewayUrl,
+		&i.ApprovedGatewayUrl,
 	)
 	return i, err
 }
 
 const getRegions = `-- name: GetRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id IN (/*SLICE:ids*/?) ORDER BY id
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE id IN (/*SLICE:ids*/?) ORDER BY id
 `
 
 func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error) {
@@ -226,6 +229,7 @@ func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -241,7 +245,7 @@ func (q *Queries) GetRegions(ctx context.Context, ids []string) ([]Region, error
 }
 
 const getRegionsByName = `-- name: GetRegionsByName :many
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url, r.approved_gateway_url FROM regions r
 WHERE r.name IN (/*SLICE:names*/?) AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?)))
 ORDER BY r.name, r.workspace_id DESC
@@ -297,6 +301,7 @@ func (q *Queries) GetRegionsByName(ctx context.Context, arg GetRegionsByNamePara
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -331,8 +336,8 @@ const insertRegion = `-- name: InsertRegion :exec
 INSERT INTO regions (
     id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence,
     lease_expires_at, agent_version, agent_runtime, agent_features, received_revision,
-    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertRegionParams struct {
@@ -358,6 +363,7 @@ type InsertRegionParams struct {
 	UpdatedAt           int64
 	ResourceVersion     int64
 	GatewayUrl          string
+	ApprovedGatewayUrl  string
 }
 
 func (q *Queries) InsertRegion(ctx context.Context, arg InsertRegionParams) error {
@@ -384,12 +390,13 @@ func (q *Queries) InsertRegion(ctx context.Context, arg InsertRegionParams) erro
 		arg.UpdatedAt,
 		arg.ResourceVersion,
 		arg.GatewayUrl,
+		arg.ApprovedGatewayUrl,
 	)
 	return err
 }
 
 const listPlatformRegions = `-- name: ListPlatformRegions :many
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE workspace_id = '' AND name > ? ORDER BY name LIMIT ?
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE workspace_id = '' AND name > ? ORDER BY name LIMIT ?
 `
 
 type ListPlatformRegionsParams struct {
@@ -429,6 +436,7 @@ func (q *Queries) ListPlatformRegions(ctx context.Context, arg ListPlatformRegio
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -444,7 +452,7 @@ func (q *Queries) ListPlatformRegions(ctx context.Context, arg ListPlatformRegio
 }
 
 const listRegions = `-- name: ListRegions :many
-SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url FROM regions r
+SELECT r.id, r.workspace_id, r.name, r.labels, r.status, r.message, r.session_id, r.session_epoch, r.session_fence, r.session_sequence, r.lease_expires_at, r.agent_version, r.agent_runtime, r.agent_features, r.received_revision, r.last_report_at, r.capacity, r.credential_not_before, r.created_at, r.updated_at, r.resource_version, r.gateway_url, r.approved_gateway_url FROM regions r
 WHERE r.name > ? AND (r.workspace_id = ? OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = ?
 ) AND NOT EXISTS (
@@ -496,6 +504,7 @@ func (q *Queries) ListRegions(ctx context.Context, arg ListRegionsParams) ([]Reg
 			&i.UpdatedAt,
 			&i.ResourceVersion,
 			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
 		); err != nil {
 			return nil, err
 		}
@@ -511,7 +520,7 @@ func (q *Queries) ListRegions(ctx context.Context, arg ListRegionsParams) ([]Reg
 }
 
 const lockRegion = `-- name: LockRegion :one
-SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url FROM regions WHERE id = ? FOR UPDATE
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE id = ? FOR UPDATE
 `
 
 func (q *Queries) LockRegion(ctx context.Context, id string) (Region, error) {
@@ -540,6 +549,7 @@ func (q *Queries) LockRegion(ctx context.Context, id string) (Region, error) {
 		&i.UpdatedAt,
 		&i.ResourceVersion,
 		&i.GatewayUrl,
+		&i.ApprovedGatewayUrl,
 	)
 	return i, err
 }
@@ -660,7 +670,7 @@ func (q *Queries) RegionsOwnedBy(ctx context.Context, workspaceIds []string) ([]
 
 const updateRegion = `-- name: UpdateRegion :execrows
 UPDATE regions
-SET labels = ?, credential_not_before = ?, message = ?, updated_at = ?, resource_version = resource_version + 1
+SET labels = ?, credential_not_before = ?, message = ?, approved_gateway_url = ?, updated_at = ?, resource_version = resource_version + 1
 WHERE id = ? AND resource_version = ?
 `
 
@@ -668,6 +678,7 @@ type UpdateRegionParams struct {
 	Labels              []byte
 	CredentialNotBefore int64
 	Message             string
+	ApprovedGatewayUrl  string
 	UpdatedAt           int64
 	ID                  string
 	ResourceVersion     int64
@@ -678,6 +689,7 @@ func (q *Queries) UpdateRegion(ctx context.Context, arg UpdateRegionParams) (int
 		arg.Labels,
 		arg.CredentialNotBefore,
 		arg.Message,
+		arg.ApprovedGatewayUrl,
 		arg.UpdatedAt,
 		arg.ID,
 		arg.ResourceVersion,

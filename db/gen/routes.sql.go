@@ -12,6 +12,7 @@ import (
 
 const crossRegion = `-- name: CrossRegion :many
 SELECT r.app_id, r.region, r.workspace_id, r.hosts, a.name AS app_name, g.name, g.gateway_url,
+  g.workspace_id AS owner, g.approved_gateway_url,
   CAST(COALESCE(SUM(o.ready), 0) AS SIGNED) AS ready
 FROM app_routes r
 JOIN regions g ON g.id = r.region
@@ -19,19 +20,21 @@ JOIN apps a ON a.id = r.app_id
 JOIN deployment_topology t ON t.app_id = r.app_id AND t.region = r.region AND t.weight > 0 AND t.status IN (1, 2)
 LEFT JOIN deployment_observed o ON o.deployment_id = t.deployment_id AND o.region = t.region AND o.deleted = FALSE
 WHERE r.cross_region > 1
-GROUP BY r.app_id, r.region, r.workspace_id, r.hosts, a.name, g.name, g.gateway_url
+GROUP BY r.app_id, r.region, r.workspace_id, r.hosts, a.name, g.name, g.gateway_url, g.workspace_id, g.approved_gateway_url
 ORDER BY r.app_id, r.region
 `
 
 type CrossRegionRow struct {
-	AppID       string
-	Region      string
-	WorkspaceID string
-	Hosts       []byte
-	AppName     string
-	Name        string
-	GatewayUrl  string
-	Ready       int64
+	AppID              string
+	Region             string
+	WorkspaceID        string
+	Hosts              []byte
+	AppName            string
+	Name               string
+	GatewayUrl         string
+	Owner              string
+	ApprovedGatewayUrl string
+	Ready              int64
 }
 
 // Every app whose requests may go to other regions, and each region that serves it, with how
@@ -53,6 +56,8 @@ func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
 			&i.AppName,
 			&i.Name,
 			&i.GatewayUrl,
+			&i.Owner,
+			&i.ApprovedGatewayUrl,
 			&i.Ready,
 		); err != nil {
 			return nil, err

@@ -2,8 +2,8 @@
 INSERT INTO regions (
     id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence,
     lease_expires_at, agent_version, agent_runtime, agent_features, received_revision,
-    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetRegion :one
 SELECT * FROM regions WHERE id = ?;
@@ -51,7 +51,7 @@ SELECT * FROM regions WHERE id > sqlc.arg(after) ORDER BY id LIMIT ?;
 
 -- name: UpdateRegion :execrows
 UPDATE regions
-SET labels = ?, credential_not_before = ?, message = ?, updated_at = ?, resource_version = resource_version + 1
+SET labels = ?, credential_not_before = ?, message = ?, approved_gateway_url = ?, updated_at = ?, resource_version = resource_version + 1
 WHERE id = ? AND resource_version = ?;
 
 -- name: DeleteRegion :execrows

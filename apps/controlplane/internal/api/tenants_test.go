@@ -3,6 +3,8 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -177,6 +179,54 @@ func TestPlatformRegionsAreUsedByGrant(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.regionService(w.operator).RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Region: "shared", Workspace: "rival"})
 	refused(t, err, failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+}
+
+func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: "us-east-1"})
+	require.NoError(t, err)
+	id := got.GetRegion().GetId()
+	tell := func(url string) {
+		t.Helper()
+		w.update(func(tx store.Tx) error {
+			_, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{GatewayURL: url})
+			return err
+		})
+	}
+	approve := func(key, region, url string) error {
+		_, err := w.regionService(key).ApproveGateway(ctx, &windlassv1.ApproveGatewayRequest{Region: region, GatewayUrl: url})
+		return err
+	}
+	approved := func() bool {
+		t.Helper()
+		got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: id})
+		require.NoError(t, err)
+		return got.GetRegion().GetGatewayApproved()
+	}
+	tell("https://us.example.com")
+	require.False(t, approved())
+	refused(t, approve(w.owner, id, "https://us.example.com"), connect.CodePermissionDenied, isDenied, "")
+	refused(t, approve(w.operator, "us-east-1", "https://us.example.com"), connect.CodeNotFound, notFound, "region")
+	refused(t, approve(w.operator, id, "https://us.example.org"), failed, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gateway_url")
+	require.NoError(t, approve(w.operator, id, "https://us.example.com"))
+	require.True(t, approved())
+	log, err := w.history(w.operator).ListAudit(ctx, &windlassv1.ListAuditRequest{})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(log.GetEntries(), func(e *windlassv1.AuditEntry) bool {
+		return e.GetResourceId() == id && strings.Contains(e.GetAfter(), `"gateway_approved":true`)
+	}))
+
+	tell("http://127.0.0.1:9070")
+	require.False(t, approved())
+	tell("https://us.example.com")
+	require.True(t, approved())
+	require.NoError(t, approve(w.operator, id, ""))
+	require.False(t, approved())
+
+	made, err := w.regionService(w.operator).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "shared", Platform: true})
+	require.NoError(t, err)
+	refused(t, approve(w.operator, made.GetRegion().GetId(), ""), failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 }
 
 func TestARegionInUseIsKept(t *testing.T) {

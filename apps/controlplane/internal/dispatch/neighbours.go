@@ -16,7 +16,8 @@ import (
 // around makes the picture of each region of the apps whose requests may go to others: those
 // that serve the app with a ready instance and can be reached. A region's own is not in it. A
 // region that could serve the app and does not is told, too: whoever asks there for one of its
-// hosts is handed on, to where the app runs and nowhere else.
+// hosts is handed on, to where the app runs and nowhere else. A region of the platform is not told
+// of a workspace's, whose gateways are where a tenant says, before an operator has approved that.
 func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
@@ -39,22 +40,28 @@ func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*nei
 	}
 	for _, serving := range apps {
 		for _, r := range serving {
-			tell(r.RegionID, r.RegionName, except(serving, r.RegionID))
+			tell(r.RegionID, r.RegionName, except(serving, r.RegionID, r.Platform))
 		}
-		all := except(serving, "") // one message, in however many regions it does not run
+		// Two messages, in however many regions it does not run.
+		own, platform := except(serving, "", false), except(serving, "", true)
 		for _, r := range of[serving[0].WorkspaceID] {
+			all := own
+			if r.Platform {
+				all = platform
+			}
 			tell(r.RegionID, r.RegionName, all)
 		}
 	}
 	return out
 }
 
-// except is what a region is told of an app: the others that are ready for it.
-func except(serving []model.AppRegion, regionID string) *gatewayv1.AppNeighbours {
+// except is what a region is told of an app: the others that are ready for it, and of those only
+// approved ones if the region is the platform's.
+func except(serving []model.AppRegion, regionID string, platform bool) *gatewayv1.AppNeighbours {
 	one := serving[0]
 	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
 	for _, other := range serving {
-		if other.RegionID != regionID && other.Ready && other.GatewayURL != "" {
+		if other.RegionID != regionID && other.Ready && other.GatewayURL != "" && (other.GatewayApproved || !platform) {
 			app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
 		}
 	}

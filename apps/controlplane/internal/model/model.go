@@ -312,6 +312,7 @@ type Region struct {
 	AgentRuntime        string
 	AgentFeatures       []string
 	GatewayURL          string // where its gateways are reached; empty: nowhere that is known
+	ApprovedGatewayURL  string // the one that an operator approved; empty: none
 	ReceivedRevision    int64
 	LastReportAt        int64
 	Capacity            []byte // agentv1.Capacity, serialised
@@ -319,6 +320,12 @@ type Region struct {
 	CreatedAt           int64
 	UpdatedAt           int64
 	ResourceVersion     int64
+}
+
+// GatewayApproved reports whether gateways of the platform's regions may be told of the region's.
+// The agent tells where those are, and of a workspace's region it is a tenant's.
+func (r Region) GatewayApproved() bool {
+	return r.GatewayURL != "" && (r.WorkspaceID == "" || r.ApprovedGatewayURL == r.GatewayURL)
 }
 
 // InSession tells whether what names its session as of does is of the region's current one.

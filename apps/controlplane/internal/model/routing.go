@@ -61,9 +61,14 @@ type AppRegion struct {
 	Hosts []string
 	// RegionName and GatewayURL are the region's.
 	RegionName, GatewayURL string
+	// Platform: it is the platform's. GatewayApproved is the region's.
+	Platform, GatewayApproved bool
 	// Ready: some instance of it is, as the region told last.
 	Ready bool
 }
 
 // WorkspaceRegion is a region that a workspace may use, its own or a granted one.
-type WorkspaceRegion struct{ WorkspaceID, RegionID, RegionName string }
+type WorkspaceRegion struct {
+	WorkspaceID, RegionID, RegionName string
+	Platform                          bool
+}

@@ -50,9 +50,13 @@ type Region struct {
 	// Where this region's gateways are reached, as its agent told: by gateways of other regions
 	// under this name, and by who calls an app under the app's, with this scheme and port. Empty:
 	// that is not known, and nothing is handed there.
-	GatewayUrl    string `protobuf:"bytes,21,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	GatewayUrl string `protobuf:"bytes,21,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
+	// Gateways of the platform's regions may hand requests to gateway_url: the region is the
+	// platform's, or an operator approved that URL (ApproveGateway). Gateways of the workspace's
+	// own regions need no approval.
+	GatewayApproved bool `protobuf:"varint,22,opt,name=gateway_approved,json=gatewayApproved,proto3" json:"gateway_approved,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Region) Reset() {
@@ -230,6 +234,13 @@ func (x *Region) GetGatewayUrl() string {
 		return x.GatewayUrl
 	}
 	return ""
+}
+
+func (x *Region) GetGatewayApproved() bool {
+	if x != nil {
+		return x.GatewayApproved
+	}
+	return false
 }
 
 type GpuCapacity struct {
@@ -1556,11 +1567,118 @@ func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_region_proto_rawDescGZIP(), []int{24}
 }
 
+type ApproveGatewayRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// The id of a workspace's region.
+	Region string `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	// The region's gateway_url as it is now. It is approved until the region's agent tells
+	// another. Empty: none is approved.
+	GatewayUrl    string `protobuf:"bytes,3,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveGatewayRequest) Reset() {
+	*x = ApproveGatewayRequest{}
+	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveGatewayRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveGatewayRequest) ProtoMessage() {}
+
+func (x *ApproveGatewayRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveGatewayRequest.ProtoReflect.Descriptor instead.
+func (*ApproveGatewayRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ApproveGatewayRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *ApproveGatewayRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ApproveGatewayRequest) GetGatewayUrl() string {
+	if x != nil {
+		return x.GatewayUrl
+	}
+	return ""
+}
+
+type ApproveGatewayResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveGatewayResponse) Reset() {
+	*x = ApproveGatewayResponse{}
+	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveGatewayResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveGatewayResponse) ProtoMessage() {}
+
+func (x *ApproveGatewayResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveGatewayResponse.ProtoReflect.Descriptor instead.
+func (*ApproveGatewayResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ApproveGatewayResponse) GetRegion() *Region {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
 var File_windlass_v1_region_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_region_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x92\x06\n" +
+	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xbd\x06\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -1587,7 +1705,8 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"memory_mib\x18\x13 \x01(\x03R\tmemoryMib\x12\x14\n" +
 	"\x05notes\x18\x14 \x03(\tR\x05notes\x12\x1f\n" +
 	"\vgateway_url\x18\x15 \x01(\tR\n" +
-	"gatewayUrl\x1a9\n" +
+	"gatewayUrl\x12)\n" +
+	"\x10gateway_approved\x18\x16 \x01(\bR\x0fgatewayApproved\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x02\n" +
@@ -1691,7 +1810,15 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12(\n" +
 	"\tworkspace\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"\x15\n" +
-	"\x13RevokeGrantResponse2\xd1\a\n" +
+	"\x13RevokeGrantResponse\"\x99\x01\n" +
+	"\x15ApproveGatewayRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
+	"\x06region\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12)\n" +
+	"\vgateway_url\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
+	"gatewayUrl\"E\n" +
+	"\x16ApproveGatewayResponse\x12+\n" +
+	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region2\xac\b\n" +
 	"\rRegionService\x12S\n" +
 	"\fCreateRegion\x12 .windlass.v1.CreateRegionRequest\x1a!.windlass.v1.CreateRegionResponse\x12O\n" +
 	"\tGetRegion\x12\x1d.windlass.v1.GetRegionRequest\x1a\x1e.windlass.v1.GetRegionResponse\"\x03\x90\x02\x01\x12U\n" +
@@ -1703,7 +1830,8 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\x0eListQuarantine\x12\".windlass.v1.ListQuarantineRequest\x1a#.windlass.v1.ListQuarantineResponse\"\x03\x90\x02\x01\x12S\n" +
 	"\fApprovePrune\x12 .windlass.v1.ApprovePruneRequest\x1a!.windlass.v1.ApprovePruneResponse\x12P\n" +
 	"\vGrantRegion\x12\x1f.windlass.v1.GrantRegionRequest\x1a .windlass.v1.GrantRegionResponse\x12P\n" +
-	"\vRevokeGrant\x12\x1f.windlass.v1.RevokeGrantRequest\x1a .windlass.v1.RevokeGrantResponseB\xae\x01\n" +
+	"\vRevokeGrant\x12\x1f.windlass.v1.RevokeGrantRequest\x1a .windlass.v1.RevokeGrantResponse\x12Y\n" +
+	"\x0eApproveGateway\x12\".windlass.v1.ApproveGatewayRequest\x1a#.windlass.v1.ApproveGatewayResponseB\xae\x01\n" +
 	"\x0fcom.windlass.v1B\vRegionProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1718,7 +1846,7 @@ func file_windlass_v1_region_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_region_proto_rawDescData
 }
 
-var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_windlass_v1_region_proto_goTypes = []any{
 	(*Region)(nil),                    // 0: windlass.v1.Region
 	(*GpuCapacity)(nil),               // 1: windlass.v1.GpuCapacity
@@ -1745,64 +1873,70 @@ var file_windlass_v1_region_proto_goTypes = []any{
 	(*GrantRegionResponse)(nil),       // 22: windlass.v1.GrantRegionResponse
 	(*RevokeGrantRequest)(nil),        // 23: windlass.v1.RevokeGrantRequest
 	(*RevokeGrantResponse)(nil),       // 24: windlass.v1.RevokeGrantResponse
-	nil,                               // 25: windlass.v1.Region.LabelsEntry
-	nil,                               // 26: windlass.v1.CreateRegionRequest.LabelsEntry
-	nil,                               // 27: windlass.v1.UpdateRegionRequest.LabelsEntry
-	(RegionStatus)(0),                 // 28: windlass.v1.RegionStatus
-	(*Mutation)(nil),                  // 29: windlass.v1.Mutation
-	(*PageRequest)(nil),               // 30: windlass.v1.PageRequest
-	(*PageResponse)(nil),              // 31: windlass.v1.PageResponse
+	(*ApproveGatewayRequest)(nil),     // 25: windlass.v1.ApproveGatewayRequest
+	(*ApproveGatewayResponse)(nil),    // 26: windlass.v1.ApproveGatewayResponse
+	nil,                               // 27: windlass.v1.Region.LabelsEntry
+	nil,                               // 28: windlass.v1.CreateRegionRequest.LabelsEntry
+	nil,                               // 29: windlass.v1.UpdateRegionRequest.LabelsEntry
+	(RegionStatus)(0),                 // 30: windlass.v1.RegionStatus
+	(*Mutation)(nil),                  // 31: windlass.v1.Mutation
+	(*PageRequest)(nil),               // 32: windlass.v1.PageRequest
+	(*PageResponse)(nil),              // 33: windlass.v1.PageResponse
 }
 var file_windlass_v1_region_proto_depIdxs = []int32{
-	25, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
-	28, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
+	27, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
+	30, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
 	1,  // 2: windlass.v1.Region.gpus:type_name -> windlass.v1.GpuCapacity
-	29, // 3: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	26, // 4: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
+	31, // 3: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	28, // 4: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
 	0,  // 5: windlass.v1.CreateRegionResponse.region:type_name -> windlass.v1.Region
 	0,  // 6: windlass.v1.GetRegionResponse.region:type_name -> windlass.v1.Region
-	30, // 7: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
+	32, // 7: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
 	0,  // 8: windlass.v1.ListRegionsResponse.regions:type_name -> windlass.v1.Region
-	31, // 9: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
-	29, // 10: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	27, // 11: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
+	33, // 9: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
+	31, // 10: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	29, // 11: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
 	0,  // 12: windlass.v1.UpdateRegionResponse.region:type_name -> windlass.v1.Region
-	29, // 13: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 14: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 15: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
-	30, // 16: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
+	31, // 13: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 14: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 15: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 16: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
 	2,  // 17: windlass.v1.ListQuarantineResponse.workloads:type_name -> windlass.v1.QuarantinedWorkload
-	31, // 18: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
-	29, // 19: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 20: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 21: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
-	3,  // 22: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
-	5,  // 23: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
-	7,  // 24: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
-	9,  // 25: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
-	11, // 26: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
-	13, // 27: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
-	15, // 28: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
-	17, // 29: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
-	19, // 30: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
-	21, // 31: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
-	23, // 32: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
-	4,  // 33: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
-	6,  // 34: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
-	8,  // 35: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
-	10, // 36: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
-	12, // 37: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
-	14, // 38: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
-	16, // 39: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
-	18, // 40: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
-	20, // 41: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
-	22, // 42: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
-	24, // 43: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
-	33, // [33:44] is the sub-list for method output_type
-	22, // [22:33] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	33, // 18: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
+	31, // 19: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 20: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 21: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 22: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 23: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
+	3,  // 24: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
+	5,  // 25: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
+	7,  // 26: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
+	9,  // 27: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
+	11, // 28: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
+	13, // 29: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
+	15, // 30: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
+	17, // 31: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
+	19, // 32: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
+	21, // 33: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
+	23, // 34: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
+	25, // 35: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
+	4,  // 36: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
+	6,  // 37: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
+	8,  // 38: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
+	10, // 39: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
+	12, // 40: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
+	14, // 41: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
+	16, // 42: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
+	18, // 43: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
+	20, // 44: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
+	22, // 45: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
+	24, // 46: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
+	26, // 47: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
+	36, // [36:48] is the sub-list for method output_type
+	24, // [24:36] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_region_proto_init() }
@@ -1817,7 +1951,7 @@ func file_windlass_v1_region_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_region_proto_rawDesc), len(file_windlass_v1_region_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -95,7 +95,7 @@ func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 	}
 	for _, g := range t.grants.list(func(g grant) bool { return of[g.key.b] }) {
 		if r, ok := t.regions.get(g.key.a); ok && r.WorkspaceID == "" {
-			out = append(out, model.WorkspaceRegion{WorkspaceID: g.key.b, RegionID: r.ID, RegionName: r.Name})
+			out = append(out, model.WorkspaceRegion{WorkspaceID: g.key.b, RegionID: r.ID, RegionName: r.Name, Platform: true})
 		}
 	}
 	slices.SortFunc(out, func(a, b model.WorkspaceRegion) int {
@@ -120,6 +120,7 @@ func (t *tx) UpdateRegion(r model.Region) error {
 		return conflict("region", r.ID)
 	}
 	stored.Labels, stored.CredentialNotBefore, stored.Message = r.Labels, r.CredentialNotBefore, r.Message
+	stored.ApprovedGatewayURL = r.ApprovedGatewayURL
 	stored.UpdatedAt = r.UpdatedAt
 	stored.ResourceVersion++
 	return t.regions.put(stored)

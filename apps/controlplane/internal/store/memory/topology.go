@@ -151,7 +151,7 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 		}
 		here := model.AppRegion{
 			AppID: route.AppID, RegionID: at.ID, WorkspaceID: route.WorkspaceID, AppName: app.Name, Hosts: slices.Clone(route.Hosts),
-			RegionName: at.Name, GatewayURL: at.GatewayURL,
+			RegionName: at.Name, GatewayURL: at.GatewayURL, Platform: at.WorkspaceID == "", GatewayApproved: at.GatewayApproved(),
 		}
 		served := t.topology.list(func(r model.Topology) bool {
 			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)

@@ -18,7 +18,7 @@ func region(r gen.Region) (model.Region, error) {
 	m := model.Region{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, Status: windlassv1.RegionStatus(r.Status), Message: r.Message,
 		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
-		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, GatewayURL: r.GatewayUrl, ReceivedRevision: r.ReceivedRevision,
+		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, GatewayURL: r.GatewayUrl, ApprovedGatewayURL: r.ApprovedGatewayUrl, ReceivedRevision: r.ReceivedRevision,
 		LastReportAt: r.LastReportAt, Capacity: blob(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
 	}
@@ -43,7 +43,7 @@ func (t *tx) InsertRegion(r model.Region) error {
 		SessionID: r.SessionID, SessionEpoch: r.SessionEpoch, SessionFence: r.SessionFence, SessionSequence: r.SessionSequence, LeaseExpiresAt: r.LeaseExpiresAt,
 		AgentVersion: r.AgentVersion, AgentRuntime: r.AgentRuntime, AgentFeatures: features, ReceivedRevision: r.ReceivedRevision,
 		LastReportAt: r.LastReportAt, Capacity: notNull(r.Capacity), CredentialNotBefore: r.CredentialNotBefore,
-		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion, GatewayUrl: clip(r.GatewayURL, maxGatewayURL),
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion, GatewayUrl: clip(r.GatewayURL, maxGatewayURL), ApprovedGatewayUrl: clip(r.ApprovedGatewayURL, maxGatewayURL),
 	})
 	if err != nil {
 		return t.err(err, "insert region", r.ID)
@@ -107,7 +107,7 @@ func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 		return nil, err
 	}
 	granted, err := list(t, "list regions granted to workspaces", "", func(r gen.RegionsGrantedToRow) (model.WorkspaceRegion, error) {
-		return model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name}, nil
+		return model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name, Platform: true}, nil
 	})(inChunks(ids, func(ids []string) ([]gen.RegionsGrantedToRow, error) { return t.q.RegionsGrantedTo(t.ctx, ids) }))
 	out := slices.Concat(own, granted)
 	slices.SortFunc(out, func(a, b model.WorkspaceRegion) int {
@@ -128,7 +128,7 @@ func (t *tx) UpdateRegion(r model.Region) error {
 		return t.err(err, "update region", r.ID)
 	}
 	n, err := t.q.UpdateRegion(t.ctx, gen.UpdateRegionParams{
-		Labels: labels, CredentialNotBefore: r.CredentialNotBefore, Message: clip(r.Message, maxMessage), UpdatedAt: r.UpdatedAt,
+		Labels: labels, CredentialNotBefore: r.CredentialNotBefore, Message: clip(r.Message, maxMessage), ApprovedGatewayUrl: clip(r.ApprovedGatewayURL, maxGatewayURL), UpdatedAt: r.UpdatedAt,
 		ID: r.ID, ResourceVersion: r.ResourceVersion,
 	})
 	return t.swapped(n, err, func() error { _, err := t.GetRegion(r.ID); return err }, "update region", r.ID)

@@ -54,9 +54,10 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 
 func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 	return list(t, "find apps that cross regions", "", func(r gen.CrossRegionRow) (model.AppRegion, error) {
+		at := model.Region{WorkspaceID: r.Owner, GatewayURL: r.GatewayUrl, ApprovedGatewayURL: r.ApprovedGatewayUrl}
 		m := model.AppRegion{
 			AppID: r.AppID, RegionID: r.Region, WorkspaceID: r.WorkspaceID, AppName: r.AppName,
-			RegionName: r.Name, GatewayURL: r.GatewayUrl, Ready: r.Ready > 0,
+			RegionName: r.Name, GatewayURL: r.GatewayUrl, Platform: r.Owner == "", GatewayApproved: at.GatewayApproved(), Ready: r.Ready > 0,
 		}
 		return m, decodeJSON(r.Hosts, &m.Hosts)
 	})(t.q.CrossRegion(t.ctx))

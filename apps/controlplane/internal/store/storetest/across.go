@@ -15,6 +15,10 @@ func testCrossRegion(t *testing.T, setup setup) {
 	t.Run("only regions that serve an app whose route crosses them", func(t *testing.T) {
 		w := setup(t)
 		ids, app, off, silent := w.regions(4), w.app("chat"), w.app("off"), w.app("silent")
+		ids[1] = ids[0] + "-own"
+		w.update(func(tx store.Tx) error {
+			return tx.InsertRegion(model.Region{ID: ids[1], WorkspaceID: w.ws, Name: "own", ResourceVersion: 1})
+		})
 		policy := func(c windlassv1.RoutingPolicy_CrossRegion) []byte {
 			return model.EncodeRouting(&windlassv1.RoutingPolicy{CrossRegion: c})
 		}
@@ -55,18 +59,37 @@ func testCrossRegion(t *testing.T, setup setup) {
 			return read(w, func(tx store.Tx) ([]model.AppRegion, error) { return tx.CrossRegion() })
 		}
 		want := []model.AppRegion{
-			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Ready: true},
-			{AppID: app.ID, RegionID: ids[1], RegionName: "region-01", GatewayURL: "https://gw.example.com"},
+			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, Ready: true},
+			{AppID: app.ID, RegionID: ids[1], RegionName: "own", GatewayURL: "https://gw.example.com"},
 		}
 		for i := range want {
 			want[i].WorkspaceID, want[i].AppName, want[i].Hosts = w.ws, "chat", []string{"chat.test", "chat.example.com"}
 		}
 		require.Equal(t, want, got())
 
+		// An approval is of one address. Other changes of the region keep it.
+		set := func(change func(*model.Region)) {
+			w.update(func(tx store.Tx) error {
+				r, err := tx.LockRegion(ids[1])
+				if err != nil {
+					return err
+				}
+				change(&r)
+				return tx.UpdateRegion(r)
+			})
+		}
+		set(func(r *model.Region) { r.ApprovedGatewayURL = "https://gw.example.com" })
+		set(func(r *model.Region) { r.Message = "busy" })
+		want[1].GatewayApproved = true
+		require.Equal(t, want, got())
+		set(func(r *model.Region) { r.ApprovedGatewayURL = "https://gw.example.org" })
+		want[1].GatewayApproved = false
+		require.Equal(t, want, got())
+
 		// The policy goes with the route.
 		routes[0].Policy, routes[4].Policy = nil, policy(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER)
 		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
-		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00", WorkspaceID: w.ws, AppName: "off"}}
+		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, WorkspaceID: w.ws, AppName: "off"}}
 		require.Equal(t, want, got())
 	})
 
@@ -86,8 +109,8 @@ func testCrossRegion(t *testing.T, setup setup) {
 		of := func(workspaces ...string) []model.WorkspaceRegion {
 			return read(w, func(tx store.Tx) ([]model.WorkspaceRegion, error) { return tx.RegionsOf(workspaces) })
 		}
-		ours := []model.WorkspaceRegion{{WorkspaceID: w.ws, RegionID: "reg_ours", RegionName: "ours"}, {WorkspaceID: w.ws, RegionID: "reg_shared", RegionName: "shared"}}
-		theirs := []model.WorkspaceRegion{{WorkspaceID: "ws_other", RegionID: "reg_shared", RegionName: "shared"}, {WorkspaceID: "ws_other", RegionID: "reg_theirs", RegionName: "theirs"}}
+		ours := []model.WorkspaceRegion{{WorkspaceID: w.ws, RegionID: "reg_ours", RegionName: "ours"}, {WorkspaceID: w.ws, RegionID: "reg_shared", RegionName: "shared", Platform: true}}
+		theirs := []model.WorkspaceRegion{{WorkspaceID: "ws_other", RegionID: "reg_shared", RegionName: "shared", Platform: true}, {WorkspaceID: "ws_other", RegionID: "reg_theirs", RegionName: "theirs"}}
 		require.Equal(t, ours, of(w.ws))
 		require.ElementsMatch(t, append(ours, theirs...), of("ws_other", w.ws, "ws_none"))
 		require.Empty(t, of())

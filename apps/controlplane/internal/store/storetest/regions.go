@@ -90,7 +90,7 @@ func testRegions(t *testing.T, setup setup) {
 		})
 	})
 
-	t.Run("an update changes labels message and credentials only", func(t *testing.T) {
+	t.Run("an update changes labels, message, credentials and approval only", func(t *testing.T) {
 		w := setup(t)
 		id := w.region("eu")
 		before := read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
@@ -99,6 +99,7 @@ func testRegions(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.UpdateRegion(changed) })
 		want := before
 		want.Labels, want.Message, want.CredentialNotBefore = changed.Labels, changed.Message, changed.CredentialNotBefore
+		want.ApprovedGatewayURL = changed.ApprovedGatewayURL
 		want.UpdatedAt, want.ResourceVersion = changed.UpdatedAt, 2
 		require.Equal(t, want, read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) }))
 	})

@@ -65,6 +65,9 @@ const (
 	// RegionServiceRevokeGrantProcedure is the fully-qualified name of the RegionService's RevokeGrant
 	// RPC.
 	RegionServiceRevokeGrantProcedure = "/windlass.v1.RegionService/RevokeGrant"
+	// RegionServiceApproveGatewayProcedure is the fully-qualified name of the RegionService's
+	// ApproveGateway RPC.
+	RegionServiceApproveGatewayProcedure = "/windlass.v1.RegionService/ApproveGateway"
 )
 
 // RegionServiceClient is a client for the windlass.v1.RegionService service.
@@ -88,6 +91,9 @@ type RegionServiceClient interface {
 	// Lets a workspace use a platform region, or stops letting it. Operators.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
+	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
+	// this address, or at none. Operators. Without it a tenant could say where requests go.
+	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
 }
 
 // NewRegionServiceClient constructs a client for the windlass.v1.RegionService service. By default,
@@ -170,6 +176,12 @@ func NewRegionServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(regionServiceMethods.ByName("RevokeGrant")),
 			connect.WithClientOptions(opts...),
 		),
+		approveGateway: connect.NewClient[v1.ApproveGatewayRequest, v1.ApproveGatewayResponse](
+			httpClient,
+			baseURL+RegionServiceApproveGatewayProcedure,
+			connect.WithSchema(regionServiceMethods.ByName("ApproveGateway")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -186,6 +198,7 @@ type regionServiceClient struct {
 	approvePrune      *connect.Client[v1.ApprovePruneRequest, v1.ApprovePruneResponse]
 	grantRegion       *connect.Client[v1.GrantRegionRequest, v1.GrantRegionResponse]
 	revokeGrant       *connect.Client[v1.RevokeGrantRequest, v1.RevokeGrantResponse]
+	approveGateway    *connect.Client[v1.ApproveGatewayRequest, v1.ApproveGatewayResponse]
 }
 
 // CreateRegion calls windlass.v1.RegionService.CreateRegion.
@@ -287,6 +300,15 @@ func (c *regionServiceClient) RevokeGrant(ctx context.Context, req *v1.RevokeGra
 	return nil, err
 }
 
+// ApproveGateway calls windlass.v1.RegionService.ApproveGateway.
+func (c *regionServiceClient) ApproveGateway(ctx context.Context, req *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error) {
+	response, err := c.approveGateway.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RegionServiceHandler is an implementation of the windlass.v1.RegionService service.
 type RegionServiceHandler interface {
 	CreateRegion(context.Context, *v1.CreateRegionRequest) (*v1.CreateRegionResponse, error)
@@ -308,6 +330,9 @@ type RegionServiceHandler interface {
 	// Lets a workspace use a platform region, or stops letting it. Operators.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
+	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
+	// this address, or at none. Operators. Without it a tenant could say where requests go.
+	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
 }
 
 // NewRegionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -386,6 +411,12 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(regionServiceMethods.ByName("RevokeGrant")),
 		connect.WithHandlerOptions(opts...),
 	)
+	regionServiceApproveGatewayHandler := connect.NewUnaryHandlerSimple(
+		RegionServiceApproveGatewayProcedure,
+		svc.ApproveGateway,
+		connect.WithSchema(regionServiceMethods.ByName("ApproveGateway")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RegionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RegionServiceCreateRegionProcedure:
@@ -410,6 +441,8 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 			regionServiceGrantRegionHandler.ServeHTTP(w, r)
 		case RegionServiceRevokeGrantProcedure:
 			regionServiceRevokeGrantHandler.ServeHTTP(w, r)
+		case RegionServiceApproveGatewayProcedure:
+			regionServiceApproveGatewayHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -461,4 +494,8 @@ func (UnimplementedRegionServiceHandler) GrantRegion(context.Context, *v1.GrantR
 
 func (UnimplementedRegionServiceHandler) RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.RevokeGrant is not implemented"))
+}
+
+func (UnimplementedRegionServiceHandler) ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.ApproveGateway is not implemented"))
 }

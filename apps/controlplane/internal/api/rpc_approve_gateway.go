@@ -1,0 +1,61 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ApproveGateway has the platform's regions told of a workspace's region at one address. The
+// approval is of the address, so that it ends when the region's agent tells another.
+func (a *API) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGatewayRequest) (*windlassv1.ApproveGatewayResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveGatewayResponse, error) {
+		r, err := c.tenantRegion(req.GetRegion())
+		if err != nil {
+			return nil, err
+		}
+		if url := req.GetGatewayUrl(); url != "" && url != r.GatewayURL {
+			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "gateway_url",
+				Fix: "Check the address that the region has now, and approve that one.",
+			}, fmt.Sprintf("region %s has gateway_url %q", r.ID, r.GatewayURL))
+		}
+		before, err := regionProto(r)
+		if err != nil {
+			return nil, err
+		}
+		r.ApprovedGatewayURL = req.GetGatewayUrl()
+		if err := c.storeRegion(&r); err != nil {
+			return nil, err
+		}
+		after, err := regionProto(r)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.ApproveGatewayResponse{Region: after}, c.audit("region", r.ID, before, after)
+	})
+	return res, err
+}
+
+// tenantRegion is a workspace's region, locked, for an operator.
+func (c *change) tenantRegion(id string) (r model.Region, err error) {
+	if !ident.Valid("reg", id) {
+		return r, missing("region", "region", id, "Name it by its id: two workspaces may use one name.")
+	}
+	r, err = c.LockRegion(id)
+	switch {
+	case c.api.cfg.IsNotFound(err):
+		return r, missing("region", "region", id, "Name a region of a workspace by its id.")
+	case err != nil:
+		return r, fmt.Errorf("lock region %s: %w", id, err)
+	case r.WorkspaceID == "":
+		return r, nothingToDo(fmt.Sprintf("region %s is the platform's, which needs no approval", r.Name), "Name a region of a workspace.")
+	}
+	return r, nil
+}
