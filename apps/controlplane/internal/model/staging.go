@@ -143,6 +143,13 @@ type CourseRegion struct {
 	// TroubleSince is when that began. 0: nothing does.
 	Trouble      windlassv1.AutoRollback_Condition
 	TroubleSince int64
+	// TroubleFor is for how long such trouble has stopped the clock since the last progress, ms.
+	TroubleFor int64 `json:",omitempty"`
+	// Relapses are how often it served as it is to at this step, or alone, and then did not any
+	// more. ServingSince is when it first did, and ServingGeneration the row's when it last did.
+	Relapses          int32 `json:",omitempty"`
+	ServingSince      int64 `json:",omitempty"`
+	ServingGeneration int64 `json:",omitempty"`
 	// MostReady are the most replicas of the new version that were ready here, and
 	// UnhealthySince is when too many of them ceased to be; 0: they have not. HealthGeneration
 	// and HealthTold are the row's generation and replicas that this was seen of.

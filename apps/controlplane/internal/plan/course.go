@@ -185,8 +185,9 @@ func Retry(c *model.Course, heard map[string]model.Guard, now int64) (changed bo
 			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
 			st.Heard = heard[st.RegionID]
 			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
-			st.Trouble, st.TroubleSince = 0, 0
+			st.Trouble, st.TroubleSince, st.TroubleFor = 0, 0, 0
 			forgetHealth(st)
+			forgetRelapses(st)
 			reopen(&c.Waves[i])
 			changed = true
 		}

@@ -42,7 +42,7 @@ func condition(reason string) windlassv1.AutoRollback_Condition {
 		return onAnalysis
 	case rollup.ReasonRegionUnreachable:
 		return onUnreachable
-	case ReasonUnhealthy:
+	case ReasonUnhealthy, ReasonUnstable:
 		return onHealth
 	}
 	return onCrash
@@ -183,7 +183,8 @@ func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane)
 	}
 	if t.kind != st.Trouble {
 		if limit, set := patience(p.course.Policy, st.Trouble); st.Trouble != 0 && set {
-			st.ScoredAt += min(p.now-st.TroubleSince, limit)
+			stood := min(p.now-st.TroubleSince, max(0, limit-st.TroubleFor))
+			st.ScoredAt, st.TroubleFor = st.ScoredAt+stood, st.TroubleFor+stood
 		}
 		if st.Trouble, st.TroubleSince = t.kind, p.now; t.kind == 0 {
 			st.TroubleSince = 0
@@ -216,7 +217,8 @@ func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.C
 		return 0
 	}
 	if own, set := patience(c.Policy, st.Trouble); set && st.Trouble != 0 {
-		return st.TroubleSince + own
+		// Trouble of several kinds in turn stops the clock for no longer than one may last.
+		return min(st.TroubleSince+own, max(st.ScoredAt, until)+limit+max(0, own-st.TroubleFor))
 	}
 	if own, set := patience(c.Policy, onUnschedulable); set && st.NoRoomSince != 0 {
 		return st.NoRoomSince + max(0, own-st.NoRoomFor)

@@ -98,6 +98,7 @@ func (p *planner) withoutNewer(l *lane) strategy.Lane {
 func (p *planner) forgetClocks(st *model.CourseRegion) {
 	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
 	forgetHealth(st)
+	forgetRelapses(st)
 }
 
 // emptyMessage is what a region waits for that stands still with no replicas.

@@ -191,18 +191,24 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	switch {
 	case st.State != regionMoved && serves:
 		st.State, st.Since, st.Reason, st.Message = regionMoved, p.now, "", ""
+		p.noteServing(st, l)
 		p.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
 	case st.State == regionMoved && !serves && w.State != waveDone:
+		relapse, message := p.relapse(st, l)
 		p.roll(st)
 		st.Score = l.score()
-		p.log("RegionUnsettled", "it no longer serves alone and in full; "+l.figures(p), d, st.RegionID)
+		p.log("RegionUnsettled", "it no longer serves alone and in full"+relapse+"; "+l.figures(p), d, st.RegionID)
+		if message != "" {
+			p.failRegion(d, w, st, ReasonUnstable, message)
+			return true
+		}
 	}
 	return st.State == regionRolling && p.regionLate(d, w, st, l)
 }
 
 // roll has the region be on its way from now on.
 func (p *planner) roll(st *model.CourseRegion) {
-	st.State, st.Since, st.ScoredAt, st.Heard = regionRolling, p.now, p.now, 0
+	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, p.now, p.now, 0, 0
 	if l := p.lane(st.RegionID); l.row != nil {
 		st.Heard = p.place(l.row).Observed.Guard
 	}
@@ -218,6 +224,7 @@ func reopen(w *model.CourseWave) {
 func (p *planner) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
 	reopen(w)
 	p.roll(st)
+	forgetRelapses(st)
 	st.Score, st.HeldSince = l.score(), 0
 	p.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
 		w.Name, p.regionName(st.RegionID), l.Size), d, st.RegionID)
@@ -230,7 +237,7 @@ func (p *planner) regionLate(d *model.Deployment, w *model.CourseWave, st *model
 			p.endRoom(st)
 			st.NoRoomSince = p.now
 		}
-		st.Score, st.ScoredAt = score, p.now
+		st.Score, st.ScoredAt, st.TroubleFor = score, p.now, 0
 	}
 	due := RegionDeadline(p.course, d.Spec, *st)
 	if due == 0 || p.now < due {
@@ -330,6 +337,9 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		all = false
+		if st.State == regionWaiting {
+			forgetRelapses(st) // one that was left out goes on as it is
+		}
 		p.roll(st)
 		st.Reason, st.Message = "", ""
 		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0

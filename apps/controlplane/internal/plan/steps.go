@@ -132,7 +132,7 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 	return s
 }
 
-// judgeStep takes the region from step to step, and tells whether its analysis failed.
+// judgeStep takes the region from step to step, and tells whether it failed there.
 func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
 	all := stops(p.course.Policy)
 	if st.Step >= len(all) {
@@ -152,6 +152,7 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	switch {
 	case stopped && st.StoppedAt == 0:
 		st.StoppedAt, st.PromotedBy, st.Approvals = p.now, "", nil
+		p.noteServing(st, l)
 		what := "goes on"
 		switch {
 		case now.manual:
@@ -177,8 +178,13 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
-		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score = 0, "", nil, p.now, l.score()
-		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so; %s", at, l.figures(p)), d, st.RegionID)
+		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score, st.TroubleFor = 0, "", nil, p.now, l.score(), 0
+		relapse, message := p.relapse(st, l)
+		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, l.figures(p)), d, st.RegionID)
+		if message != "" {
+			p.failRegion(d, w, st, ReasonUnstable, message)
+			return true
+		}
 	}
 	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && !st.Emptied && p.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
@@ -201,6 +207,7 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 	why += approvedBy(now.approval, st.Approvals)
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
+	forgetRelapses(st)
 	p.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
 }

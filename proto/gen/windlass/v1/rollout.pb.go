@@ -110,7 +110,8 @@ const (
 	AutoRollback_CONDITION_ANALYSIS AutoRollback_Condition = 5
 	// The region is out of reach, and its wave's on_unreachable is fail.
 	AutoRollback_CONDITION_UNREACHABLE AutoRollback_Condition = 6
-	// Too many replicas that were ready are not any more, as unhealthy says.
+	// Too many replicas that were ready are not any more, as unhealthy says, or a region
+	// became ready and failed again too often (Unstable).
 	AutoRollback_CONDITION_HEALTH AutoRollback_Condition = 50
 )
 
@@ -736,6 +737,10 @@ func (x *RolloutPolicy) GetDeadlines() *Deadlines {
 // begin again, AppService.Cancel takes all back, and Promote accepts what only its analysis
 // failed. What fails before any region has begun ends the rollout all the same: nothing of
 // it is there.
+//
+// A region that serves its new version and then, for want of ready replicas, does not any more
+// begins its pause or its wave's bake anew. The fifth time at one step or in one bake is a
+// failure, Unstable; with more than five replicas, as many times as there are replicas.
 type AutoRollback struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default true. Off goes neither with conditions nor with a wave whose on_failure goes back.

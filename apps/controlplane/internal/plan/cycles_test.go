@@ -1,0 +1,169 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// behaviour is what a version does in a region for a while.
+type behaviour struct {
+	// ready is how many percent of its replicas are.
+	ready  int32
+	reason string
+	doomed bool
+	// rejected, but not for good.
+	rejected bool
+	lasts    int64
+}
+
+func drawBehaviour(t *rapid.T) behaviour {
+	b := behaviour{
+		ready: rapid.SampledFrom([]int32{0, 0, 50, 100, 100, 100}).Draw(t, "ready"),
+		lasts: rapid.SampledFrom([]int64{1, 5, 20, 20, 61, 200}).Draw(t, "lasts") * 1000,
+	}
+	if b.ready < 100 {
+		b.reason = rapid.SampledFrom([]string{"", "Error", "HealthCheckFailed", "CrashLoop", "Unschedulable", ReasonImagePullError}).Draw(t, "reason")
+		b.doomed = b.reason == "CrashLoop" && rapid.Bool().Draw(t, "doomed")
+		b.rejected = rapid.IntRange(0, 9).Draw(t, "rejected") == 0
+	}
+	return b
+}
+
+// behave has the region's agent obey, and the newest version's replicas do so; the others are fine.
+func (w *world) behave(region string, b behaviour) {
+	newest := w.deps[len(w.deps)-1].ID
+	for _, k := range sortedRows(w.rows) {
+		row := w.rows[k]
+		if k.region != region {
+			continue
+		}
+		ready := row.Replicas
+		if k.deployment == newest {
+			ready = row.Replicas * b.ready / 100
+		}
+		w.apply(region, k.deployment, ready)
+		if ready == row.Replicas {
+			continue
+		}
+		w.observe(region, k.deployment, func(o *model.Observed) {
+			o.Reason = b.reason
+			if b.doomed {
+				o.Running, o.Fail, o.Doomed = o.Running-1, 1, 1
+			}
+			if b.rejected {
+				o.Phase, o.Code, o.Retryable = int32(agentv1.AppliedState_PHASE_REJECTED), "Unavailable", true
+			}
+		})
+	}
+	w.ack(region)
+}
+
+// TestAnyStagedWorldThatRepeatsItselfEnds: where each region does the same over and over, every
+// rollout succeeds, goes back or stands still for people, in a time that follows from its policy.
+// Nobody says anything here.
+func TestAnyStagedWorldThatRepeatsItselfEnds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		const limit = 60 * time.Second
+		policy := drawPolicy(t)
+		policy.Analysis = nil // held, it waits for people
+		if policy.WaitForCapacity != nil {
+			policy.WaitForCapacity = durationpb.New(2 * limit)
+		}
+		w := newWorld(t, "eu", "us")
+		w.policy(policy)
+		size := rapid.Int32Range(1, 8).Draw(t, "size")
+		s := spec(size, "eu", "us")
+		s.ProgressDeadline = durationpb.New(limit)
+		s.MinReady = rapid.Int32Range(0, 2).Draw(t, "min ready")
+		w.deploy(s)
+		w.settle()
+		if rapid.IntRange(0, 3).Draw(t, "alike") == 0 {
+			w.deployAlike(s)
+		} else {
+			w.deploy(s)
+		}
+		cycles := map[string][]behaviour{}
+		for _, r := range []string{"eu", "us"} {
+			cycles[r] = rapid.SliceOfN(rapid.Custom(drawBehaviour), 1, 4).Draw(t, "cycle of "+r)
+		}
+		w.repeat(cycles, w.now+mostTime(policy, size, limit))
+	})
+}
+
+// repeat has the regions go through their cycles until the rollout is at an end. Not every plan is
+// checked, as those of histories are.
+func (w *world) repeat(cycles map[string][]behaviour, end int64) {
+	at, until := map[string]int{}, map[string]int64{}
+	for !w.ended() {
+		require.Less(w.t, w.now, end, "it goes on and on: %s", w.app.Message)
+		next := w.now + maxPoll
+		for _, region := range sortedKeys(cycles) {
+			cycle := cycles[region]
+			if until[region] <= w.now {
+				at[region]++
+				until[region] = w.now + cycle[at[region]%len(cycle)].lasts
+			}
+			w.behave(region, cycle[at[region]%len(cycle)])
+			next = min(next, until[region])
+		}
+		for range 20 {
+			out := Next(w.input(), w.now)
+			w.write(out)
+			if !out.Changed() {
+				if out.Next > w.now {
+					next = min(next, max(out.Next, w.now+1000))
+				}
+				break
+			}
+			for _, region := range sortedKeys(cycles) {
+				w.behave(region, cycles[region][at[region]%len(cycles[region])])
+			}
+		}
+		w.now = next
+	}
+}
+
+// ended tells whether the rollout is over, goes back, or waits for people.
+func (w *world) ended() bool {
+	c := w.staging.Course
+	if w.app.RolloutID == "" || c.Back || c.PausedAt != 0 {
+		return true
+	}
+	for _, wave := range c.Waves {
+		if wave.State == waveBaking && Shut(c, WaveGate(c, wave), wave.Approvals) && w.now >= wave.BakingSince+BakeTime(c, wave) {
+			return true
+		}
+		for _, st := range wave.Regions {
+			until, person := Waits(c, st)
+			if person || st.StoppedAt != 0 && w.now >= until && Shut(c, StepGate(c, st), st.Approvals) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mostTime is how long a rollout in two regions may take, ms: each stage of each begins anew as
+// often as it may, and each time every replica takes as long as it may.
+func mostTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration) int64 {
+	d := policy.GetDeadlines()
+	turn := max(limit, d.GetProgress().AsDuration()) + max(d.GetImage().AsDuration(), d.GetCrash().AsDuration())
+	turn = turn*time.Duration(2*size+4) + max(policy.GetWaitForCapacity().AsDuration(), d.GetUnschedulable().AsDuration())
+	stages := time.Duration(0)
+	for _, s := range append(stops(policy), stop{}) {
+		stages += s.pause + turn
+	}
+	for _, w := range waves(policy) {
+		stages += w.GetBakeTime().AsDuration() + turn
+	}
+	return 2 * int64(relapseLimit(size)+1) * stages.Milliseconds()
+}
