@@ -39,7 +39,8 @@ type Runtime interface {
 	Changes() <-chan struct{}
 
 	// Logs returns the last tailLines lines of an instance's output, oldest
-	// first, at most 1 MiB. ErrUnknownInstance if there is none of that id.
+	// first, at most 1 MiB, with the values of its secrets blanked. ErrUnknownInstance if
+	// there is none of that id, ErrSecretsUnknown while the values are not known.
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
 	// Restart stops one instance with its grace and starts it again.
@@ -213,6 +214,9 @@ func Features() []string {
 
 // ErrUnknownInstance says that no instance has that id.
 var ErrUnknownInstance = errors.New("unknown instance")
+
+// ErrSecretsUnknown says that an instance's output cannot be repeated yet.
+var ErrSecretsUnknown = errors.New("its secrets are not known yet, so that they cannot be left out: try again once the region's agent has them")
 
 // Rejection is a refusal of an assignment. A retryable one may pass later with
 // the same assignment; a final one waits for a higher generation.

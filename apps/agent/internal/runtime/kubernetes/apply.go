@@ -16,6 +16,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // Annotations that this package reads and writes; render has the others.
@@ -356,6 +357,17 @@ func (r *Runtime) want(w ref, a runtime.Assignment) {
 		r.wanted[w] = known
 	}
 	known.assignment = a
+	known.secrets = known.secrets.With(slices.Collect(maps.Values(a.Secrets))...)
+}
+
+// secretsOf returns the secrets of a workload's pods, nil while they are not known.
+func (r *Runtime) secretsOf(w ref) *redact.Values {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.wanted[w]; known != nil {
+		return known.secrets
+	}
+	return nil
 }
 
 func (r *Runtime) wantOf(w ref) *want {

@@ -46,13 +46,17 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 	if tailLines <= 0 {
 		return nil, nil
 	}
+	secrets := r.secretsOf(workloadOf(p))
+	if !secrets.Known() {
+		return nil, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
+	}
 	out, err := r.log(ctx, p, tailLines, false)
 	if err == nil && len(bytes.TrimSpace(out)) == 0 && restarted(p) {
 		if before, err := r.log(ctx, p, tailLines, true); err == nil {
-			return before, nil
+			out = before
 		}
 	}
-	return out, err
+	return []byte(secrets.Blank(string(out))), err
 }
 
 func (r *Runtime) log(ctx context.Context, p *corev1.Pod, tailLines int, previous bool) ([]byte, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // fieldManager owns the fields that we set.
@@ -67,6 +68,9 @@ type Runtime struct {
 // want is what a workload is to be.
 type want struct {
 	assignment runtime.Assignment
+	// secrets are all values that its pods were given since the agent started: those of an
+	// older template go on with values from before.
+	secrets *redact.Values
 	// hash that the workload had when all of it was as wanted; empty before.
 	hash string
 	// drains: pods are to go, and it is not time yet.

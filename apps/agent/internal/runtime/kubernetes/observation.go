@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // Observe tells what the caches hold. It calls nothing, and looks only at the pods of
@@ -48,12 +49,16 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			m = &observe.Memory{}
 		}
 		memories[key] = m
-		if list, ok := m.Settled(w, template); ok && !heard[key] {
+		var secrets *redact.Values
+		if w != nil {
+			secrets = r.secretsOf(ref{kindWorkload, w.Namespace, w.Name})
+		}
+		if list, ok := m.Settled(w, template, secrets); ok && !heard[key] {
 			return list
 		}
 		namespace, label, _ := strings.Cut(key, "/")
 		return m.Instances(observe.Input{
-			Now: now, TemplateHash: template, Pods: r.caches.podsOf(namespace, label), Workload: w, Nodes: r.caches.node, Journal: r.journal,
+			Now: now, TemplateHash: template, Pods: r.caches.podsOf(namespace, label), Workload: w, Nodes: r.caches.node, Journal: r.journal, Secrets: secrets,
 		})
 	}
 	for _, o := range r.caches.every(kindWorkload) {

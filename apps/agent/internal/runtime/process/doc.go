@@ -56,6 +56,6 @@
 // Values reach the shim through a pipe and the child through its environment.
 // They are in no file and on no command line (unless args ask for them by
 // name). An agent that was restarted has none until Apply brings them; until
-// then what runs goes on, and what would have to start waits as
-// SecretUnavailable.
+// then what runs goes on, what would have to start waits as SecretUnavailable, and
+// output is repeated neither in messages nor by Logs: they blank the values.
 package process

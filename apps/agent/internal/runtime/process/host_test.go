@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -246,7 +247,7 @@ func TestOutputKeepsItsEndWithinItsLimit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, _ = o.Write([]byte("key is hunter2\x1b\nno newline"))
-	require.Equal(t, []string{"line 997", "line 998", "line 999", "key is *** ", "no newline"}, o.last([]string{"hunter2"}))
+	require.Equal(t, []string{"line 997", "line 998", "line 999", "key is *** ", "no newline"}, o.last(redact.New("hunter2")))
 	o.close()
 	total := int64(0)
 	for _, f := range []string{outputFile, outputFile + ".1"} {
@@ -390,7 +391,7 @@ func TestAnAttemptInDoubtIsOverBeforeTheNext(t *testing.T) {
 	const boot = "this"
 	dir := t.TempDir()
 	// No shim ever took it up.
-	f, err := settleAttempt(t.Context(), dir, "ins_1", 3, boot, exit{Kind: exitNeverRan})
+	f, err := settleAttempt(t.Context(), dir, "ins_1", 3, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitNeverRan, f.Exit.Kind)
 	// It is told the same for ever after, and to a shim that comes late.
@@ -398,21 +399,51 @@ func TestAnAttemptInDoubtIsOverBeforeTheNext(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, 3, stored.Attempt)
-	again, err := settleAttempt(t.Context(), dir, "ins_1", 3, boot, exit{Kind: exitLost})
+	again, err := settleAttempt(t.Context(), dir, "ins_1", 3, boot, exit{Kind: exitLost}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitNeverRan, again.Exit.Kind)
 
 	// A shim that is gone without a word.
 	require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 4, Boot: boot, Shim: proc{PID: 1 << 30, Start: 1}}, false))
-	f, err = settleAttempt(t.Context(), dir, "ins_1", 4, boot, exit{Kind: exitNeverRan})
+	f, err = settleAttempt(t.Context(), dir, "ins_1", 4, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitLost, f.Exit.Kind)
 
 	// A shim of another boot: whoever has its pid now is not touched.
 	require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 5, Boot: "other", Shim: proc{PID: os.Getpid(), Start: 1}}, false))
-	f, err = settleAttempt(t.Context(), dir, "ins_1", 5, boot, exit{Kind: exitNeverRan})
+	f, err = settleAttempt(t.Context(), dir, "ins_1", 5, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitRebooted, f.Exit.Kind)
+}
+
+func TestLastWords(t *testing.T) {
+	secrets := redact.New("sk-VICTIM-A-0123456789abcdef")
+	t.Run("a secret that the limit cuts is blanked", func(t *testing.T) {
+		for keep := 1; keep < 28; keep++ {
+			o, err := openOutput(t.TempDir(), 4096)
+			require.NoError(t, err)
+			_, _ = o.Write([]byte("key sk-VICTIM-A-0123456789abcdef" + strings.Repeat("x", tailBytes-keep)))
+			said := o.last(secrets)[0]
+			require.LessOrEqual(t, len(strings.Trim(said, "*x")), redact.MinLength-1, said)
+			o.close()
+		}
+	})
+	lost := func(secrets *redact.Values) []string {
+		dir := t.TempDir()
+		out := "one\nstarting with key=sk-VICTIM-A-0123456789abcdef\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, outputFile), []byte(out), 0o600))
+		require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 1, Boot: "this", Shim: proc{PID: 1 << 30, Start: 1}}, false))
+		f, err := settleAttempt(t.Context(), dir, "ins_1", 1, "this", exit{Kind: exitNeverRan}, secrets)
+		require.NoError(t, err)
+		require.Equal(t, exitLost, f.Exit.Kind)
+		return f.Exit.Tail
+	}
+	t.Run("a killed shim blanks nothing, so that the agent does", func(t *testing.T) {
+		require.Equal(t, []string{"one", "starting with key=***"}, lost(secrets))
+	})
+	t.Run("an agent that does not know the secrets repeats nothing", func(t *testing.T) {
+		require.Empty(t, lost(nil))
+	})
 }
 
 func TestATornFileCountsAsAbsent(t *testing.T) {

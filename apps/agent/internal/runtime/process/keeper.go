@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"iter"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
@@ -42,6 +44,9 @@ type workload struct {
 	instances map[string]*instance
 	// gated: it is wanted, so that others serve while an order is held back.
 	gated bool
+	// secrets are all values that instances were given, since the agent started; nil while it
+	// has not been told them.
+	secrets *redact.Values
 	// before is the last instance of a place, for its successor.
 	before map[place]record
 }
@@ -149,6 +154,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	}
 	want, d, asOf := w.rt.wantedOf(w)
 	w.belongTo(d)
+	w.learn(d)
 	w.gated = !want.Gone && !want.Paused && w.rt.released != nil
 	if w.unblock.Swap(false) {
 		for _, in := range w.instances {
@@ -194,6 +200,14 @@ func (w *workload) stray() bool {
 	return false
 }
 
+// learn takes note of the secrets that instances are given. Those of an older template go on
+// with values from before, so that no value is forgotten. Called with mu held.
+func (w *workload) learn(d *deployment) {
+	if d != nil && len(d.missingSecrets()) == 0 {
+		w.secrets = w.secrets.With(slices.Collect(maps.Values(d.secrets))...)
+	}
+}
+
 // belongTo gives the workload's instances to the deployment that has it now.
 func (w *workload) belongTo(d *deployment) {
 	if d == nil {
@@ -212,6 +226,7 @@ func (w *workload) seen() []seen {
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
+		s.LastCheck = w.secrets.Blank(s.LastCheck) // it may quote what was answered
 		s.Released = !w.gated || in.rec.Stop == nil || w.rt.released(in.rec.ID)
 		out = append(out, s)
 	}
@@ -280,7 +295,7 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 		w.ready(in, now)
 	case doUnready:
 		in.rec = in.rec.turned(false, now)
-		w.rt.log.Warn("instance lost its health", "instance", in.rec.ID, "deployment", in.rec.Deployment, "check", in.pulse.lastFailure())
+		w.rt.log.Warn("instance lost its health", "instance", in.rec.ID, "deployment", in.rec.Deployment, "check", w.secrets.Blank(in.pulse.lastFailure()))
 		_ = w.save(in)
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -27,9 +27,6 @@ const (
 	helloPatience = 30 * time.Second
 	// forgetPatience is how long a shim that has ended may still hold its lock.
 	forgetPatience = 5 * time.Second
-	// hideLength is the shortest value that is blanked in messages: shorter ones
-	// are words of any text.
-	hideLength = 4
 )
 
 func graceOf(s *windlassv1.DeploymentSpec) time.Duration {
@@ -126,11 +123,7 @@ func (r *Runtime) launchOf(rec record, ro role, d *deployment) launch {
 	if l.Dir == "" {
 		l.Dir = filepath.Join(r.instanceDir(rec.ID), workDir)
 	}
-	for v := range maps.Values(d.secrets) {
-		if len(v) >= hideLength {
-			l.Hide = append(l.Hide, v)
-		}
-	}
+	l.Hide = slices.Collect(maps.Values(d.secrets))
 	return l
 }
 
@@ -268,9 +261,9 @@ func (w *workload) settle(ctx context.Context, in *instance) {
 // settleAs is settle, with what to record if no shim ever took the attempt up.
 func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 	in.busy = settling
-	id, attempt := in.rec.ID, in.rec.Attempt
+	id, attempt, secrets := in.rec.ID, in.rec.Attempt, w.secrets
 	w.rt.wg.Go(func() {
-		f, err := settleAttempt(ctx, w.rt.instanceDir(id), id, attempt, w.rt.boot, ifNone)
+		f, err := settleAttempt(ctx, w.rt.instanceDir(id), id, attempt, w.rt.boot, ifNone, secrets)
 		if ctx.Err() != nil {
 			return
 		}
@@ -290,11 +283,11 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 // settleAttempt returns the facts of an attempt, either with its exit or with a
 // shim that lives. If there is no shim and no exit it writes the exit, under the
 // lock, so that no shim that comes late can run the attempt any more.
-func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string, ifNone exit) (facts, error) {
+func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string, ifNone exit, secrets *redact.Values) (facts, error) {
 	for {
 		lock, err := lockInstance(dir)
 		if err == nil {
-			f, err := settleLocked(dir, id, attempt, boot, ifNone)
+			f, err := settleLocked(dir, id, attempt, boot, ifNone, secrets)
 			_ = lock.Close()
 			return f, err
 		}
@@ -316,7 +309,7 @@ func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string
 	}
 }
 
-func settleLocked(dir, id string, attempt int, boot string, ifNone exit) (facts, error) {
+func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets *redact.Values) (facts, error) {
 	f, found, err := readJSON[facts](dir, factsFile)
 	if err != nil {
 		return facts{}, err
@@ -338,9 +331,10 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit) (facts,
 		sweep(id, f.Shim)
 	}
 	x.At = time.Now()
-	if x.Kind == exitLost {
+	// The shim would have blanked the secrets. Who does not know them repeats nothing.
+	if x.Kind == exitLost && secrets.Known() {
 		if b, err := readOutput(dir, tailLines); err == nil {
-			x.Tail = strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(lastLines(b, tailLines, tailBytes)), "?")), "\n")
+			x.Tail = messageLines(string(lastLines([]byte(secrets.Blank(string(b))), tailLines, tailBytes)))
 		}
 	}
 	f.Exit = &x

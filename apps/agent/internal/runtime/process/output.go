@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 const (
@@ -77,14 +79,17 @@ func (o *output) rotate() {
 	_ = o.open()
 }
 
-// last is the end of this attempt's output, without the values in hide.
-func (o *output) last(hide []string) []string {
+// last is the end of this attempt's output, without the secrets. Its beginning may be
+// within one of them.
+func (o *output) last(secrets *redact.Values) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	text := strings.ToValidUTF8(string(o.tail), "?")
-	for _, v := range hide {
-		text = strings.ReplaceAll(text, v, "***")
-	}
+	return messageLines(secrets.Blank(string(o.tail)))
+}
+
+// messageLines are the last lines of a text, as a message repeats them.
+func messageLines(text string) []string {
+	text = strings.ToValidUTF8(text, "?")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	lines = lines[max(len(lines)-tailLines, 0):]
 	for i, l := range lines {

@@ -230,14 +230,23 @@ func (r *Runtime) changed() {
 
 // Logs implements runtime.Runtime.
 func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]byte, error) {
-	if r.find(instanceID) == nil {
+	w := r.find(instanceID)
+	if w == nil {
 		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrUnknownInstance)
+	}
+	w.mu.Lock()
+	_, d, _ := r.wantedOf(w)
+	w.learn(d)
+	secrets := w.secrets
+	w.mu.Unlock()
+	if !secrets.Known() {
+		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrSecretsUnknown)
 	}
 	b, err := readOutput(r.instanceDir(instanceID), tailLines)
 	if err != nil {
 		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, err)
 	}
-	return b, nil
+	return []byte(secrets.Blank(string(b))), nil
 }
 
 // Restart implements runtime.Runtime.

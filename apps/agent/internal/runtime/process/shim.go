@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // ShimArg is the first argument that turns a program into a shim.
@@ -190,7 +192,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	if x.Kind == exitedBySignal && oomKilled(l.Cgroup) {
 		x.Kind = exitedByOOM
 	}
-	x.Tail = out.last(l.Hide)
+	x.Tail = out.last(redact.New(l.Hide...))
 	f.Exit = &x
 	return nil
 }

@@ -56,6 +56,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"restart stops with grace and touches no other":           restarts,
 		"grace ends with SIGKILL":                                 grace,
 		"secrets reach the instance and are stored nowhere":       secrets,
+		"secrets are left out of last words and of logs":          secretsLeftOut,
 		"without its secrets nothing starts":                      secretsAwaited,
 		"a GPU belongs to one instance at a time":                 gpus,
 		"more GPUs than there are is refused, or waits for hosts": tooManyGPUs,

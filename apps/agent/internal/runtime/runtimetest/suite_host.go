@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ func logs(t *testing.T, s *suite) {
 	require.Equal(t, want, read(100))
 	require.Empty(t, read(0))
 	s.reopen(t)
+	s.apply(t, s.assignment("dep_1", 1))
 	s.ready(t, "dep_1", 1)
 	require.Equal(t, want, read(1))
 	_, err := s.rt.Logs(t.Context(), "ins_nobody", 10)
@@ -78,6 +80,27 @@ func secrets(t *testing.T, s *suite) {
 	require.NoError(t, s.rt.Restart(t.Context(), in.ID))
 	require.Equal(t, secretValue, variable(t, s.another(t, "dep_1", in, 1), "API_KEY"))
 	require.NotContains(t, s.Stored(t), secretValue)
+}
+
+// secretsLeftOut: what a program says of its secrets goes no further.
+func secretsLeftOut(t *testing.T, s *suite) {
+	s.apply(t, s.assignment("dep_1", 1, withSecret, fault(FaultLeak)))
+	in := s.ready(t, "dep_1", 1)[0]
+	said, err := s.rt.Logs(t.Context(), in.ID, 10)
+	require.NoError(t, err)
+	tell(t, in, "/exit?code=3")
+	// What it says as it starts is its last word, too.
+	in = s.until(t, "its last words", "dep_1", func(all []runtime.Instance) bool {
+		if every(1, isReady)(all) {
+			tell(t, all[0], "/exit?code=3") // nobody has looked in between
+		}
+		return every(1, func(in runtime.Instance) bool { return strings.Contains(in.Message, "last output") })(all)
+	})[0]
+	for _, text := range []string{in.Message, string(said)} {
+		require.Contains(t, text, LeakWords+"*** ***")
+		require.NotContains(t, text, secretValue)
+		require.NotContains(t, text, base64.StdEncoding.EncodeToString([]byte(secretValue)))
+	}
 }
 
 func secretsAwaited(t *testing.T, s *suite) {

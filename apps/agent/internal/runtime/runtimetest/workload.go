@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ const (
 
 	FaultNeverReady = "never-ready" // answers its health check with 503
 	FaultExit       = "exit"        // says why, and exits with ExitCode at once
+	FaultLeak       = "leak"        // says its API_KEY, also in base64
 	FaultIgnoreTerm = "ignore-term" // only SIGKILL ends it
 	FaultPortBlind  = "port-blind"  // runs, and serves no port
 
@@ -29,6 +31,8 @@ const (
 	ExitCode = 17
 	// LastWords are the last line of output under FaultExit.
 	LastWords = "cannot load the model: no such tensor"
+	// LeakWords come before the values under FaultLeak.
+	LeakWords = "started with key "
 	// TermWords are printed on SIGTERM.
 	TermWords = "told to stop"
 )
@@ -59,6 +63,10 @@ func workload() int {
 	if fault == FaultExit {
 		fmt.Fprintln(os.Stderr, LastWords)
 		return ExitCode
+	}
+	if fault == FaultLeak {
+		key := os.Getenv("API_KEY")
+		fmt.Println(LeakWords+key, base64.StdEncoding.EncodeToString([]byte(key)))
 	}
 	var sick atomic.Bool
 	sick.Store(fault == FaultNeverReady)

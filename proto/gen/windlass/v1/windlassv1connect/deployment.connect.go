@@ -59,7 +59,8 @@ type DeploymentServiceClient interface {
 	// Within a page: by region, role, group and slot; terminated ones last.
 	ListInstances(context.Context, *v1.ListInstancesRequest) (*v1.ListInstancesResponse, error)
 	// Asks the region's agent for an instance's output. Best effort:
-	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s.
+	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s. The agent blanks the
+	// values of the deployment's secrets in it.
 	GetLogs(context.Context, *v1.GetLogsRequest) (*v1.GetLogsResponse, error)
 	// Asks the region's agent to restart one instance, with its grace.
 	RestartInstance(context.Context, *v1.RestartInstanceRequest) (*v1.RestartInstanceResponse, error)
@@ -176,7 +177,8 @@ type DeploymentServiceHandler interface {
 	// Within a page: by region, role, group and slot; terminated ones last.
 	ListInstances(context.Context, *v1.ListInstancesRequest) (*v1.ListInstancesResponse, error)
 	// Asks the region's agent for an instance's output. Best effort:
-	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s.
+	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s. The agent blanks the
+	// values of the deployment's secrets in it.
 	GetLogs(context.Context, *v1.GetLogsRequest) (*v1.GetLogsResponse, error)
 	// Asks the region's agent to restart one instance, with its grace.
 	RestartInstance(context.Context, *v1.RestartInstanceRequest) (*v1.RestartInstanceResponse, error)

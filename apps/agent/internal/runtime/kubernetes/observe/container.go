@@ -270,7 +270,12 @@ func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *core
 func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
 	v := verdict{status: failed, reason: runtime.ReasonExited}
 	last := ""
-	if output := tail(t.Message); output != "" {
+	words := s.secrets.Blank(t.Message)
+	switch output := tail(words); {
+	case output == "":
+	case !s.secrets.Known():
+		last = "; its last output is told once its secrets are known, to be left out"
+	default:
 		last = "; last output: " + output
 	}
 	switch t.Reason {
@@ -283,16 +288,16 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 		v.message += last
 		return v
 	case "StartError", "ContainerCannotRun", "RunContainerError":
-		if e, bad := badCommand(c, t.Message); bad {
+		if e, bad := badCommand(c, words); bad {
 			return e
 		}
-		v.message = fmt.Sprintf("could not be started (exit code %d): %s", t.ExitCode, unwrapRun(t.Message))
+		v.message = fmt.Sprintf("could not be started (exit code %d): %s", t.ExitCode, unwrapRun(words))
 		if t.ExitCode == 127 || t.ExitCode == 126 {
 			v.reason, v.doomed = runtime.ReasonBadCommand, true
 		}
 		return v
 	case "ContainerStatusUnknown":
-		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("vanished without a trace"+colon(t.Message), ".")
+		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("vanished without a trace"+colon(words), ".")
 		return v
 	}
 	if how, note, ok := s.killed(c, t, served); ok {
@@ -303,7 +308,7 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 			v.message = "restarted because its health check kept failing"
 		}
 		if note != nil {
-			v.message += ": " + probeText(note.text)
+			v.message += ": " + s.probeText(note)
 		}
 		v.message += last
 		return v
@@ -315,6 +320,9 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 	v.message += last
 	return v
 }
+
+// probeText is what a failed check told, which may quote what was answered.
+func (s *subject) probeText(n *note) string { return probeText(s.secrets.Blank(n.text)) }
 
 // probeSlack is for times that are whole seconds, each rounded by itself.
 const probeSlack = 2 * time.Second
@@ -373,7 +381,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	if (cs.Started == nil || *cs.Started) && s.servedThisRun(cs) {
 		v.reason = runtime.ReasonHealthCheckFailed
 		if n := s.told(topicReadiness, started); n != nil {
-			v.message = probeText(n.text)
+			v.message = s.probeText(n)
 		}
 		return v
 	}
@@ -382,7 +390,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 		kind = topicReadiness
 	}
 	if n := s.told(kind, started); n != nil {
-		v.message = probeText(n.text)
+		v.message = s.probeText(n)
 	}
 	t := cs.LastTerminationState.Terminated
 	if t == nil {

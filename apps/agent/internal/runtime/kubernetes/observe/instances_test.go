@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -42,7 +43,7 @@ func (s *scene) input() Input {
 	for i := range s.Events {
 		j.Add(&s.Events[i])
 	}
-	return Input{Now: s.Now, TemplateHash: s.TemplateHash, Pods: []*corev1.Pod{s.Pod}, Journal: j, Nodes: s.node}
+	return Input{Now: s.Now, TemplateHash: s.TemplateHash, Pods: []*corev1.Pod{s.Pod}, Journal: j, Nodes: s.node, Secrets: redact.New()}
 }
 
 func (s *scene) node(name string) *corev1.Node {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 const (
@@ -32,6 +33,7 @@ type Memory struct {
 	// What the last answer was made from besides the pods, and the answer.
 	workload     *appsv1.Deployment
 	templateHash string
+	secrets      *redact.Values
 	edits        uint64
 	last         []runtime.Instance
 	// moving: the same input may be told differently a moment later.
@@ -58,6 +60,7 @@ type past struct {
 	edit       uint64
 	notes      []note
 	replaced   bool
+	secrets    *redact.Values
 	// timed: it changes as time goes by.
 	timed    bool
 	instance runtime.Instance
@@ -74,6 +77,9 @@ type Input struct {
 	Workload *appsv1.Deployment
 	Nodes    Nodes
 	Journal  *Journal
+	// Secrets are blanked in what programs wrote. While they are not known, none of that is
+	// repeated.
+	Secrets *redact.Values
 }
 
 // Instances tells of each pod, and of each that the API server refuses to let be
@@ -84,7 +90,7 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	if m.unchanged(&in, edits) {
 		return m.last
 	}
-	m.workload, m.templateHash, m.edits, m.moving = in.Workload, in.TemplateHash, edits, false
+	m.workload, m.templateHash, m.secrets, m.edits, m.moving = in.Workload, in.TemplateHash, in.Secrets, edits, false
 	pods := slices.Clone(in.Pods)
 	slices.SortFunc(pods, older)
 	now := make(map[types.UID]*past, len(pods))
@@ -124,14 +130,14 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 
 // Settled is what was told last, if that can only have changed with a pod, its node or
 // its journal.
-func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string) ([]runtime.Instance, bool) {
-	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash
+func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secrets *redact.Values) ([]runtime.Instance, bool) {
+	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash && secrets == m.secrets
 }
 
 // unchanged tells whether the last answer is still true. Informers replace objects
 // and never change them, so that the same pointer is the same state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {
-	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash {
+	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets {
 		return false
 	}
 	for _, p := range in.Pods {
@@ -295,15 +301,15 @@ func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	}
 	nodesKnown := in.Nodes != nil
 	m.moving = m.moving || was.timed || !was.settled
-	if was.pod == p && was.node == node && was.nodesKnown == nodesKnown && was.replaced == replaced && !changed && !was.timed {
+	if was.pod == p && was.node == node && was.nodesKnown == nodesKnown && was.replaced == replaced && was.secrets == in.Secrets && !changed && !was.timed {
 		was.instance.Group = was.group
 		return was.instance
 	}
 	s := subject{
 		pod: p, now: in.Now, notes: was.notes, past: was,
-		nodesKnown: nodesKnown, node: node, replaced: replaced,
+		nodesKnown: nodesKnown, node: node, replaced: replaced, secrets: in.Secrets,
 	}
-	was.pod, was.node, was.nodesKnown, was.replaced = p, node, nodesKnown, replaced
+	was.pod, was.node, was.nodesKnown, was.replaced, was.secrets = p, node, nodesKnown, replaced, in.Secrets
 	was.timed = nodesKnown && node == nil && p.Spec.NodeName != ""
 	m.moving = m.moving || was.timed
 	was.instance = s.describe(template)

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
@@ -359,6 +361,24 @@ func TestReplicasThatMayNotBeMadeAreTold(t *testing.T) {
 			require.Len(t, m.Instances(in), 1, "what was said of an earlier spec is not believed")
 		})
 	}
+}
+
+func TestLastWords(t *testing.T) {
+	p := changed(newPod("a", 0), over(1, 2, 1), func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated.Message = "5678\nkey=hunter2345678\n" + strings.Repeat("x", tailBytes-8)
+	})
+	var m Memory
+	in := Input{Now: at(3).Time, Pods: []*corev1.Pod{p}, Secrets: redact.New("hunter2345678")}
+	said := m.Instances(in)[0].Message
+	require.Contains(t, said, "***")
+	require.NotContains(t, said, "5678", "also where the kubelet has cut it, or we do")
+
+	in.Secrets = nil
+	require.Equal(t, "exit code 1; its last output is told once its secrets are known, to be left out", m.Instances(in)[0].Message)
+	in.Secrets = redact.New()
+	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "they are known by now")
+	_, settled := m.Settled(nil, "", redact.New())
+	require.False(t, settled)
 }
 
 func TestNodesThatAreNotKnownConcludeNothing(t *testing.T) {

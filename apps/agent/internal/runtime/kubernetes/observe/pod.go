@@ -9,6 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -42,6 +43,7 @@ type subject struct {
 
 	// replaced: made from another template than the newest.
 	replaced bool
+	secrets  *redact.Values
 }
 
 func (s *subject) verdict() verdict {
