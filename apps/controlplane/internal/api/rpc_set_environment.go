@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetEnvironment makes a version of the live one's spec with other variables.
+// SetEnvironment makes a version of the newest wanted one's spec with other variables.
 func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	defer func() { a.counted("environment", err) }()
 	if err := checkEnv(req.GetSet(), "set"); err != nil {
@@ -27,18 +27,12 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		if err != nil {
 			return nil, err
 		}
-		base, err := c.liveOf(app)
+		base, err := c.newest(app)
 		if err != nil {
 			return nil, err
 		}
 		if base == nil {
-			f, err := c.inFlight(app)
-			if err != nil {
-				return nil, err
-			}
-			if base = f.deployment; base == nil {
-				return nil, nothingToDo(fmt.Sprintf("app %s has no deployment whose variables could be changed", app.Name), "Deploy it first.")
-			}
+			return nil, nothingToDo(fmt.Sprintf("app %s has no deployment whose variables could be changed", app.Name), "Deploy it first.")
 		}
 		spec := proto.CloneOf(base.Spec)
 		changeEnv(spec, environment, req)

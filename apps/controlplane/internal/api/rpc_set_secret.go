@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/subtle"
 	"fmt"
 	"slices"
 
@@ -37,6 +38,9 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 		}
 		var before *windlassv1.Secret
 		if err == nil {
+			if a.hasValue(was, req.GetValue()) {
+				return &windlassv1.SetSecretResponse{Secret: secretProto(was), Unchanged: true}, nil
+			}
 			before = secretProto(was)
 			s.Version, s.CreatedAt = was.Version+1, was.CreatedAt
 		}
@@ -54,6 +58,13 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 		return res, c.audit("secret", e.ID, before, secretProto(s))
 	})
 	return res, err
+}
+
+// hasValue reports whether the value is the secret's. One that cannot be read has none: setting
+// it again is how it is mended.
+func (a *API) hasValue(s model.Secret, value string) bool {
+	have, err := a.cfg.Box.Open(s.Ciphertext, model.SecretContext(s.EnvironmentID, s.Name, s.Version))
+	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
 
 // rotate makes a version with the secret's new value of each app that is to run with it, and
@@ -153,7 +164,9 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotat
 	return true, c.roomToBegin(app, out)
 }
 
-// newest is the deployment that the app is to run, nil for none.
+// newest returns the deployment that the app is to run: the one in flight unless it is being
+// taken back, or else the live one. A change is based on it, so that none is lost. nil: there is
+// none.
 func (c *change) newest(app model.App) (*model.Deployment, error) {
 	f, err := c.inFlight(app)
 	if err != nil || f.deployment != nil {
