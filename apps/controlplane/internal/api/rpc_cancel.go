@@ -24,28 +24,34 @@ func (a *API) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *w
 		if f.rollout == nil {
 			return nil, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
 		}
-		r := *f.rollout
-		if r.CancelRequested {
-			return &windlassv1.CancelResponse{RolloutId: r.ID}, nil
-		}
-		r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, req.GetWhy()
-		if err := c.UpdateRollout(r); err != nil {
-			return nil, fmt.Errorf("cancel rollout %s: %w", r.ID, err)
-		}
-		why := "the live deployment stays"
-		if app.LiveDeploymentID == "" {
-			why = "nothing is live"
-		}
-		if w := req.GetWhy(); w != "" {
-			why += ": " + w
-		}
-		c.log(app, model.History{
-			What: "CancelRequested", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
-		})
-		if err := c.wake(app.ID); err != nil {
-			return nil, err
-		}
-		return &windlassv1.CancelResponse{RolloutId: r.ID}, c.audit("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
+		unchanged := f.rollout.CancelRequested
+		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.cancel(app, *f.rollout, req.GetWhy())
 	})
 	return res, err
+}
+
+// cancel asks the workflow to undo the rollout in flight. Asked again it changes nothing.
+func (c *change) cancel(app model.App, was model.Rollout, message string) error {
+	if was.CancelRequested {
+		return nil
+	}
+	r := was
+	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, message
+	if err := c.UpdateRollout(r); err != nil {
+		return fmt.Errorf("cancel rollout %s: %w", r.ID, err)
+	}
+	why := "the live deployment stays"
+	if app.LiveDeploymentID == "" {
+		why = "nothing is live"
+	}
+	if message != "" {
+		why += ": " + message
+	}
+	c.log(app, model.History{
+		What: "CancelRequested", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
+	})
+	if err := c.wake(app.ID); err != nil {
+		return err
+	}
+	return c.audit("rollout", r.ID, rolloutProto(was), rolloutProto(r))
 }

@@ -12,9 +12,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback makes a version that is retained live again. Of another it makes a version
-// with its configuration: its variables, its image by digest, and as many replicas as
-// the app has now. While such a version is on its way, it is the answer.
+// Rollback takes back what is in flight, unless a version is asked for. Else it makes a version
+// that is retained live again. Of another it makes a version with its configuration: its variables,
+// its secrets' versions, its image by digest, and as many replicas as the app has now. While such a
+// version is on its way, it is the answer.
 func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RollbackResponse, error) {
@@ -22,36 +23,141 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 		if err != nil {
 			return nil, err
 		}
+		if req.GetVersion() == 0 {
+			if res, err := c.takeBackInFlight(app, req.GetMessage()); res != nil || err != nil {
+				return res, err
+			}
+		}
 		old, err := c.rollbackTo(app, req.GetVersion())
 		if err != nil {
 			return nil, err
 		}
-		if res, err := c.restore(app, old, req.GetMessage()); res != nil || err != nil {
-			return res, err
-		}
-		spec := proto.CloneOf(old.Spec)
-		spec.Replicas = new(app.Replicas)
-		spec.Message = req.GetMessage()
-		if err := c.checkAgain(spec, environment, "spec.env"); err != nil {
-			return nil, err
-		}
-		out, err := c.run(app, version{Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage})
+		warnings, err := c.rollbackWarnings(app, environment, old)
 		if err != nil {
 			return nil, err
 		}
-		if out.Unchanged && out.Deployment.ID == app.LiveDeploymentID && app.RolloutID == "" {
-			return nil, nothingToDo(fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version),
-				"Name another version.")
+		res, err := c.restore(app, old, req.GetMessage())
+		if res == nil && err == nil {
+			res, err = c.rollbackAnew(app, environment, old, req)
 		}
-		err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.RollbackResponse{
-			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		}, nil
+		res.Warnings = append(res.Warnings, warnings...)
+		return res, nil
 	})
 	return res, err
+}
+
+// rollbackAnew makes a version with the old one's configuration. What was stable before goes
+// straight back: its code passed the policy once. Approvals are waived for the previous stable
+// version alone, which is what an emergency needs: an older one may be older than the reason why
+// somebody has to approve.
+func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Deployment, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
+	spec := proto.CloneOf(old.Spec)
+	spec.Replicas = new(app.Replicas)
+	spec.Message = req.GetMessage()
+	if err := c.checkAgain(spec, e, "spec.env"); err != nil {
+		return nil, err
+	}
+	v := version{
+		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
+		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID,
+	}
+	out, err := c.run(app, v)
+	if err != nil {
+		return nil, err
+	}
+	if out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY {
+		return nil, nothingToDo(fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version),
+			"Name another version.")
+	}
+	err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
+	if err != nil {
+		return nil, err
+	}
+	tookBack, tookBackID := out.tookBack()
+	return &windlassv1.RollbackResponse{
+		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
+		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
+		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
+	}, nil
+}
+
+// straightText says what a straight way back is past.
+func straightText(keepGates bool) string {
+	if keepGates {
+		return "straight back, since that was stable: past steps, pauses, analysis and bake times, and not past approvals"
+	}
+	return "straight back, since that was live and stable before: past steps, pauses, approvals, analysis and bake times"
+}
+
+// takeBackInFlight takes back what is in flight; nil if nothing is. A rollback that is in flight is
+// the answer instead: asked for twice in a hurry, it must not undo itself.
+func (c *change) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
+	f, err := c.inFlight(app)
+	if err != nil || f.rollout == nil {
+		return nil, err
+	}
+	if d := f.deployment; d != nil && d.Source == model.SourceRollback {
+		return &windlassv1.RollbackResponse{
+			DeploymentId: d.ID, RolloutId: f.rollout.ID, Version: d.Version, FromVersion: d.FromVersion,
+			Effect: windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY,
+		}, nil
+	}
+	res := &windlassv1.RollbackResponse{
+		RolloutId: f.rollout.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK,
+		TookBack: f.rollout.Version, TookBackRolloutId: f.rollout.ID,
+	}
+	live, err := c.liveOf(app)
+	if err != nil {
+		return nil, err
+	}
+	if live != nil {
+		res.DeploymentId, res.Version, res.FromVersion = live.ID, live.Version, live.Version
+	} else {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("no version is live: once v%d is taken back, nothing serves", f.rollout.Version))
+	}
+	return res, c.cancel(app, *f.rollout, message)
+}
+
+// rollbackWarnings says what going back to the version brings that a person may not expect.
+func (c *change) rollbackWarnings(app model.App, e model.Environment, old model.Deployment) (warnings []string, err error) {
+	if !old.Stable {
+		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
+			old.Version, neverStable(old)))
+	}
+	live, err := c.liveOf(app)
+	if err != nil {
+		return nil, err
+	}
+	if live != nil && live.Source == model.SourceRollback && old.ID == app.PreviousDeploymentID {
+		warnings = append(warnings, fmt.Sprintf("v%d, which is live, is a rollback from v%d: this brings v%d back", live.Version, old.Version, old.Version))
+	}
+	names, _ := secretsOf(old.Spec, "spec")
+	newest, err := c.SecretVersions(e.ID, names)
+	if err != nil {
+		return nil, fmt.Errorf("read secrets of environment %s: %w", e.ID, err)
+	}
+	told := map[string]bool{}
+	eachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
+		now := newest[ref.GetSecret()]
+		if ref.GetVersion() == 0 || ref.GetVersion() >= now || told[ref.GetSecret()] {
+			return
+		}
+		told[ref.GetSecret()] = true
+		warnings = append(warnings, fmt.Sprintf("it runs with version %d of secret %s again, and the newest is %d: deploy the app again for that one",
+			ref.GetVersion(), ref.GetSecret(), now))
+	})
+	return warnings, nil
+}
+
+// neverStable says what became of a version that was never stable.
+func neverStable(d model.Deployment) string {
+	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED {
+		return "failed (" + orDefault(d.Reason, "Failed") + ")"
+	}
+	return "did not come to its end"
 }
 
 // restore makes a retained version live again; nil if it is none, or serves no longer.
@@ -92,6 +198,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 	}
 	return &windlassv1.RollbackResponse{
 		DeploymentId: old.ID, Version: old.Version, FromVersion: old.Version, Retained: true,
+		Effect: windlassv1.VersionEffect_VERSION_EFFECT_RETAINED,
 	}, c.audit("deployment", old.ID, before, deploymentProto(facts{}, app, old))
 }
 

@@ -39,8 +39,12 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err != nil {
 			return nil, err
 		}
-		if err := c.scaleTo(&app, r, req); err != nil {
+		scaled, err := c.scaleTo(&app, r, req)
+		if err != nil {
 			return nil, err
+		}
+		if !scaled && app.ResourceVersion == before.GetResourceVersion() {
+			return &windlassv1.ScaleResponse{App: before, Unchanged: true}, nil
 		}
 		if err := f.rescaled(c, app.ID); err != nil {
 			return nil, err
@@ -52,10 +56,11 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 	return res, err
 }
 
-func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) error {
+// scaleTo scales the app as asked for, and reports whether a region gets other replicas.
+func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	live, f := r.live, r.flight
 	if live == nil {
-		return nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
+		return false, nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
 	}
 	ids := []string{live.ID}
 	if f.deployment != nil && f.deployment.ID != live.ID {
@@ -65,19 +70,19 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 	if req.GetRegion() != "" {
 		region, err := c.regionOf(*app, live.ID, r.staging.Course, req.GetRegion())
 		if err != nil {
-			return err
+			return false, err
 		}
 		regionID, where = region.ID, region.Name
 	}
 	n, err := c.scale(app, r, ids, plan.AskedIn(regionID, req.GetReplicas()))
 	if err != nil || n == 0 {
-		return err
+		return false, err
 	}
 	c.log(*app, model.History{
 		What: "Scaled", Why: fmt.Sprintf("v%d is to have %d replicas in %s", live.Version, req.GetReplicas(), where),
 		RolloutID: app.RolloutID, DeploymentID: live.ID, Version: live.Version, RegionID: regionID,
 	})
-	return nil
+	return true, nil
 }
 
 // regionOf finds a region that the deployment runs in, or is to once it has caught up.

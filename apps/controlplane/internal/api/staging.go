@@ -126,11 +126,11 @@ func (c *change) scaleBehind(r *running, asked plan.Asked) (int, error) {
 func (c *change) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.staging.Clone()
 	n := plan.Resize(s.Course, asked)
-	if asked.All != nil {
-		app.Replicas = *asked.All
-	}
-	if err := c.store(app); err != nil {
+	if err := c.storeReplicas(app, asked, n > 0); err != nil {
 		return 0, err
+	}
+	if s.Course.Equal(r.staging.Course) {
+		return 0, nil
 	}
 	if err := c.putStaging(s); err != nil || n == 0 {
 		return 0, err

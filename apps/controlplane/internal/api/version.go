@@ -24,9 +24,11 @@ type version struct {
 	// the app has, and no reason to scale.
 	Asked plan.Asked
 	// Source is "deploy", "environment", model.SourceSecret or model.SourceRollback.
-	Source        string
-	FromVersion   int32
-	ResolvedImage string
+	Source      string
+	FromVersion int32
+	// Straight: its rollout goes by plan.StraightPolicy, which KeepGates is for.
+	Straight, KeepGates bool
+	ResolvedImage       string
 	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
 	// So does its own freeze.
 	SetsPolicy bool
@@ -177,10 +179,7 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked 
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
 	}
-	if asked.All != nil {
-		app.Replicas = *asked.All
-	}
-	if err := c.store(app); err != nil {
+	if err := c.storeReplicas(app, asked, len(changed)+behind > 0); err != nil {
 		return 0, err
 	}
 	if len(changed)+behind == 0 {
@@ -194,6 +193,18 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked 
 		return len(changed), c.expect(app.ID) // the regions have all of it
 	}
 	return len(changed) + behind, c.wake(app.ID)
+}
+
+// storeReplicas stores the app, with how many replicas its next deployment gets. It writes nothing
+// if that stays the same and no region is scaled.
+func (c *change) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
+	if asked.All != nil && *asked.All != app.Replicas {
+		app.Replicas, scaled = *asked.All, true
+	}
+	if !scaled {
+		return nil
+	}
+	return c.store(app)
 }
 
 // replaced are the rows, with those that changed as they are now.
@@ -262,10 +273,14 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		// The way back is a person's word already: what comes after it is held.
 		course.Held, course.RolledBack = false, true
 	}
+	if course != nil && v.Straight {
+		course.Policy = plan.StraightPolicy(course.Policy, v.KeepGates)
+	}
 	if course != nil {
 		course.DeployedBy, course.DeployedByID = c.by.Name, c.by.ID
 	}
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
+	app.Message = fmt.Sprintf("v%d: about to start", d.Version) // until the workflow's first word
 	if err := c.store(&app); err != nil {
 		return outcome{}, err
 	}
@@ -291,6 +306,9 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	}[v.Source]
 	if v.FromVersion != 0 {
 		why = fmt.Sprintf("back to the configuration of v%d", v.FromVersion)
+	}
+	if v.Straight {
+		why += ", " + straightText(v.KeepGates)
 	}
 	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return sizeOf(v.Spec, region) })
 	if r.FromVersion != 0 {

@@ -1424,7 +1424,9 @@ type RollbackRequest struct {
 	Version int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Take the policy's steps, pauses, approvals, analysis and bake times on the way back, as a
-	// deploy does. Default: a version that was stable before goes straight back.
+	// deploy does. Default: a version that was stable before goes straight back, past all of them
+	// in the order of the waves and within max_surge and max_unavailable. Approvals are waived for
+	// the previous stable version alone: the way to an older one is gated as ever.
 	WithSteps     bool `protobuf:"varint,30,opt,name=with_steps,json=withSteps,proto3" json:"with_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1511,7 +1513,7 @@ type RollbackResponse struct {
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
 	// What a person should know about the outcome, one sentence or two each.
 	Warnings []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// It goes straight back: past the policy's steps, pauses, approvals, analysis and bake times.
+	// It goes straight back, as with_steps says.
 	Straight      bool `protobuf:"varint,34,opt,name=straight,proto3" json:"straight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
