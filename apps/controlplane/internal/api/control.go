@@ -12,48 +12,61 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// controlled is what a person's word about a rollout did.
+type controlled struct {
+	rolloutID string
+	// unchanged: nothing. effect says what it did, or why it did nothing.
+	unchanged bool
+	effect    string
+}
+
 // control is a person's word about the staged rollout in flight. say changes the
 // course, and returns what to tell about it, empty if it changes nothing.
-func (c *change) control(ref, what, why string, say func(*model.Course) (text string, err error)) (rolloutID string, err error) {
+func (c *change) control(ref, what, why string, say func(*model.Course) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	if err := alive(app); err != nil {
-		return "", err
+		return out, err
 	}
 	f, err := c.inFlight(app)
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	if f.rollout == nil {
-		return "", nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
+		return out, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
 	}
 	s, err := c.stagingOf(app)
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	if !s.Course.Active(app.RolloutID) {
-		return "", nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
+		return out, nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
 			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
 	before := s.Clone()
 	text, err := say(s.Course)
 	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
-		return "", nothingToDo(refusal.Message, refusal.Fix)
+		return out, nothingToDo(refusal.Message, refusal.Fix)
 	}
 	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
-		return "", shut(refusal)
+		return out, shut(refusal)
 	}
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	if f.rollout.CancelRequested && text != "" {
-		return "", nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
+		return out, nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
+	}
+	holds, err := c.holds(s.Course, what)
+	if err != nil {
+		return out, err
 	}
 	if s.Course.Equal(before.Course) {
-		return app.RolloutID, nil
+		return controlled{app.RolloutID, true, strings.Join(append([]string{sameAgain(s.Course, what)}, holds...), "; ")}, nil
 	}
+	out = controlled{rolloutID: app.RolloutID, effect: strings.Join(append([]string{text}, holds...), "; ")}
 	if why != "" {
 		text += ": " + why
 	}
@@ -61,23 +74,56 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 		What: what, Why: text, RolloutID: f.rollout.ID, DeploymentID: f.rollout.DeploymentID, Version: f.rollout.Version,
 	})
 	if err := c.putStaging(s); err != nil {
-		return "", err
+		return out, err
 	}
 	if err := c.wake(app.ID); err != nil {
-		return "", err
+		return out, err
 	}
-	return app.RolloutID, c.audit("rollout", f.rollout.ID, courseProto(before.Course), courseProto(s.Course))
+	return out, c.audit("rollout", f.rollout.ID, courseProto(before.Course), courseProto(s.Course))
+}
+
+// holds says what keeps the rollout from moving after a person's word that is to move it.
+func (c *change) holds(course *model.Course, what string) (out []string, err error) {
+	if what == "RolloutPaused" || what == "Approved" {
+		return nil, nil
+	}
+	switch {
+	case course.Failed:
+		out = append(out, "it stays paused because "+course.PausedWhy+": retry or abort it")
+	case course.PausedAt != 0:
+		out = append(out, course.PausedBy+" has paused it: nothing moves until it is resumed")
+	}
+	names, err := c.regionNames(course)
+	if err != nil {
+		return nil, err
+	}
+	return append(out, plan.ShutGates(course, func(id string) string { return orDefault(names[id].Name, id) })...), nil
+}
+
+// sameAgain says why a word changed nothing.
+func sameAgain(course *model.Course, what string) string {
+	switch what {
+	case "RolloutPaused":
+		return orDefault(course.PausedBy, "a failure") + " has paused it already"
+	case "RolloutResumed":
+		return "it is not paused: nothing to resume"
+	case "RolloutRetried":
+		return "no region of it failed: nothing to retry"
+	case "BakeSkipped":
+		return "its bake is skipped already"
+	}
+	return "it was said before"
 }
 
 // PauseRollout holds the rollout in flight where it is.
 func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	defer func() { a.counted("pause", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PauseRolloutResponse, error) {
-		id, err := c.control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(course *model.Course) (string, error) {
+		out, err := c.control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(course *model.Course) (string, error) {
 			_, err := plan.Pause(course, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
 		})
-		return &windlassv1.PauseRolloutResponse{RolloutId: id}, err
+		return &windlassv1.PauseRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
 	})
 	return res, err
 }
@@ -86,12 +132,12 @@ func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequ
 func (a *API) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	defer func() { a.counted("resume", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ResumeRolloutResponse, error) {
-		id, err := c.control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(course *model.Course) (string, error) {
+		out, err := c.control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(course *model.Course) (string, error) {
 			was, by := course.PausedAt, course.PausedBy
 			_, err := plan.Resume(course)
 			return fmt.Sprintf("%s had paused it for %s", by, time.Duration(c.at-was)*time.Millisecond), err
 		})
-		return &windlassv1.ResumeRolloutResponse{RolloutId: id}, err
+		return &windlassv1.ResumeRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
 	})
 	return res, err
 }
@@ -101,9 +147,9 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 	defer func() { a.counted("retry", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RetryRolloutResponse, error) {
 		if id, err := c.retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
-			return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
+			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
-		id, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(course *model.Course) (string, error) {
+		out, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(course *model.Course) (string, error) {
 			heard, err := c.heard(course)
 			if err != nil {
 				return "", err
@@ -111,7 +157,7 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 			_, err = plan.Retry(course, heard, c.at)
 			return "regions that failed begin again", err
 		})
-		return &windlassv1.RetryRolloutResponse{RolloutId: id}, err
+		return &windlassv1.RetryRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
 	})
 	return res, err
 }
@@ -178,7 +224,7 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 		what = "PromotedInFull"
 	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
-		id, err := c.control(req.GetApp(), what, req.GetWhy(), func(course *model.Course) (string, error) {
+		out, err := c.control(req.GetApp(), what, req.GetWhy(), func(course *model.Course) (string, error) {
 			held, failed := course.Held, course.Failed
 			waves, err := plan.Promote(course, c.by.Name, req.GetFull(), c.at)
 			var text []string
@@ -201,7 +247,7 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 			text = append(text, plan.Awaited(course, func(id string) string { return orDefault(names[id].Name, id) })...)
 			return strings.Join(text, "; "), err
 		})
-		return &windlassv1.PromoteResponse{RolloutId: id}, err
+		return &windlassv1.PromoteResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
 	})
 	return res, err
 }
@@ -210,11 +256,11 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 func (a *API) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	defer func() { a.counted("skip_bake", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
-		id, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(course *model.Course) (string, error) {
+		out, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(course *model.Course) (string, error) {
 			wave, err := plan.SkipBake(course, c.by.Name)
-			return "wave " + wave + " need bake no longer", err
+			return "wave " + wave + " bakes no longer", err
 		})
-		return &windlassv1.SkipBakeResponse{RolloutId: id}, err
+		return &windlassv1.SkipBakeResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
 	})
 	return res, err
 }

@@ -62,13 +62,13 @@ func (w *world) wakesDue() (ids []string) {
 func TestAFreezeRefusesWhatWouldStartAndNothingElse(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx, c := t.Context(), w.apps(w.deployer)
-		secret := func(override string) error {
+		secret := func(value string) error {
 			_, err := w.environments(w.owner).SetSecret(ctx, &windlassv1.SetSecretRequest{
-				Environment: "default/production", Name: "token", Value: "v", OverrideFreeze: override,
+				Environment: "default/production", Name: "token", Value: value,
 			})
 			return err
 		}
-		require.NoError(t, secret(""))
+		require.NoError(t, secret("v"))
 		withSecret := func(s *windlassv1.DeploymentSpec) {
 			s.Secrets = []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}}
 		}
@@ -92,7 +92,7 @@ func TestAFreezeRefusesWhatWouldStartAndNothingElse(t *testing.T) {
 		refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
 		_, err = c.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 		refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
-		refused(t, secret(""), connect.CodeFailedPrecondition, isFrozen, "")
+		refused(t, secret("new"), connect.CodeFailedPrecondition, isFrozen, "")
 		require.Equal(t, before, w.dump(), "a refusal leaves nothing")
 
 		// What starts no rollout is not frozen, and neither is the way back.

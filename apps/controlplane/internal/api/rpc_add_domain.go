@@ -24,7 +24,7 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 		}
 		if i := slices.IndexFunc(have, func(d model.Domain) bool { return d.Name == name }); i >= 0 {
 			view, err := a.domainView(c, have[i])
-			return &windlassv1.AddDomainResponse{Domain: view}, err
+			return &windlassv1.AddDomainResponse{Domain: view, Unchanged: true}, err
 		}
 		if len(have) >= model.MaxDomains {
 			return nil, overLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")

@@ -19,7 +19,7 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
 		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Role: c.by.Role, At: c.at, Comment: req.GetComment()}
-		out.RolloutId, err = c.control(req.GetApp(), "Approved", req.GetComment(), func(course *model.Course) (text string, err error) {
+		did, err := c.control(req.GetApp(), "Approved", req.GetComment(), func(course *model.Course) (text string, err error) {
 			names, err := c.regionNames(course)
 			if err != nil {
 				return "", err
@@ -32,6 +32,7 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 			}
 			return text, err
 		})
+		out.RolloutId, out.Unchanged = did.rolloutID, did.unchanged
 		return out, err
 	})
 	return res, err

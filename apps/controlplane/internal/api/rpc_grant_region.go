@@ -19,7 +19,7 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 		other, err := c.GetRegionByName(w.ID, r.Name)
 		switch {
 		case err == nil && other.ID == r.ID:
-			return &windlassv1.GrantRegionResponse{}, nil
+			return &windlassv1.GrantRegionResponse{Unchanged: true}, nil
 		case err == nil:
 			return nil, exists("region", "region", r.Name)
 		case !a.cfg.IsNotFound(err):

@@ -55,7 +55,7 @@ func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (
 			return nil, err
 		}
 		if before != nil && sameFreeze(before, after) {
-			return &windlassv1.SetFreezeResponse{Freeze: before}, nil
+			return &windlassv1.SetFreezeResponse{Freeze: before, Unchanged: true}, nil
 		}
 		if err := c.PutFreeze(f); err != nil {
 			return nil, fmt.Errorf("store freeze %s: %w", f.Name, err)

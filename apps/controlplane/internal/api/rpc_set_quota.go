@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -24,10 +26,17 @@ func (a *API) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*w
 			return nil, conflict("quota of workspace", w.ID, have.ResourceVersion)
 		}
 		own := limitsOf(req.GetOwn())
+		if proto.Equal(limitsProto(have.Own), limitsProto(own)) {
+			quota, err := a.quotaView(c, w, have)
+			return &windlassv1.SetQuotaResponse{Quota: quota, Unchanged: true}, err
+		}
+		was, is := admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, own)
+		var warnings []string
 		if !c.by.IsOperator() {
-			if err := stricter(admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, own)); err != nil {
+			if err := stricter(was, is); err != nil {
 				return nil, err
 			}
+			warnings = lowered(was, is)
 		}
 		before := limitsProto(have.Own)
 		have.Own, have.UpdatedAt = own, c.at
@@ -39,18 +48,20 @@ func (a *API) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*w
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.SetQuotaResponse{Quota: quota}, c.audit("quota", w.ID, before, limitsProto(own))
+		return &windlassv1.SetQuotaResponse{Quota: quota, Warnings: warnings}, c.audit("quota", w.ID, before, limitsProto(own))
 	})
 	return res, err
 }
 
-// stricter fails when one of the limits becomes wider than it was.
-func stricter(was, is model.Limits) error {
+// limitChange is a limit before and after a change, 0 for none.
+type limitChange struct {
+	name    string
+	was, is int64
+}
+
+func limitChanges(was, is model.Limits) []limitChange {
 	rate, newRate := admission.RateOf(was), admission.RateOf(is)
-	for _, l := range []struct {
-		name    string
-		was, is int64
-	}{
+	return []limitChange{
 		{"apps", was.Apps, is.Apps},
 		{"deployments", was.Deployments, is.Deployments},
 		{"instances", was.Instances, is.Instances},
@@ -58,7 +69,27 @@ func stricter(was, is model.Limits) error {
 		{"rollouts", was.Rollouts, is.Rollouts},
 		{"starts_per_minute", was.StartsPerMinute, is.StartsPerMinute},
 		{"starts_burst", rate.Burst, newRate.Burst},
-	} {
+	}
+}
+
+// lowered says, for each limit that an owner lowers, that only an operator can raise it again.
+func lowered(was, is model.Limits) (warnings []string) {
+	for _, l := range limitChanges(was, is) {
+		if l.is == l.was {
+			continue
+		}
+		from := "without a limit"
+		if l.was != 0 {
+			from = fmt.Sprint(l.was)
+		}
+		warnings = append(warnings, fmt.Sprintf("limit %s is %d now and was %s: to raise it again takes an operator of the platform", l.name, l.is, from))
+	}
+	return warnings
+}
+
+// stricter fails when one of the limits becomes wider than it was.
+func stricter(was, is model.Limits) error {
+	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {
 			return denied(fmt.Sprintf("limit %s is %d: to raise it takes an operator", l.name, l.was),
 				"Ask an operator of the platform; an owner may lower it.")

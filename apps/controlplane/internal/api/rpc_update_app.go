@@ -20,6 +20,9 @@ func (a *API) UpdateApp(ctx context.Context, req *windlassv1.UpdateAppRequest) (
 		if err != nil {
 			return nil, err
 		}
+		if app.Description == req.GetDescription() {
+			return &windlassv1.UpdateAppResponse{App: before, Unchanged: true}, nil
+		}
 		app.Description = req.GetDescription()
 		if err := c.store(&app); err != nil {
 			return nil, err

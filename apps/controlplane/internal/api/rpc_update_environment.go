@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -27,6 +28,9 @@ func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvir
 		before, err := a.environmentView(c, e)
 		if err != nil {
 			return nil, err
+		}
+		if e.Name == req.GetName() && maps.Equal(e.Variables, req.GetVariables()) {
+			return &windlassv1.UpdateEnvironmentResponse{Environment: before, Unchanged: true}, nil
 		}
 		e.Name, e.Variables, e.UpdatedAt = req.GetName(), req.GetVariables(), c.at
 		err = c.Tx.UpdateEnvironment(e)

@@ -18,6 +18,9 @@ func (a *API) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRe
 			return nil, conflict("project", p.ID, p.ResourceVersion)
 		}
 		before := projectProto(p)
+		if p.Name == req.GetName() {
+			return &windlassv1.UpdateProjectResponse{Project: before, Unchanged: true}, nil
+		}
 		p.Name, p.UpdatedAt = req.GetName(), c.at
 		err = c.Tx.UpdateProject(p)
 		switch {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -24,6 +25,9 @@ func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequ
 		before, err := a.regionView(c, c.by, r)
 		if err != nil {
 			return nil, err
+		}
+		if maps.Equal(r.Labels, req.GetLabels()) {
+			return &windlassv1.UpdateRegionResponse{Region: before, Unchanged: true}, nil
 		}
 		r.Labels = req.GetLabels()
 		if err := c.storeRegion(&r); err != nil {

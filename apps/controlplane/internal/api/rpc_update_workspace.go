@@ -14,11 +14,14 @@ func (a *API) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspa
 		if err != nil {
 			return nil, err
 		}
-		before := workspaceProto(w)
-		w.Name, w.UpdatedAt = req.GetName(), c.at
 		if w.ResourceVersion != req.GetResourceVersion() {
 			return nil, conflict("workspace", w.ID, w.ResourceVersion)
 		}
+		before := workspaceProto(w)
+		if w.Name == req.GetName() {
+			return &windlassv1.UpdateWorkspaceResponse{Workspace: before, Unchanged: true}, nil
+		}
+		w.Name, w.UpdatedAt = req.GetName(), c.at
 		err = c.Tx.UpdateWorkspace(w)
 		switch {
 		case a.cfg.IsExists(err):

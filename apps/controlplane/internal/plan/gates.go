@@ -163,6 +163,17 @@ func mayApprove(c *model.Course, g gateAt, by model.Approval) error {
 	return nil
 }
 
+// ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
+// regions' names.
+func ShutGates(c *model.Course, name func(string) string) (missing []string) {
+	for _, g := range gates(c, name) {
+		if text := Missing(c, g.gate, *g.given); text != "" {
+			missing = append(missing, g.where+" needs "+text)
+		}
+	}
+	return missing
+}
+
 // shutBefore is the refusal of a promotion that only gates are in the way of; nil: none is.
 func shutBefore(c *model.Course) error {
 	for _, g := range gates(c, func(id string) string { return id }) {
