@@ -76,15 +76,16 @@ type serveFlags struct {
 
 // metricsFlags are where the figures of rollouts' analysis come from.
 type metricsFlags struct {
-	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, and may read all of; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
+	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
+	Raw       bool   `help:"Ask what tenants wrote as it is: whoever deploys may read all that this Prometheus has, of other workspaces too." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
-func (f metricsFlags) source(registry prometheus.Registerer) (rollout.Measurer, error) {
+func (f metricsFlags) source(registry prometheus.Registerer, log *slog.Logger) (rollout.Measurer, error) {
 	if f.URL == "" {
 		return nil, nil //nolint:nilnil // none is what was asked for
 	}
-	source, err := promql.New(promql.Config{URL: f.URL, TokenFile: f.TokenFile, Registerer: registry})
+	source, err := promql.New(promql.Config{URL: f.URL, TokenFile: f.TokenFile, Raw: f.Raw, Log: log, Registerer: registry})
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
@@ -216,7 +217,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		defer cancel()
 		err = errors.Join(err, flush(bounded))
 	}()
-	metrics, err := f.Prometheus.source(registry)
+	metrics, err := f.Prometheus.source(registry, log)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ const MaxMeasure = 64
 
 // Measure is a check that is due.
 type Measure struct {
-	RegionID, Check string
+	WorkspaceID, RegionID, Check string
 	// Since when the new version serves so.
 	Since   int64
 	Queries analysis.Queries
@@ -131,7 +131,7 @@ func (p *planner) measure(
 		p.deferred = true
 		return
 	}
-	m := Measure{RegionID: st.RegionID, Check: check.Name, Since: check.Since}
+	m := Measure{WorkspaceID: p.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
 		m.Hook = p.hook(d, w, st, c, check)
 		p.measures = append(p.measures, m)

@@ -1119,7 +1119,9 @@ type AnalysisCheck struct {
 	// replaced; {{selector}} is windlass_deployment="...",windlass_region="...", and
 	// windlass_deployment=~"...|..." of a version that keeps instances which were made for
 	// others. With versus_old it is asked for both versions, and has to name one of
-	// deployment, version and selector.
+	// deployment, version and selector. Each selector reads only series whose
+	// windlass_deployment is one of the versions that are compared, unless the operator
+	// allows raw queries.
 	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
 	// What the figure may be at most, and has to be at least.
 	Max *float64 `protobuf:"fixed64,4,opt,name=max,proto3,oneof" json:"max,omitempty"`

@@ -111,7 +111,7 @@ func (s Subject) value(variable string) (string, bool) {
 	case "selector":
 		of := fmt.Sprintf("=%q", s.Deployment)
 		if len(s.MadeFor) > 0 {
-			of = fmt.Sprintf("=~%q", strings.Join(append([]string{s.Deployment}, s.MadeFor...), "|"))
+			of = fmt.Sprintf("=~%q", strings.Join(s.within(), "|"))
 		}
 		return fmt.Sprintf("windlass_deployment%s,windlass_region=%q", of, s.Region), true
 	}
@@ -153,7 +153,14 @@ func NamesVersion(query string) bool {
 }
 
 // Queries are what a measurement asks Prometheus for; empty ones are not asked.
-type Queries struct{ New, NewSamples, Old, OldSamples string }
+type Queries struct {
+	New, NewSamples, Old, OldSamples string
+	// Within are the deployments whose series the queries may read.
+	Within []string
+}
+
+// within are the deployments that instances of the subject were made for.
+func (s Subject) within() []string { return append([]string{s.Deployment}, s.MadeFor...) }
 
 // Ask returns the queries of the check for the new version, and for the old one if that
 // serves beside it.
@@ -165,6 +172,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if c.GetMinSamples() == 0 {
 		samples = ""
 	}
+	q.Within = fresh.within()
 	if q.New, err = Expand(figure, fresh); err != nil {
 		return q, err
 	}
@@ -174,6 +182,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if old == nil || !Compares(c) {
 		return q, nil
 	}
+	q.Within = append(q.Within, old.within()...)
 	if q.Old, err = Expand(figure, *old); err != nil {
 		return q, err
 	}

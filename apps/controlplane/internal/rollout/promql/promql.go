@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -33,7 +34,9 @@ const (
 	// stepTimeout leaves the step that asks time to write what came of it.
 	stepTimeout = 20 * time.Second
 	// maxQueries at once, of this process: half of what Prometheus runs at once by default.
+	// One workspace has maxShare of them at most.
 	maxQueries = 10
+	maxShare   = 4
 	// maxAnswer is far more than one number takes. A query that forgot to aggregate over a
 	// large fleet answers with more.
 	maxAnswer = 1 << 20
@@ -45,15 +48,21 @@ type Config struct {
 	// and a password.
 	URL string
 	// TokenFile holds a bearer token, read for each query; empty: none.
-	TokenFile  string
+	TokenFile string
+	// Raw queries are asked as tenants wrote them, and read all that Prometheus has. Others read
+	// the series of the app's versions.
+	Raw        bool
+	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
 // Source measures. It is safe for concurrent use.
 type Source struct {
-	api   v1.API
-	slots chan struct{}
-	took  *prometheus.HistogramVec
+	cfg    Config
+	api    v1.API
+	slots  chan struct{}
+	shares shares
+	took   *prometheus.HistogramVec
 }
 
 // New checks cfg. It does not ask whether Prometheus is there: it may come later.
@@ -62,8 +71,8 @@ func New(cfg Config) (*Source, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("the URL of Prometheus, %q, is not one of http or https: write for example http://prometheus:9090", redacted(cfg.URL))
 	}
-	if cfg.Registerer == nil {
-		return nil, errors.New("promql: Registerer is required")
+	if cfg.Registerer == nil || cfg.Log == nil {
+		return nil, errors.New("promql: Registerer and Log are required")
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
 	base.MaxConnsPerHost = maxQueries
@@ -76,7 +85,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("make a client of Prometheus: %w", err)
 	}
 	s := &Source{
-		api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries),
+		cfg: cfg, api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries), shares: shares{each: maxShare},
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "windlass_analysis_query_duration_seconds",
 			Help:    "Time that queries of rollouts' checks took, by whether they were answered.",
@@ -119,6 +128,8 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+var errTooLarge = fmt.Errorf("the answer is larger than %d bytes: aggregate it to one number, for example with sum()", maxAnswer)
+
 // bounded fails beyond so many bytes.
 type bounded struct {
 	io.Reader
@@ -127,7 +138,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes: aggregate it to one number, for example with sum()", maxAnswer)
+		return 0, errTooLarge
 	}
 	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
@@ -156,7 +167,7 @@ func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measure
 			{m.Queries.OldSamples, &figures.OldSamples},
 		} {
 			if one.query != "" {
-				asked.Go(func() { *one.to, problems[j] = s.ask(ctx, one.query, at) })
+				asked.Go(func() { *one.to, problems[j] = s.ask(ctx, m, one.query, at) })
 			}
 		}
 		wg.Go(func() {
@@ -175,7 +186,17 @@ func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measure
 }
 
 // ask returns the query's number, nil if there is none.
-func (s *Source) ask(ctx context.Context, query string, at time.Time) (figure *float64, err error) {
+func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.Time) (figure *float64, err error) {
+	if !s.cfg.Raw {
+		if query, err = within(query, m.Queries.Within); err != nil {
+			return nil, fmt.Errorf("the query cannot be read: %w", err)
+		}
+	}
+	give, err := s.shares.take(ctx, m.WorkspaceID)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -194,13 +215,13 @@ func (s *Source) ask(ctx context.Context, query string, at time.Time) (figure *f
 	defer cancel()
 	value, _, _, err := s.api.Query(ctx, query, at, v1.WithTimeout(queryTimeout))
 	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "Prometheus did not answer a query", "workspace", m.WorkspaceID, "check", m.Check, "error", err)
 		return nil, problem(ctx, err)
 	}
 	return one(value)
 }
 
-// problem says what went wrong to whoever wrote the query or runs Prometheus: without the
-// URL, which is the operator's.
+// problem says what went wrong to whoever wrote the query. Addresses and files are the operator's.
 func problem(ctx context.Context, err error) error {
 	var refused *v1.Error
 	var unreachable *url.Error
@@ -209,12 +230,17 @@ func problem(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.As(err, &refused) && refused.Type == v1.ErrBadData:
 		return fmt.Errorf("Prometheus refuses the query: %s", refused.Msg)
-	case errors.As(err, &refused):
+	// What it says of where its series are may have addresses in it.
+	case errors.As(err, &refused) && refused.Type == v1.ErrExec && !strings.HasPrefix(refused.Msg, "expanding series"):
 		return fmt.Errorf("Prometheus fails: %s", refused.Msg)
+	case errors.Is(err, errTooLarge):
+		return errTooLarge
+	case errors.As(err, &refused):
+		return fmt.Errorf("Prometheus fails: %s; the control plane's log says why", refused.Type)
 	case errors.As(err, &unreachable):
-		return fmt.Errorf("Prometheus cannot be reached: %w", unreachable.Err)
+		return errors.New("Prometheus cannot be reached; the control plane's log says why")
 	}
-	return fmt.Errorf("Prometheus cannot be asked: %w", err)
+	return errors.New("Prometheus cannot be asked; the control plane's log says why")
 }
 
 func one(value model.Value) (*float64, error) {

@@ -3,6 +3,7 @@ package promql_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,7 +26,7 @@ import (
 func setup(t *testing.T, handler http.HandlerFunc) *promql.Source {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	s, err := promql.New(promql.Config{URL: server.URL, Registerer: prometheus.NewRegistry()})
+	s, err := promql.New(promql.Config{URL: server.URL, Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	return s
 }
@@ -79,6 +80,14 @@ func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error: unexpected }"}`)
 		}, "Prometheus refuses the query: parse error"},
+		"a storage that is away": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"execution","error":"expanding series: dial tcp 127.0.0.1:10901: connection refused"}`)
+		}, "Prometheus fails: execution"},
+		"an expression": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"execution","error":"multiple matches for labels"}`)
+		}, "Prometheus fails: multiple matches for labels"},
 		"not Prometheus": {func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") }, "Prometheus "},
 		"away":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "Prometheus fails"},
 		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
@@ -96,9 +105,11 @@ func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
 			require.NotContains(t, f.Problem, "127.0.0.1", "the address is the operator's")
 		})
 	}
-	nobody, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Registerer: prometheus.NewRegistry()})
+	nobody, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	require.Contains(t, measure(t, nobody, analysis.Queries{New: "new"}).Figures.Problem, "cannot be reached")
+	problem := measure(t, nobody, analysis.Queries{New: "new"}).Figures.Problem
+	require.Contains(t, problem, "cannot be reached")
+	require.NotContains(t, problem, "127.0.0.1", "the address is the operator's")
 }
 
 func TestASilentPrometheusIsNotWaitedForBeyondTheDeadline(t *testing.T) {
@@ -144,9 +155,9 @@ func TestTheTokenIsReadForEachQuery(t *testing.T) {
 	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "token")
-	s, err := promql.New(promql.Config{URL: server.URL, TokenFile: file, Registerer: prometheus.NewRegistry()})
+	s, err := promql.New(promql.Config{URL: server.URL, TokenFile: file, Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	require.Contains(t, measure(t, s, analysis.Queries{New: "new"}).Figures.Problem, "token")
+	require.Contains(t, measure(t, s, analysis.Queries{New: "new"}).Figures.Problem, "cannot be reached")
 	for _, token := range []string{"first", "second"} {
 		require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 		require.Empty(t, measure(t, s, analysis.Queries{New: "new"}).Figures.Problem)
@@ -156,8 +167,23 @@ func TestTheTokenIsReadForEachQuery(t *testing.T) {
 
 func TestAURLThatIsNoneIsRefusedWithoutItsPassword(t *testing.T) {
 	for _, text := range []string{"", "prometheus:9090", "ftp://ada:secret@host"} {
-		_, err := promql.New(promql.Config{URL: text, Registerer: prometheus.NewRegistry()})
+		_, err := promql.New(promql.Config{URL: text, Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 		require.ErrorContains(t, err, "http://prometheus:9090", text)
 		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+func TestQueriesReadTheVersionsThatAreComparedUnlessRaw(t *testing.T) {
+	var got atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(r.FormValue("query"))
+		answer(w, noSeries)
+	}))
+	defer server.Close()
+	for raw, want := range map[bool]string{true: "sum(requests_total)", false: `sum(requests_total{windlass_deployment=~"dep_1"})`} {
+		s, err := promql.New(promql.Config{URL: server.URL, Raw: raw, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		require.NoError(t, err)
+		require.Empty(t, measure(t, s, analysis.Queries{New: "sum(requests_total)", Within: []string{"dep_1"}}).Figures.Problem)
+		require.Equal(t, want, got.Load())
 	}
 }

@@ -1,0 +1,54 @@
+package promql
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWithinRestrictsEverySelector(t *testing.T) {
+	const only = `windlass_deployment=~"dep_1|dep_2"`
+	for query, want := range map[string]string{
+		`up`:                                          `up{` + only + `}`,
+		`sum(rate(x[5m]))`:                            `sum(rate(x{` + only + `}[5m]))`,
+		`x{a="b"} offset 1h / on() y`:                 `x{a="b",` + only + `} offset 1h / on () y{` + only + `}`,
+		`max_over_time(sum(x)[1h:1m])`:                `max_over_time(sum(x{` + only + `})[1h:1m])`,
+		`{__name__=~".+"}`:                            `{__name__=~".+",` + only + `}`,
+		`x{windlass_deployment="dep_9"}`:              `x{windlass_deployment="dep_9",` + only + `}`,
+		`x{windlass_deployment="dep_9"} or vector(1)`: `x{windlass_deployment="dep_9",` + only + `} or vector(1)`,
+		`absent(x) + scalar(y @ end())`:               `absent(x{` + only + `}) + scalar(y{` + only + `} @ end())`,
+		`1`:                                           `1`,
+	} {
+		got, err := within(query, []string{"dep_2", "dep_1", "dep_2"})
+		require.NoError(t, err, query)
+		require.Equal(t, want, got, query)
+	}
+	got, err := within("x", []string{"a.b|.*"})
+	require.NoError(t, err)
+	require.Equal(t, `x{windlass_deployment=~"a\\.b\\|\\.\\*"}`, got)
+	_, err = within("sum(", []string{"dep_1"})
+	require.ErrorContains(t, err, "parse error")
+	_, err = within("x", nil)
+	require.ErrorContains(t, err, "no deployment")
+}
+
+func TestSharesLeaveSlotsToOtherWorkspaces(t *testing.T) {
+	s := shares{each: 2}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var held []func()
+	for range 2 {
+		give, err := s.take(t.Context(), "ws_1")
+		require.NoError(t, err)
+		held = append(held, give)
+	}
+	_, err := s.take(ended, "ws_1")
+	require.ErrorIs(t, err, context.Canceled)
+	give, err := s.take(t.Context(), "ws_2")
+	require.NoError(t, err)
+	for _, give := range append(held, give) {
+		give()
+	}
+	require.Empty(t, s.taken)
+}
