@@ -76,9 +76,10 @@ func (a *Agent) serveGateways(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(listeners))
+	limits := gateways.Limits(a.cfg.Registerer)
 	for _, l := range listeners {
 		a.cfg.Log.InfoContext(ctx, "serving routes to gateways", "address", l.Addr().String())
-		server := rpc.NewServer(rpc.ServerConfig{Handler: mux, MaxBodyBytes: gateways.MaxRequestBytes, Log: a.cfg.Log})
+		server := rpc.NewServer(rpc.ServerConfig{Handler: mux, Limits: limits, Log: a.cfg.Log})
 		go func() {
 			defer cancel()
 			ended <- rpc.Serve(ctx, server, l, gatewayDrain)

@@ -48,28 +48,30 @@ type databaseFlags struct {
 
 type serveFlags struct {
 	databaseFlags
-	Listen           string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile          string        `help:"Keyset that seals secrets and credentials; made if there is none." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
-	RestateIngress   string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
-	RestateAdmin     string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
-	RestateListen    string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
-	RestateAdvertise string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
-	PeerListen       string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
-	PeerAdvertise    string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
-	Prometheus       metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow     []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
-	RegistryAllow    []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. Whoever deploys can have the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
-	Domain           string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
-	DNSServer        string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
-	LeaseTTL         time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
-	AuditRetention   time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
-	Keep             keepFlags     `embed:"" prefix:"keep-"`
-	ForgetEvery      time.Duration `help:"Time between two looks for what need not be kept." default:"10m" env:"WINDLASS_FORGET_EVERY"`
-	MetricsListen    string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
-	Pprof            bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
-	OTLPEndpoint     string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
-	Limits           limitFlags    `embed:"" prefix:"limit-"`
-	TraceFile        string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
+	KeyFile            string        `help:"Keyset that seals secrets and credentials; made if there is none." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
+	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
+	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
+	RestateAdvertise   string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
+	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_...: calls that none of them signed are refused. Without one, anybody who reaches --restate-listen can have steps run, which is safe to repeat but costs." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
+	PeerListen         string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
+	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
+	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. Whoever deploys can have the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
+	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers are told apart by address where failed log-ins are limited, and in the audit." env:"WINDLASS_TRUSTED_PROXIES"`
+	Domain             string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
+	DNSServer          string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
+	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	AuditRetention     time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
+	Keep               keepFlags     `embed:"" prefix:"keep-"`
+	ForgetEvery        time.Duration `help:"Time between two looks for what need not be kept." default:"10m" env:"WINDLASS_FORGET_EVERY"`
+	MetricsListen      string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof              bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	OTLPEndpoint       string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	Limits             limitFlags    `embed:"" prefix:"limit-"`
+	TraceFile          string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
 	TLS certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
 }
@@ -229,6 +231,10 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--registry-allow: %w", err)
 	}
+	proxies, err := guard.Parse(f.TrustedProxies)
+	if err != nil {
+		return fmt.Errorf("--trusted-proxies: %w", err)
+	}
 	tlsConfig, err := f.TLS.Config(f.Listen, log)
 	if err != nil {
 		return err
@@ -262,7 +268,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		newDriver: func(step rollout.Step, lost func(context.Context) error) (driver, error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
-				Listen: f.RestateListen, Advertise: f.RestateAdvertise,
+				Listen: f.RestateListen, Advertise: f.RestateAdvertise, IdentityKeys: f.RestateIdentityKey,
 				Log: log,
 			})
 			return workflows, err
@@ -281,13 +287,14 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
 	// when we are back, spread over a while.
-	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, MaxBodyBytes: 2 * maxReportBytes, Log: log})
+	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, Limits: newLimits(registry), Proxies: proxies, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
 		defer stop()
 		return rpc.Serve(ctx, server, listener, drainGrace)
 	}}
-	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, Log: log})
+	peerMessages := rpc.NewBudget("peers", peerBudget, registry)
+	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
 	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
 		return rpc.Serve(ctx, peerServer, peerListener, drainGrace)
 	}}
@@ -362,6 +369,9 @@ func reachable(url string) func(ctx context.Context) error {
 		return errors.Join(err, resp.Body.Close())
 	}
 }
+
+// peerBudget bounds the bytes of peers' calls, of which the largest has some 100 KiB.
+const peerBudget = 32 << 20
 
 // peerDialTimeout is within the time of a nudge.
 const peerDialTimeout = time.Second

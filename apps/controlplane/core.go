@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -226,8 +227,8 @@ func newCore(p parts) (*core, error) {
 	agentSide, userSide := shared, shared
 	// An agent's report may hold a large region's inventory.
 	agentSide.ReadMaxBytes = maxReportBytes
-	agentSide.Interceptors = []connect.Interceptor{fleets.Interceptor(agentv1connect.AgentServiceJoinProcedure)}
-	userSide.Interceptors = users.Interceptors()
+	agentSide.Gate = fleets.Gate
+	userSide.Gate = users.Gate
 
 	mux := http.NewServeMux()
 	path, handler := agentv1connect.NewAgentServiceHandler(agentService{fleets, c.dispatch, ingestion}, rpc.HandlerOptions(agentSide)...)
@@ -274,8 +275,33 @@ func (c *core) nudged(n peers.Nudge) {
 	}
 }
 
-// maxReportBytes fits 20,000 instances with reasons and messages.
-const maxReportBytes = 32 << 20
+const (
+	// maxReportBytes fits 20,000 instances with reasons and messages.
+	maxReportBytes = 32 << 20
+	// maxReportElements are of that report, and of 60,000 assignments besides.
+	maxReportElements = 500_000
+	// Join is open to anybody. Its fields have 4 KiB at most, but for 256 names of features.
+	maxJoinBytes    = 16 << 10
+	maxJoinElements = 300
+	// What agents and users may have under way is counted apart, so that neither keeps the
+	// others out. Four of the largest reports fit.
+	agentBudget = 256 << 20
+	userBudget  = 64 << 20
+)
+
+// newLimits returns the limits of requests to the API.
+func newLimits(registerer prometheus.Registerer) func(procedure string) rpc.Limits {
+	agents, users := rpc.NewBudget("agents", agentBudget, registerer), rpc.NewBudget("users", userBudget, registerer)
+	return func(procedure string) rpc.Limits {
+		switch {
+		case procedure == agentv1connect.AgentServiceJoinProcedure:
+			return rpc.Limits{WireBytes: maxJoinBytes, MessageBytes: maxJoinBytes, Elements: maxJoinElements, Budget: agents}
+		case strings.HasPrefix(procedure, "/"+agentv1connect.AgentServiceName+"/"):
+			return rpc.Limits{MessageBytes: maxReportBytes, Elements: maxReportElements, Budget: agents}
+		}
+		return rpc.Limits{Budget: users}
+	}
+}
 
 // agentService is the agent API, served by three packages.
 type agentService struct {
@@ -316,8 +342,9 @@ func (a agents) IsUnreachable(err error) bool {
 	return errors.Is(err, dispatch.ErrNoAgent) || errors.Is(err, peers.ErrUnreachable)
 }
 
-// welcome answers a person who opened the address in a browser.
+// welcome answers a person who opened the address in a browser. Strangers need not know
+// the version.
 func welcome(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, "Windlass control plane %s\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n", Version) //nolint:errcheck // nobody to tell
+	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n") //nolint:errcheck // nobody to tell
 }

@@ -101,7 +101,7 @@ func (w *world) start(cfg planeConfig) *plane {
 	require.NoError(w.t, err)
 	components := append(slices.Clone(p.core.components), service.Component{Name: "api", Run: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, p.core.dispatch.Drain)()
-		return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.handler}), api, drainGrace)
+		return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.handler, Limits: newLimits(nil)}), api, drainGrace)
 	}})
 	if !cfg.deaf {
 		components = append(components, service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {

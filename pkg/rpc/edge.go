@@ -48,6 +48,9 @@ func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 			err = e.translate(ctx, procedure, err, recover())
 			e.metrics.streamClosed(procedure, err)
 		}()
+		if in := inflowOf(ctx); in != nil {
+			conn = decoding{conn, in}
+		}
 		return next(ctx, conn)
 	}
 }

@@ -33,8 +33,9 @@ type Config struct {
 	// from a fault: callers get UNAVAILABLE, which asks to try again, where INTERNAL
 	// would tell them to give up. nil: no error is one.
 	IsUnavailable func(error) bool
-	// Interceptors run inside of all the above and before the schema's rules:
-	// who does not get in learns nothing about the shape of requests.
+	// Gate runs before the body is read. nil: everybody gets in.
+	Gate Gate
+	// Interceptors run inside of all the above and before the schema's rules.
 	Interceptors []connect.Interceptor
 }
 
@@ -51,17 +52,20 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		cfg.IsUnavailable = func(error) bool { return false }
 	}
 	interceptors := tracing(cfg.Tracer, cfg.Propagator)
-	interceptors = append(interceptors, &edge{
-		log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable,
-	})
+	edge := &edge{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable}
+	interceptors = append(interceptors, edge)
 	interceptors = append(interceptors, cfg.Interceptors...)
 	interceptors = append(interceptors, validate.NewInterceptor(validate.WithoutErrorDetails()))
-	return []connect.HandlerOption{
+	options := []connect.HandlerOption{
 		connect.WithInterceptors(interceptors...),
 		connect.WithReadMaxBytes(orDefault(cfg.ReadMaxBytes, DefaultReadMaxBytes)),
 		connect.WithCompression(gzipName, newDecompressor, newCompressor),
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
+	if cfg.Gate != nil {
+		options = append(options, connect.WithRequestGate(edge.gated(cfg.Gate)))
+	}
+	return options
 }
 
 // tracing returns one interceptor, or none without a tracer.

@@ -62,6 +62,13 @@ func (m *metrics) unary(procedure string, err error, took time.Duration) {
 	m.duration.WithLabelValues(procedure, codeName(err)).Observe(took.Seconds())
 }
 
+// refused counts a call that did not get past the gate.
+func (m *metrics) refused(procedure string, err error) {
+	if m != nil {
+		m.requests.WithLabelValues(procedure, codeName(err)).Inc()
+	}
+}
+
 func (m *metrics) streamOpened(procedure string) {
 	if m != nil {
 		m.streams.WithLabelValues(procedure).Inc()

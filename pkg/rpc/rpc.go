@@ -4,9 +4,9 @@
 //	client ──> token, deadline, trace ──> HTTP/2 with keepalive pings
 //	                                          │
 //	server <── body limit and deadline <──────┘
-//	  └─> trace ─> count, recover, translate errors, deadline
-//	        └─> the program's own (who is it, may it)
-//	              └─> the schema's rules ─> handler
+//	  └─> gate (who is it, may it) ─> read, decompress, count, charge, decode
+//	        └─> trace ─> count, recover, translate errors, deadline
+//	              └─> the program's own ─> the schema's rules ─> handler
 //
 // What a caller may rely on:
 //
@@ -16,6 +16,9 @@
 //     the trace id, and its cause is in the log, once. Bodies that cannot be
 //     decoded are refused by Connect before any interceptor and carry only a code;
 //     ReasonOf maps it.
+//   - A caller whom the gate refuses has cost no memory: no byte of the body is read
+//     before. A message is counted before it is decoded, so that a few bytes on the wire
+//     do not become many structs.
 //   - Every unary call ends: its caller's deadline, or else the server's.
 //   - A server that stops tells its streams at once, with UNAVAILABLE, and lets
 //     unary calls finish within its grace. Then it cuts.

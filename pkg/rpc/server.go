@@ -9,21 +9,25 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"sync"
 	"time"
-)
 
-// DefaultMaxBodyBytes is twice a message, so that a message that is too large is
-// refused by its RPC, which says so, and not cut on its way there.
-const DefaultMaxBodyBytes = 2 * DefaultReadMaxBytes
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/guard"
+)
 
 // ServerConfig of an HTTP server for RPCs and what is served beside them.
 type ServerConfig struct {
 	Handler http.Handler
 	// TLS; nil: none, for behind a load balancer and on one machine.
 	TLS *tls.Config
-	// MaxBodyBytes of one request as it is sent. 0: DefaultMaxBodyBytes.
-	MaxBodyBytes int64
+	// Limits of a procedure's request messages. nil: the defaults.
+	Limits func(procedure string) Limits
+	// Proxies are networks whose X-Forwarded-For is believed. nil: nobody's.
+	Proxies guard.Networks
 	// BodyTimeout is how long a request's body may take to arrive. 0: 30 s.
 	BodyTimeout time.Duration
 	// Log gets broken handshakes and the like; nil: nobody.
@@ -43,8 +47,7 @@ func NewServer(cfg ServerConfig) *http.Server {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: boundBodies(cfg.Handler,
-			orDefault(cfg.MaxBodyBytes, DefaultMaxBodyBytes), orDefault(cfg.BodyTimeout, 30*time.Second)),
+		Handler:           bounded(cfg, orDefault(cfg.BodyTimeout, 30*time.Second)),
 		TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -69,11 +72,17 @@ func http2Config(encrypted bool) *http.HTTP2Config {
 	return c
 }
 
-// boundBodies keeps a sender from holding a handler by sending much or slowly.
-// http.Server.ReadTimeout would do the latter, but on HTTP/1.1 it also ends an
-// answer that is still being streamed.
-func boundBodies(next http.Handler, limit int64, timeout time.Duration) http.Handler {
+// bounded keeps a sender from holding a handler by sending much or slowly, and answers
+// from being kept by caches. http.Server.ReadTimeout would also end an answer that is
+// still being streamed on HTTP/1.1.
+func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
+	limitsOf := cfg.Limits
+	if limitsOf == nil {
+		limitsOf = func(string) Limits { return Limits{} }
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		limits := limitsOf(r.URL.Path).orDefaults()
 		if r.Body != nil && r.Body != http.NoBody {
 			control := http.NewResponseController(w)
 			// A writer that has no deadlines is a test's.
@@ -81,10 +90,39 @@ func boundBodies(next http.Handler, limit int64, timeout time.Duration) http.Han
 			body := &boundBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
 				_ = control.SetReadDeadline(time.Time{})
 			})}
-			r.Body = http.MaxBytesReader(w, body, limit)
+			r.Body = http.MaxBytesReader(w, body, limits.WireBytes)
 		}
-		next.ServeHTTP(w, r)
+		in, r := newInflow(r, limits, clientOf(r, cfg.Proxies))
+		defer in.release()
+		cfg.Handler.ServeHTTP(w, r)
 	})
+}
+
+// ClientOf returns the address that the call of ctx comes from; the zero Addr when it is
+// not known.
+func ClientOf(ctx context.Context) netip.Addr {
+	if in := inflowOf(ctx); in != nil {
+		return in.client
+	}
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		return addressOf(info.Peer().Addr)
+	}
+	return netip.Addr{}
+}
+
+// clientOf returns the address that a request comes from: the connection's, or the last
+// in X-Forwarded-For that no trusted proxy has.
+func clientOf(r *http.Request, proxies guard.Networks) netip.Addr {
+	client := addressOf(r.RemoteAddr)
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0 && client.IsValid() && proxies.Lists(client); i-- {
+		next, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			break
+		}
+		client = next.Unmap().WithZone("")
+	}
+	return client
 }
 
 type boundBody struct {

@@ -167,7 +167,7 @@ func TestABodyThatDoesNotArriveIsGivenUp(t *testing.T) {
 }
 
 func TestABodyBeyondTheLimitIsCut(t *testing.T) {
-	f := setup(t, settings{ServerConfig: ServerConfig{MaxBodyBytes: 1000}})
+	f := setup(t, settings{ServerConfig: ServerConfig{Limits: func(string) Limits { return Limits{WireBytes: 1000} }}})
 	_, err := f.projects().GetProject(t.Context(), &windlassv1.GetProjectRequest{Project: strings.Repeat("x", 2000)})
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 }

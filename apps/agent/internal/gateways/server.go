@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -25,6 +26,8 @@ const (
 	maxFrame = 1 << 20
 	// maxReport is a report of 100,000 apps.
 	maxReport = 32 << 20
+	// maxElements are of that report: some for the traffic of each app.
+	maxElements = 500_000
 )
 
 // Handler serves RouteService.
@@ -34,8 +37,12 @@ func (g *Gateways) Handler(cfg rpc.Config) (path string, handler http.Handler) {
 	return path, rpc.WithWriteDeadline(handler)
 }
 
-// MaxRequestBytes is what one request may have.
-const MaxRequestBytes = 2 * maxReport
+// Limits of what gateways send. A report of the largest region fits twice, and several
+// of the usual size.
+func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits {
+	limits := rpc.Limits{MessageBytes: maxReport, Elements: maxElements, Budget: rpc.NewBudget("gateways", 4*maxReport, registerer)}
+	return func(string) rpc.Limits { return limits }
+}
 
 // Watch implements RouteService. A frame comes at least every two intervals: half of what
 // a gateway waits for.

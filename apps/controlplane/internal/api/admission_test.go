@@ -334,7 +334,7 @@ func (w *world) another(cfg api.Config) *world {
 	second, err := api.New(cfg)
 	require.NoError(w.t, err)
 	mux := http.NewServeMux()
-	for _, h := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Interceptors: second.Interceptors()})...) {
+	for _, h := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Gate: second.Gate})...) {
 		mux.Handle(h.Path, h)
 	}
 	server := httptest.NewServer(mux)

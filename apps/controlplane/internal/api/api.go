@@ -159,13 +159,8 @@ func (a *API) Run(ctx context.Context) error {
 	return nil
 }
 
-// Interceptors tell who calls, and whether they may.
-func (a *API) Interceptors() []connect.Interceptor {
-	return []connect.Interceptor{&gate{keys: a.keys}}
-}
-
-// Handlers returns the services. Interceptors have to be among the options,
-// before the schema's rules; without them every call is refused.
+// Handlers returns the services. Gate has to be among the options; without it every
+// call is refused.
 func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	options = append(options, strictJSON())
 	handler := func(path string, h http.Handler) Handler { return Handler{Path: path, Handler: h} }

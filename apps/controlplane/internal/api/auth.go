@@ -3,7 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +32,7 @@ const maxCachedKeys = 10_000
 // caller is who a call comes from.
 type caller struct {
 	model.APIKey
-	// Source is the caller's address and user agent.
+	// Source is the caller's address and, quoted, its user agent.
 	Source string
 	// Procedure that is called.
 	Procedure string
@@ -143,30 +143,43 @@ func (k *keyring) forgetAll() {
 	clear(k.good)
 }
 
-// gate lets in who may do what they ask for.
-type gate struct{ keys *keyring }
-
-func (g *gate) admit(ctx context.Context, procedure string, header http.Header, addr string) (context.Context, error) {
-	value, ok := strings.CutPrefix(header.Get("Authorization"), "Bearer ")
+// Gate says who calls, and whether they may.
+func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
+	value, ok := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		_, err := callerOf(context.Background())
-		return ctx, err
+		return rpc.Admission{}, err
 	}
-	key, err := g.keys.find(ctx, strings.TrimSpace(value), time.Now())
+	key, err := a.keys.find(ctx, strings.TrimSpace(value), time.Now())
 	if err != nil {
-		return ctx, err
+		return rpc.Admission{}, err
 	}
-	n, known := access[procedure]
+	n, known := access[call.Procedure]
 	if !known || !n.allows(key.Role) {
-		return ctx, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(procedure, "/")),
+		return rpc.Admission{}, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
-	source := addr
-	if agent := header.Get("User-Agent"); agent != "" {
-		source += " " + agent
-	}
-	return context.WithValue(ctx, callerKey{}, caller{APIKey: key, Source: clip(source, maxSource), Procedure: procedure}), nil
+	by := caller{APIKey: key, Source: clip(sourceOf(call), maxSource), Procedure: call.Procedure}
+	return rpc.Admission{Caller: key.ID, With: func(ctx context.Context) context.Context {
+		return context.WithValue(ctx, callerKey{}, by)
+	}}, nil
 }
+
+// sourceOf is where a call comes from: the address, and what the caller says of itself,
+// which is quoted, so that it can pass for no address.
+func sourceOf(call rpc.Call) string {
+	source := "unknown address"
+	if call.Client.IsValid() {
+		source = call.Client.String()
+	}
+	if agent := call.Header.Get("User-Agent"); agent != "" {
+		source += " agent=" + strconv.QuoteToASCII(clip(agent, maxAgent))
+	}
+	return source
+}
+
+// maxAgent is what of a User-Agent is kept: its quoted form has at most four times that.
+const maxAgent = 48
 
 // maxSource is what an audit row has room for.
 const maxSource = 255
@@ -177,33 +190,6 @@ func clip(s string, n int) string {
 		s = s[:n]
 	}
 	return strings.ToValidUTF8(s, "")
-}
-
-// WrapUnary implements connect.Interceptor.
-func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := g.admit(ctx, req.Spec().Procedure, req.Header(), req.Peer().Addr)
-		if err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
-}
-
-// WrapStreamingHandler implements connect.Interceptor.
-func (g *gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := g.admit(ctx, conn.Spec().Procedure, conn.RequestHeader(), conn.Peer().Addr)
-		if err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
-}
-
-// WrapStreamingClient implements connect.Interceptor.
-func (g *gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
 }
 
 // stillGood tells whether the key of an open stream still lets it in.

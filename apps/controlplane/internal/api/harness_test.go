@@ -117,7 +117,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	require.NoError(t, err)
 
 	mux := http.NewServeMux()
-	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Interceptors: w.api.Interceptors()})...) {
+	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate})...) {
 		mux.Handle(h.Path, h)
 	}
 	server := httptest.NewUnstartedServer(nil)

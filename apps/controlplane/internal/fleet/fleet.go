@@ -37,6 +37,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -264,51 +265,19 @@ func (s *Service) current(region model.Region, id Identity) error {
 	return nil
 }
 
-// Interceptor puts the caller's identity into the context of every agent call
-// but Join, or refuses it.
-func (s *Service) Interceptor(joinProcedure string) connect.Interceptor {
-	return &authInterceptor{svc: s, open: joinProcedure}
-}
-
-type authInterceptor struct {
-	svc  *Service
-	open string
-}
-
-func (a *authInterceptor) authenticate(ctx context.Context, procedure, header string) (context.Context, error) {
-	if procedure == a.open {
-		return ctx, nil
+// Gate refuses every agent call without a credential, but Join.
+func (s *Service) Gate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+	if call.Procedure == agentv1connect.AgentServiceJoinProcedure {
+		return rpc.Admission{Caller: call.Client.String()}, nil
 	}
-	token, _ := strings.CutPrefix(header, "Bearer ")
-	id, err := a.svc.Verify(token, time.Now())
+	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
+	id, err := s.Verify(token, time.Now())
 	if err != nil {
-		return ctx, err
+		return rpc.Admission{}, err
 	}
-	return WithIdentity(ctx, id), nil
-}
-
-func (a *authInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := a.authenticate(ctx, req.Spec().Procedure, req.Header().Get("Authorization"))
-		if err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
-}
-
-func (a *authInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := a.authenticate(ctx, conn.Spec().Procedure, conn.RequestHeader().Get("Authorization"))
-		if err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
-}
-
-func (a *authInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
+	return rpc.Admission{Caller: id.RegionID, With: func(ctx context.Context) context.Context {
+		return WithIdentity(ctx, id)
+	}}, nil
 }
 
 // Sweep lets leases expire until ctx ends.

@@ -101,14 +101,10 @@ func (s *Service) tokens(to string) func() string {
 }
 
 // gate lets nobody but peers in.
-func (s *Service) gate() connect.Interceptor {
-	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
-		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			token, _ := strings.CutPrefix(req.Header().Get("Authorization"), "Bearer ")
-			if err := s.verify(token, time.Now()); err != nil {
-				return nil, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", err.Error())
-			}
-			return next(ctx, req)
-		}
-	})
+func (s *Service) gate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
+	if err := s.verify(token, time.Now()); err != nil {
+		return rpc.Admission{}, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", err.Error())
+	}
+	return rpc.Admission{}, nil
 }

@@ -35,6 +35,6 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 
 // Handler serves peers. Mount it at its path, on a listener that they alone reach.
 func (s *Service) Handler(cfg rpc.Config) (path string, h http.Handler) {
-	cfg.Interceptors = []connect.Interceptor{s.gate()}
+	cfg.Gate = s.gate
 	return peerv1connect.NewPeerServiceHandler(handler{s}, rpc.HandlerOptions(cfg)...)
 }

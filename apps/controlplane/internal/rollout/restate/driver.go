@@ -48,6 +48,9 @@ type Config struct {
 	Lost func(context.Context) error
 	// Ingress and Admin are Restate's URLs.
 	Ingress, Admin string
+	// IdentityKeys are public keys of Restate's request identity (publickeyv1_...). With
+	// any, calls that none of them signed are refused.
+	IdentityKeys []string
 	// Listen is the address of the endpoint that Restate calls.
 	Listen string
 	// Advertise is the URL under which Restate reaches that endpoint. Empty: the

@@ -23,6 +23,10 @@ const (
 // wrong, short enough not to fill a disk at hundreds of steps a second.
 const retention = 2 * time.Minute
 
+// maxInvocation bounds what Restate sends with one call: a key, and a journal that no
+// handler here fills.
+const maxInvocation = 1 << 20
+
 func newServer(d *Driver) (*http.Server, error) {
 	object := sdk.NewObject(d.cfg.Service,
 		sdk.WithDocumentation("Workflow of an app, keyed by its id. The truth is in the control plane's database."),
@@ -43,6 +47,9 @@ func newServer(d *Driver) (*http.Server, error) {
 	object.Handler(timerHandler, sdk.NewObjectHandler(d.handleTimer))
 
 	endpoint := server.NewRestate().WithLogger(quiet{d.cfg.Log.Handler()}, true).Bind(object)
+	if len(d.cfg.IdentityKeys) > 0 {
+		endpoint = endpoint.WithIdentityV1(d.cfg.IdentityKeys...)
+	}
 	calls, err := endpoint.Handler()
 	if err != nil {
 		return nil, fmt.Errorf("restate: make the endpoint: %w", err)
@@ -60,7 +67,7 @@ func newServer(d *Driver) (*http.Server, error) {
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP1(true)
 	return &http.Server{
-		Handler: mux, Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
+		Handler: http.MaxBytesHandler(mux, maxInvocation), Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
 		ErrorLog: slog.NewLogLogger(d.cfg.Log.Handler(), slog.LevelDebug),
 	}, nil
 }

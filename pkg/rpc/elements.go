@@ -1,0 +1,128 @@
+package rpc
+
+import (
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// maxDepth is where counting stops to look into messages: the limit of the decoder is
+// higher, and nothing honest comes near.
+const maxDepth = 100
+
+// shape is what counting needs to know of a message: its fields by number.
+type shape struct {
+	fields map[protowire.Number]fieldShape
+}
+
+type fieldShape struct {
+	message *shape // nil: a scalar
+	many    bool
+}
+
+var shapes sync.Map // procedure -> *shape
+
+// shapeOf returns the shape of the procedure's request, nil when it is unknown.
+func shapeOf(procedure string) *shape {
+	if known, ok := shapes.Load(procedure); ok {
+		return known.(*shape) //nolint:forcetypeassert // nothing else is stored
+	}
+	service, method, ok := strings.Cut(strings.TrimPrefix(procedure, "/"), "/")
+	if !ok {
+		return nil
+	}
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil
+	}
+	desc, ok := found.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return nil
+	}
+	m := desc.Methods().ByName(protoreflect.Name(method))
+	if m == nil {
+		return nil
+	}
+	made := makeShape(m.Input(), map[protoreflect.FullName]*shape{})
+	shapes.Store(procedure, made)
+	return made
+}
+
+func makeShape(desc protoreflect.MessageDescriptor, made map[protoreflect.FullName]*shape) *shape {
+	if s := made[desc.FullName()]; s != nil {
+		return s
+	}
+	s := &shape{fields: make(map[protowire.Number]fieldShape, desc.Fields().Len())}
+	made[desc.FullName()] = s
+	for i := range desc.Fields().Len() {
+		f := desc.Fields().Get(i)
+		one := fieldShape{many: f.IsList()}
+		if f.Message() != nil { // entries of maps, too
+			one.message = makeShape(f.Message(), made)
+		}
+		if one.many || one.message != nil {
+			s.fields[f.Number()] = one
+		}
+	}
+	return s
+}
+
+// countProto counts the elements of an encoded message, and stops above limit. It does
+// not refuse what is malformed: the decoder does, at the same byte.
+func countProto(data []byte, s *shape, limit, depth int) (n int) {
+	for len(data) > 0 && n <= limit {
+		number, kind, length := protowire.ConsumeTag(data)
+		if length < 0 {
+			return n
+		}
+		data = data[length:]
+		if kind != protowire.BytesType {
+			if length = protowire.ConsumeFieldValue(number, kind, data); length < 0 {
+				return n
+			}
+			data = data[length:]
+			if s.fields[number].many {
+				n++
+			}
+			continue
+		}
+		value, length := protowire.ConsumeBytes(data)
+		if length < 0 {
+			return n
+		}
+		data = data[length:]
+		field, known := s.fields[number]
+		switch {
+		case !known:
+		case field.message == nil:
+			// One text, or a list of numbers that is packed.
+			n += 1 + len(value)/8
+		default:
+			n++
+			if depth < maxDepth {
+				n += countProto(value, field.message, limit-n, depth+1)
+			}
+		}
+	}
+	return n
+}
+
+// countJSON counts the elements of a JSON text, and stops above limit.
+func countJSON(data []byte, limit int) (n int) {
+	for i := 0; i < len(data) && n <= limit; i++ {
+		switch data[i] {
+		case '{', '[', ',':
+			n++
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
+}
