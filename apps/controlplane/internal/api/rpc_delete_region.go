@@ -3,11 +3,15 @@ package api
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteRegion forgets a region that nothing is assigned to.
+// maxRegionUsers are named when they keep a region from being deleted.
+const maxRegionUsers = 10
+
+// DeleteRegion forgets a region that nothing is assigned to, nor is to be.
 func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
 		r, err := c.managedRegion(req.GetRegion())
@@ -21,6 +25,14 @@ func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequ
 		if n > 0 {
 			return nil, inUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
 				"Deploy their apps to other regions or delete them; give up a region that is gone with abandon_unreachable.")
+		}
+		users, err := c.usersOfRegion(r, maxRegionUsers)
+		if err != nil {
+			return nil, err
+		}
+		if len(users) > 0 {
+			return nil, inUse(fmt.Sprintf("apps are to run in region %s: %s", r.Name, strings.Join(users, ", ")),
+				"Deploy them without the region, or delete them.")
 		}
 		before, err := a.regionView(c, c.by, r)
 		if err != nil {

@@ -57,12 +57,13 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
 	spec.Message = req.GetMessage()
-	if err := c.checkAgain(spec, e, "spec.env"); err != nil {
+	gone, err := c.checkAgain(spec, e, "spec.env")
+	if err != nil {
 		return nil, err
 	}
 	v := version{
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
-		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID,
+		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID, Gone: gone,
 	}
 	out, err := c.run(app, v)
 	if err != nil {
@@ -79,7 +80,7 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 	tookBack, tookBackID := out.tookBack()
 	return &windlassv1.RollbackResponse{
 		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
+		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: leftOut(gone),
 		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 	}, nil
 }

@@ -38,13 +38,21 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		changeEnv(spec, environment, req)
 		spec.Replicas = new(app.Replicas)
 		spec.Message = req.GetMessage()
-		if err := c.checkAgain(spec, environment, "set"); err != nil {
+		gone, err := c.checkAgain(spec, environment, "set")
+		if err != nil {
 			return nil, err
+		}
+		if region, err := c.servesIn(app, gone); err != nil {
+			return nil, err
+		} else if region != "" {
+			// To leave it out would take capacity away in passing.
+			return nil, inUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
+				"Deploy it without that region first, or have an operator grant the region again.")
 		}
 		if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
-		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze()})
+		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +68,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		tookBack, tookBackID := out.tookBack()
 		return &windlassv1.SetEnvironmentResponse{
 			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged, Hold: out.Hold,
-			Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
+			Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: leftOut(gone),
 		}, nil
 	})
 	return res, err
@@ -97,26 +105,27 @@ func (c *change) appToChange(ref string) (app model.App, e model.Environment, er
 	return app, e, alive(app)
 }
 
-// checkAgain judges a spec that was good once by what there is now.
-func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) error {
+// checkAgain judges a spec that was good once by what there is now. It takes regions that are gone
+// out of it, and returns their names.
+func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
 	if err := checkEnv(spec.GetEnv(), envField); err != nil {
-		return err
+		return nil, err
 	}
 	// The app may have fewer replicas by now than min_ready asks for: then all of
 	// them are meant.
 	bare := proto.CloneOf(spec)
 	bare.Replicas = nil
 	if err := checkSpec(bare, "spec"); err != nil {
-		return err
+		return nil, err
 	}
-	if err := c.checkRegions(spec, "spec"); err != nil {
-		return err
+	if gone, err = c.withoutGone(spec, "spec"); err != nil {
+		return nil, err
 	}
 	if err := c.repin(spec); err != nil {
-		return err
+		return nil, err
 	}
 	if err := checkOverridden(spec, "spec"); err != nil {
-		return err
+		return nil, err
 	}
-	return c.checkSecretsExist(e.ID, spec, "spec")
+	return gone, c.checkSecretsExist(e.ID, spec, "spec")
 }

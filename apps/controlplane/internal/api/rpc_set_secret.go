@@ -155,8 +155,19 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotat
 	if !moves {
 		return true, nil
 	}
+	whole := proto.CloneOf(spec)
+	gone, err := c.withoutGone(spec, "spec")
+	if err != nil {
+		return false, err
+	}
+	if region, err := c.servesIn(app, gone); err != nil {
+		return false, err
+	} else if region != "" {
+		// Its rollout fails by the region's name. The other apps get the value all the same.
+		spec, gone = whole, nil
+	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
-	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override})
+	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if err != nil {
 		return false, err
 	}

@@ -28,7 +28,9 @@ type version struct {
 	FromVersion int32
 	// Straight: its rollout goes by plan.StraightPolicy, which KeepGates is for.
 	Straight, KeepGates bool
-	ResolvedImage       string
+	// Gone are regions that the version is made without, since the workspace has them no longer.
+	Gone          []string
+	ResolvedImage string
 	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
 	// So does its own freeze.
 	SetsPolicy bool
@@ -309,6 +311,9 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	}
 	if v.Straight {
 		why += ", " + straightText(v.KeepGates)
+	}
+	for _, text := range leftOut(v.Gone) {
+		why += "; " + text
 	}
 	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return sizeOf(v.Spec, region) })
 	if r.FromVersion != 0 {

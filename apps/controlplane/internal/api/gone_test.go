@@ -1,0 +1,107 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func regions(names ...string) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Regions = names }
+}
+
+// temporary makes a region that no agent joins.
+func (w *world) temporary(name string) (id string) {
+	w.t.Helper()
+	made, err := w.regionService(w.owner).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name})
+	require.NoError(w.t, err)
+	if w.away == nil {
+		w.away = map[string]bool{}
+	}
+	w.away[made.GetRegion().GetId()] = true
+	return made.GetRegion().GetId()
+}
+
+func (w *world) deleteRegion(name string) error {
+	_, err := w.regionService(w.owner).DeleteRegion(w.t.Context(), &windlassv1.DeleteRegionRequest{Region: name})
+	return err
+}
+
+func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", args("a"))
+	w.settle("chat")
+	w.temporary("tmp-2")
+	w.deploy("chat", args("b"), regions("us-east-1", "eu-west-1", "tmp-2"))
+	refused(t, w.deleteRegion("tmp-2"), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the region that never had an agent is left out")
+	err := w.deleteRegion("tmp-2")
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	require.ErrorContains(t, err, "apps are to run in region tmp-2: chat (v2)")
+
+	w.deploy("chat", args("b"))
+	w.settle("chat")
+	require.NoError(t, w.deleteRegion("tmp-2"))
+	app := w.settle("chat")
+	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
+}
+
+func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {
+	w := setup(t)
+	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
+	require.NoError(t, err)
+	id := made.GetRegion().GetId()
+	_, err = w.regionService(w.operator).GrantRegion(t.Context(), &windlassv1.GrantRegionRequest{Region: id, Workspace: w.workspace})
+	require.NoError(t, err)
+	w.deploy("chat", args("a"), regions("shared-1"))
+	_, err = w.regionService(w.operator).DeleteRegion(t.Context(), &windlassv1.DeleteRegionRequest{Region: id})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	require.ErrorContains(t, err, "apps are to run in region shared-1: 1 of workspace acme")
+}
+
+func TestGoneRegion_IsLeftOutOfWhatIsMadeOfAnOlderVersion(t *testing.T) {
+	w := setup(t)
+	id := w.temporary("tmp-2")
+	w.deploy("chat", args("a"), regions("us-east-1", "eu-west-1", "tmp-2"), func(s *windlassv1.DeploymentSpec) {
+		s.Overrides = []*windlassv1.Override{{Regions: []string{"tmp-2"}, ExtraArgs: []string{"--small"}}}
+	})
+	w.find()
+	w.settle("chat")
+	w.deploy("chat", args("b"))
+	w.settle("chat")
+	require.NoError(t, w.deleteRegion("tmp-2"))
+	w.away = map[string]bool{id: true}
+	res := w.rollback(&windlassv1.RollbackRequest{})
+	require.Equal(t, []string{"region tmp-2 is left out: the workspace has it no longer"}, res.GetWarnings())
+	spec := w.version("chat", res.GetVersion()).GetSpec()
+	require.Equal(t, []string{"us-east-1", "eu-west-1"}, spec.GetRegions())
+	require.Empty(t, spec.GetOverrides())
+	require.Equal(t, []string{"a"}, spec.GetArgs())
+	app := w.settle("chat")
+	require.Equal(t, []any{int32(3), windlassv1.AppStatus_APP_STATUS_READY}, []any{app.GetLiveVersion(), app.GetStatus()})
+}
+
+func TestGoneRegion_ThatStillServesIsNotLeftOutInPassing(t *testing.T) {
+	w := setup(t)
+	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
+	require.NoError(t, err)
+	id := made.GetRegion().GetId()
+	grant := &windlassv1.GrantRegionRequest{Region: id, Workspace: w.workspace}
+	_, err = w.regionService(w.operator).GrantRegion(t.Context(), grant)
+	require.NoError(t, err)
+	w.deploy("chat", args("a"), regions("us-east-1", "shared-1"))
+	w.settle("chat")
+	_, err = w.regionService(w.operator).RevokeGrant(t.Context(), &windlassv1.RevokeGrantRequest{Region: id, Workspace: w.workspace})
+	require.NoError(t, err)
+	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
+	require.ErrorContains(t, err, "app chat serves in region shared-1, which the workspace may use no longer")
+
+	w.deploy("chat", args("a"), regions("us-east-1"))
+	w.settle("chat")
+	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
+	require.NoError(t, err)
+}

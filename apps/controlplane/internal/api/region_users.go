@@ -1,0 +1,184 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// usersOfRegion says which apps are to run in the region, by what names it: the version that is
+// live, the one on its way, or a region's way back to the live one. Older versions do not count: a
+// rollback leaves out a region that is gone. At most so many are named. Of a region of the platform
+// it names the workspaces: their apps are not the operator's to see.
+func (c *change) usersOfRegion(r model.Region, most int) (users []string, err error) {
+	workspaces, err := c.workspacesWith(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workspaces {
+		page, count := model.Page{Limit: 500}, 0
+		for {
+			apps, err := c.ListApps(w.ID, "", page)
+			if err != nil {
+				return nil, fmt.Errorf("list apps of workspace %s: %w", w.ID, err)
+			}
+			found, err := c.appsNaming(r, apps)
+			if err != nil {
+				return nil, err
+			}
+			if count += len(found); r.WorkspaceID != "" {
+				users = append(users, found...)
+			}
+			if len(apps) < page.Limit {
+				break
+			}
+			last := apps[len(apps)-1]
+			page.After = last.Name + "\x00" + last.ID
+		}
+		if r.WorkspaceID == "" && count > 0 {
+			users = append(users, fmt.Sprintf("%d of workspace %s", count, w.Name))
+		}
+		if len(users) > most {
+			return append(users[:most], "others"), nil
+		}
+	}
+	return users, nil
+}
+
+// workspacesWith are the workspaces that may use the region.
+func (c *change) workspacesWith(r model.Region) (out []model.Workspace, err error) {
+	if r.WorkspaceID != "" {
+		return []model.Workspace{{ID: r.WorkspaceID}}, nil
+	}
+	page := model.Page{Limit: 500}
+	for {
+		rows, err := c.ListWorkspaces(page)
+		if err != nil {
+			return nil, fmt.Errorf("list workspaces: %w", err)
+		}
+		for _, w := range rows {
+			page.After = w.ID
+			own, err := c.GetRegionByName(w.ID, r.Name)
+			if err != nil && !c.api.cfg.IsNotFound(err) {
+				return nil, fmt.Errorf("read region %s: %w", r.Name, err)
+			}
+			if err == nil && own.ID == r.ID {
+				out = append(out, w)
+			}
+		}
+		if len(rows) < page.Limit {
+			return out, nil
+		}
+	}
+}
+
+// appsNaming says which of the apps, all of one workspace, are to run in the region, and why.
+func (c *change) appsNaming(r model.Region, apps []model.App) (users []string, err error) {
+	var ids []string
+	for _, app := range apps {
+		ids = append(ids, app.ID)
+	}
+	stagings, err := c.GetStagings(ids)
+	if err != nil {
+		return nil, fmt.Errorf("read stagings: %w", err)
+	}
+	behind := map[string]bool{}
+	for _, s := range stagings {
+		behind[s.AppID] = s.Course != nil && s.Course.BehindIn(r.ID) != nil
+	}
+	for _, app := range apps {
+		newest, err := c.newest(app)
+		if err != nil {
+			return nil, err
+		}
+		live, err := c.liveOf(app)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range []*model.Deployment{newest, live} {
+			if d != nil && (slices.Contains(d.Spec.GetRegions(), r.Name) || d == live && behind[app.ID]) {
+				users = append(users, fmt.Sprintf("%s (v%d)", app.Name, d.Version))
+				break
+			}
+		}
+	}
+	return users, nil
+}
+
+// withoutGone takes regions out of a spec that was good once and that the workspace may use no
+// longer, with the overrides of theirs, and returns their names. It fails if none is left.
+func (c *change) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gone []string, err error) {
+	known, err := c.regionsNamed(spec.GetRegions())
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, name := range spec.GetRegions() {
+		if slices.ContainsFunc(known, func(r model.Region) bool { return r.Name == name }) {
+			left = append(left, name)
+		} else {
+			gone = append(gone, name)
+		}
+	}
+	if len(gone) == 0 || len(left) == 0 {
+		return nil, c.checkRegions(spec, field)
+	}
+	spec.Regions = left
+	isGone := func(name string) bool { return slices.Contains(gone, name) }
+	spec.PinnedOverrides = slices.DeleteFunc(spec.GetPinnedOverrides(), func(p *windlassv1.PinnedOverride) bool { return isGone(p.GetRegion()) })
+	var overrides []*windlassv1.Override
+	for _, o := range spec.GetOverrides() {
+		if len(o.GetRegions()) > 0 {
+			o = proto.CloneOf(o)
+			if o.Regions = slices.DeleteFunc(o.GetRegions(), isGone); len(o.GetRegions()) == 0 {
+				continue
+			}
+		}
+		overrides = append(overrides, o)
+	}
+	spec.Overrides = overrides
+	return gone, nil
+}
+
+// servesIn returns which of the regions that are gone, by name, the app still serves in, empty for
+// none. That is so where a grant was revoked.
+func (c *change) servesIn(app model.App, gone []string) (string, error) {
+	if len(gone) == 0 {
+		return "", nil
+	}
+	rows, err := c.ListTopology([]string{app.ID})
+	if err != nil {
+		return "", fmt.Errorf("list topology of app %s: %w", app.ID, err)
+	}
+	ids := map[string]bool{}
+	for _, t := range rows {
+		ids[t.RegionID] = ids[t.RegionID] || topology.Active(t)
+	}
+	regions, err := c.GetRegions(keys(ids))
+	if err != nil {
+		return "", fmt.Errorf("read regions of app %s: %w", app.ID, err)
+	}
+	for _, r := range regions {
+		if ids[r.ID] && slices.Contains(gone, r.Name) {
+			return r.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// leftOut says which regions are gone, nil for none.
+func leftOut(gone []string) []string {
+	switch len(gone) {
+	case 0:
+		return nil
+	case 1:
+		return []string{"region " + gone[0] + " is left out: the workspace has it no longer"}
+	}
+	return []string{"regions " + strings.Join(gone, ", ") + " are left out: the workspace has them no longer"}
+}
