@@ -21,13 +21,13 @@ func (p *planner) begin(d *model.Deployment) {
 		left = append(left, id)
 		c.Sizes[id] = size(c, id)
 	}
-	empty := ""
+	var empty strings.Builder
 	for i, w := range waves(c.Policy) {
 		var taken []string
 		taken, left = p.take(w, left)
 		p.addWave(w, i, taken)
 		if len(taken) == 0 && w.GetApproval() != nil {
-			empty += fmt.Sprintf("; wave %s takes no region, so that nobody has to approve its end", waveName(w, i))
+			fmt.Fprintf(&empty, "; wave %s takes no region, so that nobody has to approve its end", waveName(w, i))
 		}
 	}
 	if len(left) > 0 {
@@ -45,7 +45,7 @@ func (p *planner) begin(d *model.Deployment) {
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
 	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
-		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty), d, "")
+		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty.String()), d, "")
 }
 
 // waves of the policy, or the one that there is by default.
