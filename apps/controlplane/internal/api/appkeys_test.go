@@ -45,7 +45,7 @@ func TestAKeyOfAnAppIsToldToItsRegions(t *testing.T) {
 		}
 		made, err := create("mobile", 0)
 		require.NoError(t, err)
-		require.Regexp(t, "^wla_[-_0-9A-Za-z]{43}$", made.GetValue())
+		require.Regexp(t, "^wlk_[-_0-9A-Za-z]{43}$", made.GetValue())
 		require.Equal(t, []string{"mobile", "default/production/chat", made.GetValue()[:8]},
 			[]string{made.GetKey().GetName(), made.GetKey().GetApp(), made.GetKey().GetPrefix()})
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PROVISIONING, stable().GetState())

@@ -8,8 +8,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appKeyPrefix tells keys of apps from those of this API.
-const appKeyPrefix = "wla_"
+// appKeyPrefix starts every new app key, and no other credential. Keys of earlier releases start
+// as the credentials of agents do; they stay valid, because a key is known by its hash.
+const appKeyPrefix = "wlk_"
 
 // CreateAppKey makes a key that requests for an app may come with. Its value is in this answer
 // and nowhere else.

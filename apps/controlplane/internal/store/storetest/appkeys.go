@@ -13,7 +13,7 @@ func testAppKeys(t *testing.T, setup setup) {
 	w := setup(t)
 	key := func(appID, name string) model.AppKey {
 		return model.AppKey{
-			AppID: appID, Name: name, WorkspaceID: w.ws, Prefix: "wla_abcd", Hash: []byte(appID + name),
+			AppID: appID, Name: name, WorkspaceID: w.ws, Prefix: "wlk_abcd", Hash: []byte(appID + name),
 			CreatedBy: "ada", CreatedAt: now, ExpiresAt: now + hour,
 		}
 	}
