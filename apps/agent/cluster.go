@@ -31,6 +31,7 @@ type clusterFlags struct {
 	Namespace            string        `help:"Namespace of the agent itself, for its lease; empty: the pod's, or the kubeconfig's (kubernetes)." env:"WINDLASS_NAMESPACE"`
 	NamespacePrefix      string        `help:"What the names of namespaces for instances begin with (kubernetes)." default:"windlass-" env:"WINDLASS_NAMESPACE_PREFIX"`
 	PoolsFile            string        `help:"YAML file that names the region's GPU pools (kubernetes)." type:"path" env:"WINDLASS_POOLS_FILE"`
+	PodPolicyFile        string        `help:"YAML file of what pods may ask for: runAsRoot, privileged, hostIpc, unconfinedSeccomp, and lists of capabilities, hostPaths, priorityClasses, runtimeClasses, tolerations (keys) and annotations (names, or prefixes that end with /); empty: none of it (kubernetes)." type:"path" env:"WINDLASS_POD_POLICY_FILE"`
 	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
 	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: nobody from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
 	MonitoringSelector   string        `help:"Who may, too, to scrape their metrics; as --gateway-selector (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
@@ -65,6 +66,15 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 		}
 		if pools, err = render.ParsePools(data); err != nil {
 			return out, fmt.Errorf("--pools-file=%s: %w", c.PoolsFile, err)
+		}
+	}
+	if c.PodPolicyFile != "" {
+		data, err := os.ReadFile(c.PodPolicyFile)
+		if err != nil {
+			return out, fmt.Errorf("--pod-policy-file: %w", err)
+		}
+		if out.Policy, err = render.ParsePolicy(data); err != nil {
+			return out, fmt.Errorf("--pod-policy-file=%s: %w", c.PodPolicyFile, err)
 		}
 	}
 	// The region's name is the control plane's to say, and comes later.

@@ -59,6 +59,10 @@ func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
 			func(c *clusterFlags) { c.PoolsFile = pools("pool: h100\n") },
 			[]string{"--pools-file=", `"pool"`},
 		},
+		"a policy of something else": {
+			func(c *clusterFlags) { c.PodPolicyFile = pools("privilegd: true\n") },
+			[]string{"--pod-policy-file=", `"privilegd"`},
+		},
 		"a namespace that cannot be": {
 			func(c *clusterFlags) { c.NamespacePrefix = "Windlass_" },
 			[]string{`--namespace-prefix="Windlass_"`},

@@ -1222,7 +1222,9 @@ func (x *Toleration) GetEffect() string {
 	return ""
 }
 
-// SecurityException widens what a pod may do.
+// SecurityException widens what a pod may do, as far as the region's operator allows it. The
+// agent rejects the rest as "Unsupported"; so it does tolerations, pod_annotations,
+// priority_class, runtime_class and model_cache.host_path that the operator does not list.
 type SecurityException struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why; people who review the cluster read it on the pod.

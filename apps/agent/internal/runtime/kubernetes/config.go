@@ -26,6 +26,8 @@ type Config struct {
 	NamespacePrefix string
 	// Pools of the region by name; nil: none.
 	Pools map[string]render.Pool
+	// Policy is what pods may ask for; see render.Config.
+	Policy render.Policy
 	// Gateway selects the pods that may reach instances.
 	Gateway render.GatewaySelector
 	// Monitoring selects those that may, too, beside the gateway's.

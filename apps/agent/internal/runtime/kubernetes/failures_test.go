@@ -27,6 +27,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -92,7 +93,8 @@ func startRegion(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *reg
 func (r *region) start(t testing.TB) {
 	rt, err := kubernetes.New(kubernetes.Config{
 		Client: rest.CopyConfig(r.cfg), Region: "lab", AgentVersion: "test",
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: prometheus.NewRegistry(),
+		Policy: render.Policy{Annotations: []string{fault}, Tolerations: []string{frail}},
+		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: prometheus.NewRegistry(),
 		Random: func() float64 { return 0.5 },
 	})
 	require.NoError(t, err)

@@ -85,7 +85,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	rc := render.Config{
-		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools,
+		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools, Policy: cfg.Policy,
 		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, AgentVersion: cfg.AgentVersion,
 	}
 	if err := rc.Check(); err != nil {

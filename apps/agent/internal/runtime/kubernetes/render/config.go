@@ -31,6 +31,8 @@ type Config struct {
 	Namespace string
 	// Pools of the region by name; nil: none.
 	Pools map[string]Pool
+	// Policy is what pods may ask for. The zero value: nothing beyond the "restricted" standard.
+	Policy Policy
 	// Gateway selects the pods that may reach instances. The zero value: none.
 	Gateway GatewaySelector
 	// Monitoring selects those that may, too, beside the gateway's.

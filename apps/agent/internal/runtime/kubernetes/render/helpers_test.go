@@ -23,6 +23,7 @@ const dockerConfig = `{"auths":{"registry.example.com":{"auth":"dXNlcjpwYXNzd29y
 func config() Config {
 	return Config{
 		Region: "eu-1", AgentVersion: "v1.2.3", HealthImage: "registry.example.com/windlass/agent:v1.2.3",
+		Policy: generous,
 		Gateway: GatewaySelector{
 			NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "windlass-system"},
 			PodLabels:       map[string]string{"app.kubernetes.io/name": "windlass-gateway"},

@@ -36,6 +36,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if err != nil {
 		return nil, err
 	}
+	if err := r.checkPolicy(); err != nil {
+		return nil, err
+	}
 	c, err := r.container(variables)
 	if err != nil {
 		return nil, err
@@ -87,14 +90,11 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 	given := r.spec.GetKubernetes().GetPodAnnotations()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
 		at := at("spec.kubernetes.pod_annotations", k)
-		domain, _, _ := strings.Cut(k, "/")
 		switch {
 		case strings.HasPrefix(k, Domain):
 			return nil, invalid("%s: annotations under %s are Windlass's own: use a prefix of yours", at, Domain)
 		case k == annotationDefaultContainer:
 			return nil, invalid("%s: it names the app's container: leave it out", at)
-		case strings.HasSuffix(domain, "seccomp.security.alpha.kubernetes.io"), strings.HasSuffix(domain, "apparmor.security.beta.kubernetes.io"):
-			return nil, invalid("%s: it widens what the pod may do: say so in kubernetes.security", at)
 		// Annotations' names may have upper case letters before the slash.
 		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
 			return nil, invalid("%s: it is no annotation's name", at)

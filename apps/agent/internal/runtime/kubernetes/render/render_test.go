@@ -278,7 +278,7 @@ func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
 		},
 		"a wider profile by the back door": {
 			options(&windlassv1.KubernetesOptions{PodAnnotations: map[string]string{"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}),
-			runtime.ReasonInvalidSpec, "kubernetes.security",
+			runtime.ReasonUnsupported, "--pod-policy-file",
 		},
 		"an exception without a reason": {
 			options(&windlassv1.KubernetesOptions{Security: &windlassv1.SecurityException{RunAsRoot: true, Reason: " "}}), runtime.ReasonInvalidSpec, "reason",

@@ -1,0 +1,120 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Policy is what pods may ask for beyond Kubernetes' "restricted" standard, and which shared things
+// of the cluster they may use. The zero value allows nothing, because whoever deploys to a shared
+// region must not own its nodes.
+type Policy struct {
+	RunAsRoot         bool `json:"runAsRoot"`
+	Privileged        bool `json:"privileged"`
+	HostIPC           bool `json:"hostIpc"`
+	UnconfinedSeccomp bool `json:"unconfinedSeccomp"`
+	// Capabilities that containers may add, such as IPC_LOCK.
+	Capabilities []string `json:"capabilities"`
+	// HostPaths are folders of nodes that pods may have, with what is below them.
+	HostPaths       []string `json:"hostPaths"`
+	PriorityClasses []string `json:"priorityClasses"`
+	RuntimeClasses  []string `json:"runtimeClasses"`
+	// Tolerations are the keys of taints that pods may tolerate.
+	Tolerations []string `json:"tolerations"`
+	// Annotations are names, or prefixes that end with a slash, such as example.com/.
+	Annotations []string `json:"annotations"`
+}
+
+// ParsePolicy reads what a region's operator allows, from YAML:
+//
+//	capabilities: [IPC_LOCK]
+//	hostPaths: [/var/cache/models]
+//	priorityClasses: [serving]
+//	runtimeClasses: [nvidia]
+//	tolerations: [spot]
+//	annotations: [prometheus.io/]
+//	runAsRoot: false
+func ParsePolicy(data []byte) (p Policy, err error) {
+	if err := yaml.UnmarshalStrict(data, &p); err != nil {
+		return p, fmt.Errorf("read the policy of pods: %w", err)
+	}
+	for field, names := range map[string][]string{
+		"capabilities": p.Capabilities, "priorityClasses": p.PriorityClasses, "runtimeClasses": p.RuntimeClasses,
+		"tolerations": p.Tolerations, "annotations": p.Annotations,
+	} {
+		if slices.Contains(names, "") {
+			return p, fmt.Errorf("%s: a name is empty", field)
+		}
+	}
+	for i, folder := range p.HostPaths {
+		if !plainPath(folder) {
+			return p, fmt.Errorf("hostPaths[%d]: %q is not a plain path of a folder below /", i, folder)
+		}
+	}
+	return p, nil
+}
+
+// checkPolicy fails for what the region's operator does not allow.
+func (r *rendering) checkPolicy() error {
+	p, k := r.cfg.Policy, r.spec.GetKubernetes()
+	x := k.GetSecurity()
+	for _, one := range []struct {
+		field          string
+		asked, allowed bool
+	}{
+		{"security.run_as_root", x.GetRunAsRoot(), p.RunAsRoot},
+		{"security.privileged", x.GetPrivileged(), p.Privileged},
+		{"security.host_ipc", x.GetHostIpc(), p.HostIPC},
+		{"security.unconfined_seccomp", x.GetUnconfinedSeccomp(), p.UnconfinedSeccomp},
+	} {
+		if one.asked && !one.allowed {
+			return notAllowed("spec.kubernetes."+one.field, "it")
+		}
+	}
+	for i, c := range x.GetAddCapabilities() {
+		if !slices.Contains(p.Capabilities, c) {
+			return notAllowed(fmt.Sprintf("spec.kubernetes.security.add_capabilities[%d]", i), c)
+		}
+	}
+	if c := k.GetPriorityClass(); c != "" && !slices.Contains(p.PriorityClasses, c) {
+		return notAllowed("spec.kubernetes.priority_class", c)
+	}
+	if c := k.GetRuntimeClass(); c != "" && !slices.Contains(p.RuntimeClasses, c) {
+		return notAllowed("spec.kubernetes.runtime_class", c)
+	}
+	for i, t := range k.GetTolerations() {
+		if !slices.Contains(p.Tolerations, t.GetKey()) { // no key: every taint
+			return notAllowed(fmt.Sprintf("spec.kubernetes.tolerations[%d]", i), tolerated(t))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.GetPodAnnotations())) {
+		if !slices.ContainsFunc(p.Annotations, func(a string) bool {
+			return name == a || strings.HasSuffix(a, "/") && strings.HasPrefix(name, a)
+		}) {
+			return notAllowed(at("spec.kubernetes.pod_annotations", name), "it")
+		}
+	}
+	if folder := r.spec.GetModelCache().GetHostPath(); folder != "" && !slices.ContainsFunc(p.HostPaths, func(allowed string) bool {
+		return folder == allowed || strings.HasPrefix(folder, allowed+"/")
+	}) {
+		return notAllowed("spec.model_cache.host_path", folder)
+	}
+	return nil
+}
+
+func tolerated(t *windlassv1.Toleration) string {
+	if t.GetKey() == "" {
+		return "every taint"
+	}
+	return "taint " + t.GetKey()
+}
+
+func notAllowed(field, what string) error {
+	return unsupported("%s: the region's operator does not allow %s: leave it out, or have the operator add it to the agent's --pod-policy-file", field, what)
+}

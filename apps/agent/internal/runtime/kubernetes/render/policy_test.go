@@ -1,0 +1,100 @@
+package render
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// generous allows what the tests' deployments ask for.
+var generous = Policy{
+	RunAsRoot: true, Privileged: true, HostIPC: true, UnconfinedSeccomp: true, Capabilities: []string{"IPC_LOCK", "SYS_ADMIN", "SYS_NICE"},
+	HostPaths: []string{"/var/cache/models"}, PriorityClasses: []string{"serving"}, RuntimeClasses: []string{"nvidia"},
+	Tolerations: []string{"spot", "spotx"}, Annotations: []string{"example.com/"},
+}
+
+func TestPolicyAllowsWhatTheOperatorListsOnly(t *testing.T) {
+	security := func(x *windlassv1.SecurityException) *windlassv1.KubernetesOptions {
+		x.Reason = "a test"
+		return &windlassv1.KubernetesOptions{Security: x}
+	}
+	toleration := func(key string) *windlassv1.KubernetesOptions {
+		return &windlassv1.KubernetesOptions{Tolerations: []*windlassv1.Toleration{{Key: key}}}
+	}
+	annotation := func(name string) *windlassv1.KubernetesOptions {
+		return &windlassv1.KubernetesOptions{PodAnnotations: map[string]string{name: "x"}}
+	}
+	for name, c := range map[string]struct {
+		ask     *windlassv1.KubernetesOptions
+		folder  string
+		field   string
+		allowed Policy
+	}{
+		"root":       {ask: security(&windlassv1.SecurityException{RunAsRoot: true}), field: "security.run_as_root", allowed: Policy{RunAsRoot: true}},
+		"privileged": {ask: security(&windlassv1.SecurityException{Privileged: true}), field: "security.privileged", allowed: Policy{Privileged: true}},
+		"host IPC":   {ask: security(&windlassv1.SecurityException{HostIpc: true}), field: "security.host_ipc", allowed: Policy{HostIPC: true}},
+		"seccomp":    {ask: security(&windlassv1.SecurityException{UnconfinedSeccomp: true}), field: "security.unconfined_seccomp", allowed: Policy{UnconfinedSeccomp: true}},
+		"capability": {
+			ask: security(&windlassv1.SecurityException{AddCapabilities: []string{"IPC_LOCK"}}), field: "security.add_capabilities[0]",
+			allowed: Policy{Capabilities: []string{"IPC_LOCK"}},
+		},
+		"priority":    {ask: &windlassv1.KubernetesOptions{PriorityClass: "system-node-critical"}, field: "priority_class", allowed: Policy{PriorityClasses: []string{"system-node-critical"}}},
+		"runtime":     {ask: &windlassv1.KubernetesOptions{RuntimeClass: "kata"}, field: "runtime_class", allowed: Policy{RuntimeClasses: []string{"kata"}}},
+		"taint":       {ask: toleration("node-role.kubernetes.io/control-plane"), field: "tolerations[0]", allowed: Policy{Tolerations: []string{"node-role.kubernetes.io/control-plane"}}},
+		"annotation":  {ask: annotation("iam.amazonaws.com/role"), field: `pod_annotations["iam.amazonaws.com/role"]`, allowed: Policy{Annotations: []string{"iam.amazonaws.com/role"}}},
+		"a prefix":    {ask: annotation("prometheus.io/port"), field: `pod_annotations["prometheus.io/port"]`, allowed: Policy{Annotations: []string{"prometheus.io/"}}},
+		"a folder":    {ask: security(&windlassv1.SecurityException{}), folder: "/var/spool/cron/crontabs", field: "host_path", allowed: Policy{HostPaths: []string{"/var/spool/cron"}}},
+		"that folder": {ask: security(&windlassv1.SecurityException{}), folder: "/var/cache", field: "host_path", allowed: Policy{HostPaths: []string{"/var/cache"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := minimal()
+			a.Deployment.Spec.Kubernetes = c.ask
+			if c.folder != "" {
+				a.Deployment.Spec.ModelCache = &windlassv1.ModelCache{MountPath: "/models", HostPath: c.folder}
+			}
+			cfg := config()
+			cfg.Policy = Policy{}
+			_, err := Render(cfg, a)
+			rejection, ok := errors.AsType[*runtime.Rejection](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, runtime.ReasonUnsupported, rejection.Code)
+			require.Contains(t, rejection.Message, c.field+": the region's operator does not allow")
+			require.Contains(t, rejection.Message, "--pod-policy-file")
+			cfg.Policy = c.allowed
+			_, err = Render(cfg, a)
+			require.NoError(t, err)
+		})
+	}
+	t.Run("a toleration of every taint is in no list", func(t *testing.T) {
+		a := minimal()
+		a.Deployment.Spec.Kubernetes = toleration("")
+		_, err := Render(config(), a)
+		require.ErrorContains(t, err, "does not allow every taint")
+	})
+	t.Run("a folder that begins like one", func(t *testing.T) {
+		a := minimal()
+		a.Deployment.Spec.Kubernetes = security(&windlassv1.SecurityException{})
+		a.Deployment.Spec.ModelCache = &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/cache/models-of-others"}
+		_, err := Render(config(), a)
+		require.ErrorContains(t, err, "host_path: the region's operator does not allow /var/cache/models-of-others")
+	})
+}
+
+func TestParsePolicyNamesWhatIsWrong(t *testing.T) {
+	p, err := ParsePolicy([]byte("capabilities: [IPC_LOCK]\nhostPaths: [/var/cache/models]\nrunAsRoot: true\n"))
+	require.NoError(t, err)
+	require.Equal(t, Policy{RunAsRoot: true, Capabilities: []string{"IPC_LOCK"}, HostPaths: []string{"/var/cache/models"}}, p)
+	for text, says := range map[string]string{
+		"privilegd: true":      "privilegd",
+		"hostPaths: [/]":       "hostPaths[0]",
+		"hostPaths: [/a/../b]": "hostPaths[0]",
+		"tolerations: ['']":    "tolerations: a name is empty",
+	} {
+		_, err := ParsePolicy([]byte(text))
+		require.ErrorContains(t, err, says)
+	}
+}
