@@ -116,3 +116,28 @@ func TestGatesThatMakeNoSenseAreToldByField(t *testing.T) {
 	stored := w.app("chat").GetRolloutPolicy().GetSteps()[0].GetApproval()
 	require.Equal(t, []any{windlassv1.Role_ROLE_OWNER, int32(1)}, []any{stored.GetRole(), stored.GetCount()})
 }
+
+func TestALooserGateTakesAKeyThatMayApprove(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	gated := func(count int32) *windlassv1.RolloutPolicy {
+		return canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: count, NotDeployer: true}})
+	}
+	deploy := func(key string, policy *windlassv1.RolloutPolicy, arg string) error {
+		_, err := w.apps(key).Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: echo(args(arg)), Rollout: policy})
+		return err
+	}
+	require.NoError(t, deploy(w.deployer, gated(2), "a"))
+	w.settle("chat")
+	const field = "rollout.steps[0].approval"
+	for _, policy := range []*windlassv1.RolloutPolicy{nil, gated(1), canary(&windlassv1.CanaryStep{Weight: 20})} {
+		refused(t, deploy(w.deployer, policy, "b"), connect.CodePermissionDenied, noApprover, field)
+		require.EqualValues(t, 2, w.app("chat").GetRolloutPolicy().GetSteps()[0].GetApproval().GetCount(), "the policy stays")
+	}
+	plan, err := w.apps(w.deployer).PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: "chat", Spec: echo(args("b"))})
+	require.NoError(t, err)
+	require.False(t, plan.GetWouldRun())
+	require.NoError(t, deploy(w.deployer, gated(3), "b"), "stricter")
+	require.NoError(t, deploy(w.owner, nil, "c"))
+	require.Empty(t, w.app("chat").GetRolloutPolicy().GetSteps())
+}

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -41,6 +43,9 @@ func (c *change) setPolicy(app model.App, s *model.Staging, policy *windlassv1.R
 	if proto.Equal(s.Policy, policy) {
 		return nil
 	}
+	if err := c.hold(c.mayLoosen(s.Policy, policy)); err != nil {
+		return err
+	}
 	why := "rollouts go by the policy that came with it from now on"
 	if policy == nil {
 		why = "rollouts go region by region, replica by replica from now on: no policy came with it"
@@ -51,6 +56,23 @@ func (c *change) setPolicy(app model.App, s *model.Staging, policy *windlassv1.R
 	s.Policy = policy
 	c.log(app, model.History{What: "RolloutPolicyChanged", Why: why})
 	return c.putStaging(*s)
+}
+
+// mayLoosen fails for a caller who may not approve at a gate that the next policy does not keep.
+// Otherwise whoever is to wait at a gate could deploy without it.
+func (c *change) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
+	for _, g := range plan.LoosenedGates(was, next) {
+		if c.by.Role >= g.Role() {
+			continue
+		}
+		kept := &windlassv1.Approval{Role: g.Role(), Count: max(1, g.Gate.GetCount()), NotDeployer: g.Gate.GetNotDeployer()}
+		text := fmt.Sprintf("{role: %s, count: %d, notDeployer: %t}", roleName(kept.GetRole()), kept.GetCount(), kept.GetNotDeployer())
+		return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, Field: "rollout." + g.Field,
+			Fix: fmt.Sprintf("Keep approval %s there, before no more traffic and no other regions, or have a key of role %s deploy the change.", text, roleName(g.Role())),
+		}, fmt.Sprintf("the app's policy asks for approval %s, and this one loosens it: that takes role %s", text, roleName(g.Role())))
+	}
+	return nil
 }
 
 // counted are the rows that the app is to count by in its workspace's quotas. A staged

@@ -910,7 +910,9 @@ func (x *Deadlines) GetCrash() *durationpb.Duration {
 }
 
 // Approval is a gate: the rollout waits there until enough keys have approved. Approvals
-// are of what the gate looked at: when that serves no longer they count no more.
+// are of what the gate looked at: when that serves no longer they count no more. A deployment
+// whose policy drops a gate, asks for less, or puts it behind more traffic or other regions is
+// refused with NOT_AN_APPROVER unless its key has the gate's role.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The least role of a key that may: deployer or owner. Default owner.

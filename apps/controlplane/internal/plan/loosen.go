@@ -1,0 +1,105 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// LoosenedGate is a gate of a policy that the policy after it does not keep.
+type LoosenedGate struct {
+	// Field of the policy that has it, such as "steps[0].approval".
+	Field string
+	Gate  *windlassv1.Approval
+}
+
+// Role is the least role of those who may approve at the gate.
+func (g LoosenedGate) Role() windlassv1.Role { return gateRole(g.Gate) }
+
+// LoosenedGates returns the gates of was that next drops, lets open for less, or puts behind more
+// traffic or other regions.
+func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
+	if gate := was.GetApproval(); gate != nil && !keepsGate(next.GetApproval(), gate) {
+		out = append(out, LoosenedGate{"approval", gate})
+	}
+	from := 0
+	for i, s := range was.GetSteps() {
+		if s.GetApproval() == nil {
+			continue
+		}
+		at := stepGateFrom(next.GetSteps(), from, s)
+		if at < 0 {
+			out = append(out, LoosenedGate{fmt.Sprintf("steps[%d].approval", i), s.GetApproval()})
+			continue
+		}
+		from = at + 1
+	}
+	from = 0
+	for i, w := range was.GetWaves() {
+		if w.GetApproval() == nil {
+			continue
+		}
+		at := waveGateFrom(next.GetWaves(), from, was.GetWaves()[:i+1])
+		if at < 0 {
+			out = append(out, LoosenedGate{fmt.Sprintf("waves[%d].approval", i), w.GetApproval()})
+			continue
+		}
+		from = at + 1
+	}
+	return out
+}
+
+// keepsGate reports whether the gate asks for as much as the one before it.
+func keepsGate(next, was *windlassv1.Approval) bool {
+	return next != nil && gateRole(next) >= gateRole(was) && gateCount(next) >= gateCount(was) && (next.GetNotDeployer() || !was.GetNotDeployer())
+}
+
+// stepGateFrom finds the gate that keeps the one of the step before more than that step's traffic
+// or replicas; -1 for none.
+func stepGateFrom(next []*windlassv1.CanaryStep, from int, was *windlassv1.CanaryStep) int {
+	for i, s := range next {
+		if (s.GetWeight() > 0) != (was.GetWeight() > 0) || s.GetWeight() > was.GetWeight() || s.GetReplicas() > was.GetReplicas() {
+			return -1
+		}
+		if i >= from && keepsGate(s.GetApproval(), was.GetApproval()) {
+			return i
+		}
+	}
+	return -1
+}
+
+// waveGateFrom finds the gate that keeps the one of the last of the waves before regions that are
+// in none of them; -1 for none.
+func waveGateFrom(next []*windlassv1.Wave, from int, was []*windlassv1.Wave) int {
+	var before []string
+	for _, w := range was {
+		before = append(before, wavePlaces(w)...)
+	}
+	rest := slices.Contains(before, restOfRegions)
+	gate := was[len(was)-1].GetApproval()
+	for i, w := range next {
+		other := func(place string) bool { return !slices.Contains(before, place) }
+		if !rest && slices.ContainsFunc(wavePlaces(w), other) {
+			return -1
+		}
+		if i >= from && keepsGate(w.GetApproval(), gate) {
+			return i
+		}
+	}
+	return -1
+}
+
+// restOfRegions stands for the regions that a wave takes which names none.
+const restOfRegions = "*"
+
+// wavePlaces names the regions of a wave, or its labels, as far as its policy says them.
+func wavePlaces(w *windlassv1.Wave) []string {
+	if len(w.GetLabels()) > 0 {
+		return append(slices.Clone(w.GetRegions()), fmt.Sprint(w.GetLabels())) // maps print in order of keys
+	}
+	if len(w.GetRegions()) == 0 {
+		return []string{restOfRegions}
+	}
+	return w.GetRegions()
+}
