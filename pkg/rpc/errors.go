@@ -6,13 +6,15 @@ import (
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Error is what a handler returns for anything that the caller can act on. field
-// is the path in the request ("spec.resources.cpu_millicores") or empty; message
-// is one sentence that the caller reads as it is.
+// is the path in the request ("spec.resources.cpu_millicores") or empty, and reaches the
+// caller as JSON and files have it ("spec.resources.cpuMillicores"); message is one
+// sentence that the caller reads as it is.
 func Error(code connect.Code, reason windlassv1.ErrorReason, field, message string) *connect.Error {
 	return ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Field: field}, message)
 }
@@ -23,6 +25,10 @@ func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string
 }
 
 func attach(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
+	if name := jsonPath(detail.GetField()); name != detail.GetField() {
+		detail = proto.CloneOf(detail)
+		detail.Field = name
+	}
 	// A message of this package's own schema always packs.
 	if packed, packErr := connect.NewErrorDetail(detail); packErr == nil {
 		err.AddDetail(packed)
@@ -95,10 +101,16 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 		return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "", "the request is invalid")
 	}
 	first := err.Violations[0]
-	message := first.String()
+	field := jsonPath(protovalidate.FieldPathString(first.Proto.GetField()))
+	message := first.Proto.GetMessage()
+	if words := patternWords(first); words != "" {
+		message = words
+	}
+	if field != "" {
+		message = field + ": " + message
+	}
 	if more := len(err.Violations) - 1; more > 0 {
 		message = fmt.Sprintf("%s (and %d more)", message, more)
 	}
-	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		protovalidate.FieldPathString(first.Proto.GetField()), message)
+	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
 }

@@ -404,7 +404,7 @@ func TestAnOperatorSetsQuotasAndAnOwnerOnlyStricterOnes(t *testing.T) {
 	require.EqualValues(t, 1000, q.GetLimits().GetGpus())
 	require.EqualValues(t, 2, q.GetResourceVersion())
 	_, err = w.workspaces(w.operator).SetQuota(t.Context(), &windlassv1.SetQuotaRequest{Workspace: "acme", Own: &windlassv1.Limits{}, ResourceVersion: 1})
-	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resource_version")
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 	q, err = w.setQuota(w.operator, &windlassv1.Limits{})
 	require.NoError(t, err)
 	require.EqualValues(t, 10, q.GetLimits().GetApps(), "ours again")

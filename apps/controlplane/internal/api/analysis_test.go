@@ -46,20 +46,20 @@ func TestAnAnalysisThatContradictsItselfIsToldByField(t *testing.T) {
 		"no bound":                   {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate}), "rollout.analysis[0]"},
 		"an empty comparison":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{}}), "rollout.analysis[0]"},
 		"no number is within":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1), Min: new(0.2)}), "rollout.analysis[0].max"},
-		"nor any ratio":              {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.0), MinRatio: new(2.0)}}), "rollout.analysis[0].versus_old.max_ratio"},
+		"nor any ratio":              {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.0), MinRatio: new(2.0)}}), "rollout.analysis[0].versusOld.maxRatio"},
 		"two of one name":            {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[1].name"},
 		"an unknown variable":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{pod=\"{{pod}}\"}", Max: new(1.0)}), "rollout.analysis[0].query"},
 		"the same for both versions": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{region=\"{{region}}\"}", VersusOld: ratio()}), "rollout.analysis[0].query"},
-		"samples that nobody counts": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].min_samples"},
-		"samples for nothing":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samples_query"},
-		"a template's samples":       {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samples_query"},
+		"samples that nobody counts": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].minSamples"},
+		"samples for nothing":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
+		"a template's samples":       {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
 		"a pause too short":          {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(6 * time.Minute)}), "rollout.analysis[0].interval"},
 		"a bake too short":           {waved(canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), 30*time.Second), "rollout.analysis[0].interval"},
 		"a promotion too early":      {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 10s", InitialWeight: 5, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(1.0)}}}, "rollout.analysis[0].interval"},
 		"never, when rolling":        {of(1, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0]"},
-		"with what, in a bake":       {waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, VersusOld: ratio()}), time.Hour), "rollout.analysis[0].versus_old"},
+		"with what, in a bake":       {waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, VersusOld: ratio()}), time.Hour), "rollout.analysis[0].versusOld"},
 		"no requests to judge by":    {of(4, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0].template"},
-		"no old version to compare":  {&windlassv1.RolloutPolicy{Strategy: 3, Steps: []*windlassv1.CanaryStep{{Weight: 100, Pause: "5m"}}, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, VersusOld: ratio()}}}, "rollout.analysis[0].versus_old"},
+		"no old version to compare":  {&windlassv1.RolloutPolicy{Strategy: 3, Steps: []*windlassv1.CanaryStep{{Weight: 100, Pause: "5m"}}, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, VersusOld: ratio()}}}, "rollout.analysis[0].versusOld"},
 		"not a number":               {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(nan())}), "rollout.analysis[0].max"},
 		"an interval of nothing":     {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(0)}), "rollout.analysis[0].interval"},
 	} {
@@ -104,12 +104,12 @@ func TestAWebHookThatContradictsItselfIsToldByField(t *testing.T) {
 		"a query":           {with(func(c *windlassv1.AnalysisCheck) { c.Query = "up" }), "query"},
 		"a template":        {with(func(c *windlassv1.AnalysisCheck) { c.Template = errorRate }), "template"},
 		"a bound":           {with(func(c *windlassv1.AnalysisCheck) { c.Max = new(0.1) }), "max"},
-		"another bound":     {with(func(c *windlassv1.AnalysisCheck) { c.VersusOld = &windlassv1.VersusOld{MaxRatio: new(1.0)} }), "versus_old"},
-		"samples":           {with(func(c *windlassv1.AnalysisCheck) { c.MinSamples = 3 }), "min_samples"},
+		"another bound":     {with(func(c *windlassv1.AnalysisCheck) { c.VersusOld = &windlassv1.VersusOld{MaxRatio: new(1.0)} }), "versusOld"},
+		"samples":           {with(func(c *windlassv1.AnalysisCheck) { c.MinSamples = 3 }), "minSamples"},
 		"a window":          {with(func(c *windlassv1.AnalysisCheck) { c.Window = durationpb.New(time.Minute) }), "window"},
 		"no time":           {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.Timeout = durationpb.New(0) }), "webhook.timeout"},
 		"too much time":     {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.Timeout = durationpb.New(16 * time.Second) }), "webhook.timeout"},
-		"no secret's name":  {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.SigningSecret = "Hunter2!" }), "webhook.signing_secret"},
+		"no secret's name":  {with(func(c *windlassv1.AnalysisCheck) { c.Webhook.SigningSecret = "Hunter2!" }), "webhook.signingSecret"},
 		"a pause too short": {with(func(c *windlassv1.AnalysisCheck) { c.Interval = durationpb.New(6 * time.Minute) }), "interval"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestAWebHookThatCouldNeverBeCalledIsRefused(t *testing.T) {
 	}
 	signed := hookAt("https://198.51.100.1/x")
 	signed.Webhook.SigningSecret = "checks"
-	refused(t, deploy(signed), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "rollout.analysis[0].webhook.signing_secret")
+	refused(t, deploy(signed), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "rollout.analysis[0].webhook.signingSecret")
 	w.setSecret("checks", "hunter2")
 	require.NoError(t, deploy(signed))
 }

@@ -62,7 +62,7 @@ func TestAKeyOfAnAppIsToldToItsRegions(t *testing.T) {
 		_, err = create("Mobile", 0)
 		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "name")
 		_, err = create("late", 1)
-		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "expires_at")
+		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "expiresAt")
 		_, err = w.routes(w.viewer).CreateAppKey(t.Context(), &windlassv1.CreateAppKeyRequest{App: "chat", Name: "b"})
 		require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
 		_, err = create("batch", time.Now().Add(time.Hour).UnixMilli())

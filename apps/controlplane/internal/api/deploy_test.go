@@ -398,16 +398,16 @@ func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
 		}, invalid, validation, "spec.ports[1].port"},
 		"health check of no port": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{Port: "grpc"}
-		}, invalid, validation, "spec.health_check.port"},
+		}, invalid, validation, "spec.healthCheck.port"},
 		"expected code of none": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
-		}, invalid, validation, "spec.health_check.expected_codes[1]"},
+		}, invalid, validation, "spec.healthCheck.expectedCodes[1]"},
 		"expected codes backwards": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"299-200"}}
-		}, invalid, validation, "spec.health_check.expected_codes[0]"},
+		}, invalid, validation, "spec.healthCheck.expectedCodes[0]"},
 		"more ready than there are": {
 			func(s *windlassv1.DeploymentSpec) { s.Replicas, s.MinReady = proto.Int32(2), 3 },
-			invalid, validation, "spec.min_ready",
+			invalid, validation, "spec.minReady",
 		},
 		"reserved variable": {
 			func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"PORT": "1"} },
@@ -428,7 +428,7 @@ func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
 		"a variable twice": {func(s *windlassv1.DeploymentSpec) {
 			s.Env = map[string]string{"TOKEN": "1"}
 			s.Secrets = []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "hf-token"}}
-		}, invalid, validation, "spec.secrets[0].env_name"},
+		}, invalid, validation, "spec.secrets[0].envName"},
 		"too many variables": {func(s *windlassv1.DeploymentSpec) {
 			s.Env = map[string]string{"A": strings.Repeat("x", 100_000), "B": strings.Repeat("x", 100_000), "C": strings.Repeat("x", 100_000)}
 		}, invalid, validation, "spec.env"},

@@ -104,7 +104,7 @@ func TestAFreezeOfTheFileThatMakesNoSenseIsToldByField(t *testing.T) {
 	for field, f := range map[string]*windlassv1.FileFreeze{
 		"freeze.reason":          {},
 		"freeze.until":           {Reason: "x", From: now + 2_000_000, Until: now + 1_000_000},
-		"freeze.time_zone":       {Reason: "x", TimeZone: "Europe/London"},
+		"freeze.timeZone":        {Reason: "x", TimeZone: "Europe/London"},
 		"freeze.weekly[0].start": {Reason: "x", TimeZone: "UTC", Weekly: []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "08:00"}}},
 		"freeze.weekly":          {Reason: "x", TimeZone: "UTC", Weekly: append(window, &windlassv1.WeeklyWindow{Start: "Mon 08:00", End: "Fri 16:00"})},
 	} {

@@ -313,15 +313,15 @@ func TestFreezesThatMakeNoSenseAreToldByField(t *testing.T) {
 	}{
 		"no name":                {func(r *windlassv1.SetFreezeRequest) { r.Name = "" }, "name"},
 		"no reason":              {func(r *windlassv1.SetFreezeRequest) { r.Reason = "" }, "reason"},
-		"a kind of no kind":      {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "on_start"},
+		"a kind of no kind":      {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "onStart"},
 		"a project and an app":   {func(r *windlassv1.SetFreezeRequest) { r.Project, r.App = "default", "chat" }, "app"},
 		"over":                   {func(r *windlassv1.SetFreezeRequest) { r.Until = now - 1 }, "until"},
 		"the wrong way round":    {func(r *windlassv1.SetFreezeRequest) { r.From, r.Until = now+2_000_000, now+1_000_000 }, "until"},
-		"a zone for nothing":     {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "time_zone"},
-		"windows without a zone": {func(r *windlassv1.SetFreezeRequest) { r.Weekly = window("Fri 16:00", "Mon 08:00") }, "time_zone"},
+		"a zone for nothing":     {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "timeZone"},
+		"windows without a zone": {func(r *windlassv1.SetFreezeRequest) { r.Weekly = window("Fri 16:00", "Mon 08:00") }, "timeZone"},
 		"no such zone": {func(r *windlassv1.SetFreezeRequest) {
 			r.Weekly, r.TimeZone = window("Fri 16:00", "Mon 08:00"), "Europe/Atlantis"
-		}, "time_zone"},
+		}, "timeZone"},
 		"no such time": {func(r *windlassv1.SetFreezeRequest) { r.Weekly, r.TimeZone = window("Fri 25:00", "Mon 08:00"), "UTC" }, "weekly[0].start"},
 		"half a week":  {func(r *windlassv1.SetFreezeRequest) { r.Weekly, r.TimeZone = window("Fri 16:00", "08:00"), "UTC" }, "weekly[0].start"},
 		"no gap":       {func(r *windlassv1.SetFreezeRequest) { r.Weekly, r.TimeZone = window("00:00", "00:00"), "UTC" }, "weekly"},

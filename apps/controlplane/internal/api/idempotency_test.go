@@ -38,9 +38,9 @@ func TestAKeyIsForOneRequestOnly(t *testing.T) {
 	before := w.dump()
 
 	_, err = w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Mutation: keyed("k1"), Name: "two"})
-	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotency_key")
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
 	_, err = w.apps(w.deployer).Cancel(ctx, &windlassv1.CancelRequest{Mutation: keyed("k1"), App: "one"})
-	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotency_key")
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
 	require.Equal(t, before, w.dump())
 
 	// Another workspace's keys are its own.

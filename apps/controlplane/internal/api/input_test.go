@@ -157,7 +157,7 @@ func TestBadInputIsRefusedByNameAndChangesNothing(t *testing.T) {
 		{
 			"a key that has expired", w.owner, conn.AccessServiceCreateApiKeyProcedure,
 			object{"name": "old", "role": "ROLE_VIEWER", "expiresAt": "1"},
-			"invalid_argument", validation, "expires_at",
+			"invalid_argument", validation, "expiresAt",
 		},
 		{
 			"a platform region by an owner", w.owner, conn.RegionServiceCreateRegionProcedure,
@@ -247,12 +247,12 @@ func TestBadInputIsRefusedByNameAndChangesNothing(t *testing.T) {
 		{
 			"an idempotency key of control characters", w.deployer, conn.AppServiceCreateAppProcedure,
 			object{"name": "new", "mutation": object{"idempotencyKey": "a\nb"}},
-			"invalid_argument", validation, "mutation.idempotency_key",
+			"invalid_argument", validation, "mutation.idempotencyKey",
 		},
 		{
 			"an old resource version", w.deployer, conn.AppServiceUpdateAppProcedure,
 			object{"app": "chat", "resourceVersion": "1"},
-			"aborted", "ERROR_REASON_CONFLICT", "resource_version",
+			"aborted", "ERROR_REASON_CONFLICT", "resourceVersion",
 		},
 		{
 			"an unknown field", w.deployer, conn.AppServiceCreateAppProcedure,
@@ -419,5 +419,5 @@ func TestAnUpdateOfWhatChangedSinceIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, updated.GetApp().String(), w.app("chat").String(), "the answer is what is stored")
 	_, err = w.apps(w.deployer).UpdateApp(ctx, &windlassv1.UpdateAppRequest{App: "chat", Description: "y", ResourceVersion: version})
-	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resource_version")
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 }

@@ -307,7 +307,7 @@ func TestOverridesThatContradictAreRefused(t *testing.T) {
 		"of nothing":                {[]*windlassv1.Override{inRegions("eu-west-1")}, withoutEffect, "spec.overrides[0]"},
 		"of a region of others":     {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
 		"of a region twice":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 1), extra(inRegions("eu-west-1"), "x")}, overrideConflict, "spec.overrides[1].regions[0]"},
-		"args twice":                {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extra_args"},
+		"args twice":                {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extraArgs"},
 		"labels that nobody has":    {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
 		"what is so anyway":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
 		"two selectors that differ": {[]*windlassv1.Override{sized(labelled("tier", "small"), 3), sized(labelled("gpu", "l4"), 4)}, overrideConflict, "spec.overrides[1].replicas"},
@@ -316,10 +316,10 @@ func TestOverridesThatContradictAreRefused(t *testing.T) {
 		"a value and a secret": {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
 			o.Env = map[string]string{"A": "1"}
 			o.Secrets = []*windlassv1.SecretReference{{EnvName: "A", Secret: "a"}}
-		})}, validation, "spec.overrides[0].secrets[0].env_name"},
+		})}, validation, "spec.overrides[0].secrets[0].envName"},
 		"a secret that pulls": {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
 			o.Secrets = []*windlassv1.SecretReference{{Secret: "a", ImagePull: true}}
-		})}, validation, "spec.overrides[0].secrets[0].image_pull"},
+		})}, validation, "spec.overrides[0].secrets[0].imagePull"},
 		"more shared memory than any":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Resources = &windlassv1.Resources{ShmMib: 4096} })}, validation, "spec.overrides"},
 		"what is pinned, by a request": {nil, 0, ""},
 	} {

@@ -177,7 +177,7 @@ func (r *foresight) roomToBegin(c *change) error {
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: first.GetReason(), Field: first.GetField(),
-		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.wait_for_capacity, such as 6h, it waits for room.",
+		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.waitForCapacity, such as 6h, it waits for room.",
 	}, text)
 }
 
@@ -320,7 +320,7 @@ func (r *foresight) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.Pla
 		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), r.when, v.GetGpusFree())
 		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
 		if v.GetGpusKept() <= v.GetGpusFree() {
-			f.Fix = "Move within the room that there is: rollout.max_surge 0 and max_unavailable 1, or strategy recreate. Or make room."
+			f.Fix = "Move within the room that there is: rollout.maxSurge 0 and maxUnavailable 1, or strategy recreate. Or make room."
 		}
 	case v.GetGpusNeeded() > 0 && each > largest:
 		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",

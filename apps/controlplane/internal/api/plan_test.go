@@ -282,13 +282,13 @@ func TestAPlanTellsAllThatStandsAgainstADeploy(t *testing.T) {
 	w := setup(t)
 	w.connected(16)
 	for field, p := range map[string]*windlassv1.PlanDeployResponse{
-		"VALIDATION spec.min_ready":            w.planned("chat", nil, replicas(1), func(s *windlassv1.DeploymentSpec) { s.MinReady = 2 }),
-		"VALIDATION rollout.max_unavailable":   w.planned("chat", &windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0"}),
+		"VALIDATION spec.minReady":             w.planned("chat", nil, replicas(1), func(s *windlassv1.DeploymentSpec) { s.MinReady = 2 }),
+		"VALIDATION rollout.maxUnavailable":    w.planned("chat", &windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0"}),
 		"NOT_FOUND app":                        w.planned("lab/nowhere/chat", nil),
 		"VALIDATION rollout.waves[0].labels":   w.planned("chat", &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"tier": "x"}}, {}}}),
 		"VALIDATION rollout.waves":             w.planned("chat", &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"us-east-1"}}}}),
 		"VALIDATION rollout.analysis[0]":       w.planned("chat", &windlassv1.RolloutPolicy{Analysis: []*windlassv1.AnalysisCheck{{Name: "a", Query: "up{{{selector}}}", Max: new(1.0)}}, Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}}}),
-		"VALIDATION spec.health_check.port":    w.planned("chat", nil, func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }),
+		"VALIDATION spec.healthCheck.port":     w.planned("chat", nil, func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }),
 		"VALIDATION spec.env[\"WINDLASS_ID\"]": w.planned("chat", nil, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"WINDLASS_ID": "x"} }),
 	} {
 		require.Equal(t, []string{field}, reasons(p))

@@ -41,19 +41,19 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "a", Cookie: "b"}})
 	try("affinity.header", "", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "X Session:"}})
 	try("balancing", "", &windlassv1.RoutingPolicy{Balancing: 99})
-	try("queue_wait", "no request waits", &windlassv1.RoutingPolicy{QueueSize: new(int32(0)), QueueWait: durationpb.New(time.Second)})
-	try("queue_size", "", &windlassv1.RoutingPolicy{QueueSize: new(int32(-1))})
+	try("queueWait", "no request waits", &windlassv1.RoutingPolicy{QueueSize: new(int32(0)), QueueWait: durationpb.New(time.Second)})
+	try("queueSize", "", &windlassv1.RoutingPolicy{QueueSize: new(int32(-1))})
 	try("retries", "", &windlassv1.RoutingPolicy{Retries: new(int32(11))})
-	try("max_in_flight", "", &windlassv1.RoutingPolicy{MaxInFlight: new(int32(-1))})
-	try("max_body_bytes", "", &windlassv1.RoutingPolicy{MaxBodyBytes: new(int64(0))})
-	try("response_timeout", "", &windlassv1.RoutingPolicy{ResponseTimeout: durationpb.New(0)})
-	try("idle_timeout", "", &windlassv1.RoutingPolicy{IdleTimeout: durationpb.New(25 * time.Hour)})
-	try("cross_region", "", &windlassv1.RoutingPolicy{CrossRegion: 99})
-	try("cross_region", "without max_in_flight", &windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER})
-	try("request_timeout", "", &windlassv1.RoutingPolicy{RequestTimeout: durationpb.New(-1)})
+	try("maxInFlight", "", &windlassv1.RoutingPolicy{MaxInFlight: new(int32(-1))})
+	try("maxBodyBytes", "", &windlassv1.RoutingPolicy{MaxBodyBytes: new(int64(0))})
+	try("responseTimeout", "", &windlassv1.RoutingPolicy{ResponseTimeout: durationpb.New(0)})
+	try("idleTimeout", "", &windlassv1.RoutingPolicy{IdleTimeout: durationpb.New(25 * time.Hour)})
+	try("crossRegion", "", &windlassv1.RoutingPolicy{CrossRegion: 99})
+	try("crossRegion", "without maxInFlight", &windlassv1.RoutingPolicy{CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER})
+	try("requestTimeout", "", &windlassv1.RoutingPolicy{RequestTimeout: durationpb.New(-1)})
 
-	try("cors.allowed_origins", "", origins())
-	const first = "cors.allowed_origins[0]"
+	try("cors.allowedOrigins", "", origins())
+	const first = "cors.allowedOrigins[0]"
 	for origin, says := range map[string]string{
 		"chat.example.com": "no scheme", "ftp://chat.example.com": "neither http nor https", "https://chat.example.com/": "without a slash",
 		"https://chat.example.com?q": "without a slash", "https://": "not a host", "https://me@chat.example.com": "not a host",
@@ -67,18 +67,18 @@ func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
 		require.Regexp(t, says, err.Error(), origin)
 		require.Contains(t, rpc.DetailOf(err).GetFix(), "https://chat.example.com")
 	}
-	try("cors.allowed_origins[1]", "every origin", origins("https://a.test", "*"))
+	try("cors.allowedOrigins[1]", "every origin", origins("https://a.test", "*"))
 	try(first, "browsers refuse", &windlassv1.RoutingPolicy{Cors: &windlassv1.Cors{AllowedOrigins: []string{"*"}, Credentials: true}})
 	with := func(edit func(*windlassv1.Cors)) *windlassv1.RoutingPolicy {
 		p := origins("https://a.test")
 		edit(p.Cors)
 		return p
 	}
-	try("cors.allowed_methods[0]", "", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"get"} }))
-	try("cors.allowed_methods[0]", "no method that browsers send", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"TRACE"} }))
-	try("cors.allowed_headers[0]", "", with(func(c *windlassv1.Cors) { c.AllowedHeaders = []string{"X Key"} }))
-	try("cors.exposed_headers", "of that name", with(func(c *windlassv1.Cors) { c.Credentials, c.ExposedHeaders = true, []string{"*"} }))
-	try("cors.max_age", "whole seconds", with(func(c *windlassv1.Cors) { c.MaxAge = durationpb.New(1500 * time.Millisecond) }))
+	try("cors.allowedMethods[0]", "", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"get"} }))
+	try("cors.allowedMethods[0]", "no method that browsers send", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"TRACE"} }))
+	try("cors.allowedHeaders[0]", "", with(func(c *windlassv1.Cors) { c.AllowedHeaders = []string{"X Key"} }))
+	try("cors.exposedHeaders", "of that name", with(func(c *windlassv1.Cors) { c.Credentials, c.ExposedHeaders = true, []string{"*"} }))
+	try("cors.maxAge", "whole seconds", with(func(c *windlassv1.Cors) { c.MaxAge = durationpb.New(1500 * time.Millisecond) }))
 
 	for _, origin := range []string{"*", "https://chat.example.com", "http://localhost:3000", "https://*.example.com", "http://[::1]:8080", "http://10.0.0.1", "http://*.localhost:3000"} {
 		_, err := w.tryDeploy("chat", "", routing(origins(origin)))

@@ -119,7 +119,7 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 		environment, name := splitApp(ref)
 		if !ident.ValidName(name) {
 			return app, e, invalid("app", fmt.Sprintf(
-				"%q does not name an app: use its id, name, or project/environment/name, in lower-case letters, digits and dashes", clip(name, 100)))
+				"%q does not name an app: use its id, name, or project/environment/name, each of at most 63 lower-case letters, digits and dashes", clip(name, 100)))
 		}
 		if e, err = c.api.environment(c.Tx, c.workspaceID, environment, "app"); err != nil {
 			return app, e, err

@@ -288,7 +288,7 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason:  windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
 			Message: fmt.Sprintf("the rollout is too long to be foreseen: what its regions need is told as of its first %d steps", len(f.Steps)),
-			Fix:     "A larger rollout.max_surge makes it shorter.",
+			Fix:     "A larger rollout.maxSurge makes it shorter.",
 		})
 	}
 	if end := f.Rollout; out.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT && f.Complete && end != nil &&

@@ -155,7 +155,7 @@ func TestADeployerChangesVariablesAndOnlyAnOwnerRenames(t *testing.T) {
 	require.Equal(t, "default", res.GetEnvironment().GetProjectName())
 	req.Name = "live"
 	_, err = w.environments(w.owner).UpdateEnvironment(ctx, req)
-	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resource_version")
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 	req.ResourceVersion = 2
 	_, err = w.environments(w.owner).UpdateEnvironment(ctx, req)
 	require.NoError(t, err)

@@ -118,11 +118,11 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case !template && c.GetName() == "":
 		return invalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
 	case template && c.GetSamplesQuery() != "":
-		return invalidFix(at+".samples_query", "the template counts its samples itself", "Leave samples_query out, or write a query of your own.")
+		return invalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write a query of your own.")
 	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
-		return invalidFix(at+".min_samples", "nothing counts the samples of a query", "Add a samples_query, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
+		return invalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
-		return invalidFix(at+".samples_query", "samples are counted, and any number will do", "Say with min_samples how many it takes.")
+		return invalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
 	}
 	for name, query := range map[string]string{"query": c.GetQuery(), "samples_query": c.GetSamplesQuery()} {
 		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
@@ -159,7 +159,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 		return invalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
 	}
 	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
-		return invalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signing_secret.")
+		return invalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signingSecret.")
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 // checkBounds judges how far the figure may go.
 func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	if !analysis.Absolute(c) && !analysis.Compares(c) {
-		return invalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versus_old.max_ratio, for example 1.2.")
+		return invalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
 	}
 	v := c.GetVersusOld()
 	for _, b := range []struct {
@@ -211,7 +211,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
 				"Measure more often, or pause longer.")
 		case s.GetWeight() == 100 && analysis.Compares(c):
-			return invalidFix(at+".versus_old", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
+			return invalidFix(at+".versusOld", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
 				"End the steps below 100, which comes after the last one anyway, or use max or min.")
 		}
 	}
@@ -223,16 +223,16 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
 	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
 		if p.GetInitialWeight() == 0 && analysis.OfRequests(c) {
-			return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initial_weight of 0: it would be held for good",
-				"Set initial_weight to 1 or more, or use a query that needs no requests of users.")
+			return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
+				"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
 		}
 	default:
 		if !bakes {
 			return invalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
-				"Give waves a bake_time, or use strategy canary or blue-green.")
+				"Give waves a bakeTime, or use strategy canary or blue-green.")
 		}
 		if !analysis.Absolute(c) {
-			return invalidFix(at+".versus_old", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
+			return invalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
 				"Use max or min, or strategy canary or blue-green.")
 		}
 	}

@@ -56,7 +56,7 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if s.Replicas != nil && s.GetReplicas() > 0 && s.GetMinReady() > s.GetReplicas() {
-		return invalid(field+".min_ready", fmt.Sprintf("min_ready is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
+		return invalid(field+".minReady", fmt.Sprintf("minReady is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	_, err := healthcheck.ParseCodes(h.GetExpectedCodes())
 	if bad, ok := errors.AsType[*healthcheck.CodeError](err); ok {
-		return invalidFix(fmt.Sprintf("%s.expected_codes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
+		return invalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 				return invalidFix(at+".secret", fmt.Sprintf("secret %q is to pull the image twice", r.GetSecret()), "Leave one of them out.")
 			}
 			if !pullsImage(s) {
-				return invalidFix(at+".image_pull", "there is no image to pull", "Set image, or leave image_pull out.")
+				return invalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")
 			}
 			pulls[r.GetSecret()] = true
 			continue

@@ -27,13 +27,13 @@ func invalidFix(field, message, fix string) error {
 // checkResources judges what one instance asks for.
 func checkResources(r *windlassv1.Resources, field string) error {
 	if shm, memory := r.GetShmMib(), r.GetMemoryMib(); memory > 0 && shm > memory {
-		return invalidFix(field+".shm_mib",
-			fmt.Sprintf("shm_mib is %d, above memory_mib, which is %d: what is written to /dev/shm counts as memory", shm, memory),
-			"Raise memory_mib above shm_mib by what the program itself needs.")
+		return invalidFix(field+".shmMib",
+			fmt.Sprintf("shmMib is %d, above memoryMib, which is %d: what is written to /dev/shm counts as memory", shm, memory),
+			"Raise memoryMib above shmMib by what the program itself needs.")
 	}
 	name := r.GetGpu().GetResourceName()
 	if domain, _, _ := strings.Cut(name, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
-		return invalidFix(field+".gpu.resource_name", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
+		return invalidFix(field+".gpu.resourceName", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
 			`Name it as the device plugin does: "nvidia.com/gpu" or "amd.com/gpu", for example.`)
 	}
 	return nil
@@ -146,7 +146,7 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 		return invalidFix(at+".reason", "an exception needs a reason", "Say why the program needs it; people who review the cluster read it on the pod.")
 	}
 	if x.GetRunAsRoot() && s.GetKubernetes().RunAsUser != nil {
-		return invalidFix(field+".run_as_user", fmt.Sprintf("run_as_user is %d, and security.run_as_root asks for root", s.GetKubernetes().GetRunAsUser()),
+		return invalidFix(field+".runAsUser", fmt.Sprintf("runAsUser is %d, and security.runAsRoot asks for root", s.GetKubernetes().GetRunAsUser()),
 			"Leave one of them out.")
 	}
 	for i, c := range x.GetAddCapabilities() {
@@ -161,7 +161,7 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	widens := x.GetRunAsRoot() || x.GetPrivileged() || x.GetHostIpc() || x.GetUnconfinedSeccomp() || len(x.GetAddCapabilities()) > 0
 	if !widens && s.GetModelCache().GetHostPath() == "" {
 		return invalidFix(at, "it gives a reason, and nothing that it is the reason for",
-			"Set run_as_root, privileged, host_ipc, unconfined_seccomp, add_capabilities or model_cache.host_path, or leave security out.")
+			"Set runAsRoot, privileged, hostIpc, unconfinedSeccomp, addCapabilities or modelCache.hostPath, or leave security out.")
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 		return invalidFix(field+".retention", "a folder of a host is never deleted", "Leave retention out, or use a claim.")
 	}
 	if s.GetKubernetes().GetSecurity() == nil {
-		return invalidFix(field+".host_path", `a pod with a folder of its host does not pass Kubernetes' "restricted" standard`,
+		return invalidFix(field+".hostPath", `a pod with a folder of its host does not pass Kubernetes' "restricted" standard`,
 			"Say why in kubernetes.security.reason, or use a claim.")
 	}
 	return nil

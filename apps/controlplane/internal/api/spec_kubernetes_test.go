@@ -73,85 +73,85 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 	}{
 		{
 			"shared memory above memory", func(s *windlassv1.DeploymentSpec) { s.Resources.ShmMib = 4097 },
-			"spec.resources.shm_mib", "memory_mib, which is 4096",
+			"spec.resources.shmMib", "memoryMib, which is 4096",
 		},
 		{
 			"shared memory above the default", func(s *windlassv1.DeploymentSpec) { s.Resources = &windlassv1.Resources{ShmMib: 513} },
-			"spec.resources.shm_mib", "memory_mib, which is 512",
+			"spec.resources.shmMib", "memoryMib, which is 512",
 		},
 		{"a role's shared memory", func(s *windlassv1.DeploymentSpec) {
 			s.Roles = []*windlassv1.RoleSpec{{Name: "main", Resources: &windlassv1.Resources{MemoryMib: 10, ShmMib: 11}}}
-		}, "spec.roles[0].resources.shm_mib", "counts as memory"},
+		}, "spec.roles[0].resources.shmMib", "counts as memory"},
 		{
 			"a pool of no GPU", func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Pool: "h100"} },
 			"spec.resources.gpu", "set count",
 		},
 		{
 			"a resource of Kubernetes'", func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu.ResourceName = "node.kubernetes.io/gpu" },
-			"spec.resources.gpu.resource_name", "nvidia.com/gpu",
+			"spec.resources.gpu.resourceName", "nvidia.com/gpu",
 		},
 		{
 			"a drain for ever", func(s *windlassv1.DeploymentSpec) { s.DrainDelay = durationpb.New(601e9) },
-			"spec.drain_delay", "600s",
+			"spec.drainDelay", "600s",
 		},
 		{
 			"a negative drain", func(s *windlassv1.DeploymentSpec) { s.DrainDelay = durationpb.New(-1) },
-			"spec.drain_delay", "0s",
+			"spec.drainDelay", "0s",
 		},
 		{
 			"a grace of hours", func(s *windlassv1.DeploymentSpec) { s.TerminationGrace = durationpb.New(3601e9) },
-			"spec.termination_grace", "3600s",
+			"spec.terminationGrace", "3600s",
 		},
 
-		{"a cache nowhere", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.model_cache", "claim or host_path"},
+		{"a cache nowhere", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.modelCache", "claim or host_path"},
 		{"a cache twice", cache(&windlassv1.ModelCache{
 			MountPath: "/models", HostPath: "/data", Claim: &windlassv1.VolumeClaim{SizeGib: 1},
-		}), "spec.model_cache", "claim or host_path"},
+		}), "spec.modelCache", "claim or host_path"},
 		{"a cache of nothing", cache(&windlassv1.ModelCache{
 			MountPath: "/models", Claim: &windlassv1.VolumeClaim{},
-		}), "spec.model_cache.claim.size_gib", ""},
-		{"a cache over shared memory", claim("/dev/shm"), "spec.model_cache.mount_path", "/models"},
-		{"a cache in shared memory", claim("/dev/shm/models"), "spec.model_cache.mount_path", "get in the way of /dev"},
-		{"a cache over the credentials", claim("/var"), "spec.model_cache.mount_path", "/var/run/secrets"},
-		{"a cache over everything", claim("/."), "spec.model_cache.mount_path", "not a plain path"},
-		{"a cache that climbs", claim("/models/../etc"), "spec.model_cache.mount_path", `"/etc" would be`},
-		{"a cache with a slash at its end", claim("/models/"), "spec.model_cache.mount_path", `"/models" would be`},
+		}), "spec.modelCache.claim.sizeGib", ""},
+		{"a cache over shared memory", claim("/dev/shm"), "spec.modelCache.mountPath", "/models"},
+		{"a cache in shared memory", claim("/dev/shm/models"), "spec.modelCache.mountPath", "get in the way of /dev"},
+		{"a cache over the credentials", claim("/var"), "spec.modelCache.mountPath", "/var/run/secrets"},
+		{"a cache over everything", claim("/."), "spec.modelCache.mountPath", "not a plain path"},
+		{"a cache that climbs", claim("/models/../etc"), "spec.modelCache.mountPath", `"/etc" would be`},
+		{"a cache with a slash at its end", claim("/models/"), "spec.modelCache.mountPath", `"/models" would be`},
 		{"a host's folder without a reason", func(s *windlassv1.DeploymentSpec) {
 			host("/data/models")(s)
 			s.Kubernetes.Security = nil
-		}, "spec.model_cache.host_path", "kubernetes.security.reason"},
-		{"the host's kubelet", host("/var/lib"), "spec.model_cache.host_path", "/var/lib/kubelet"},
-		{"the host's settings", host("/etc/ssl"), "spec.model_cache.host_path", "/etc"},
+		}, "spec.modelCache.hostPath", "kubernetes.security.reason"},
+		{"the host's kubelet", host("/var/lib"), "spec.modelCache.hostPath", "/var/lib/kubelet"},
+		{"the host's settings", host("/etc/ssl"), "spec.modelCache.hostPath", "/etc"},
 		{"a host's folder to be deleted", cache(&windlassv1.ModelCache{
 			MountPath: "/models", HostPath: "/data/models", Retention: windlassv1.ModelCache_RETENTION_DELETE,
-		}), "spec.model_cache.retention", "use a claim"},
+		}), "spec.modelCache.retention", "use a claim"},
 
 		{"one node", kube(func(k *windlassv1.KubernetesOptions) {
 			k.NodeSelector = map[string]string{"kubernetes.io/hostname": "node-1"}
-		}), `spec.kubernetes.node_selector["kubernetes.io/hostname"]`, ""},
+		}), `spec.kubernetes.nodeSelector["kubernetes.io/hostname"]`, ""},
 		{"a node by our label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.NodeSelector = map[string]string{"windlass.run/pool": "h100"}
-		}), `spec.kubernetes.node_selector["windlass.run/pool"]`, "resources.gpu.pool"},
+		}), `spec.kubernetes.nodeSelector["windlass.run/pool"]`, "resources.gpu.pool"},
 		{"a product by label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-L4"}
-		}), `spec.kubernetes.node_selector["nvidia.com/gpu.product"]`, "resources.gpu.product"},
+		}), `spec.kubernetes.nodeSelector["nvidia.com/gpu.product"]`, "resources.gpu.product"},
 		{"our annotation", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodAnnotations = map[string]string{"windlass.run/paused": "true"}
-		}), `spec.kubernetes.pod_annotations["windlass.run/paused"]`, "prefix of your own"},
+		}), `spec.kubernetes.podAnnotations["windlass.run/paused"]`, "prefix of your own"},
 		{"an annotation that widens", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodAnnotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}
-		}), `spec.kubernetes.pod_annotations["container.apparmor.security.beta.kubernetes.io/main"]`, "kubernetes.security"},
+		}), `spec.kubernetes.podAnnotations["container.apparmor.security.beta.kubernetes.io/main"]`, "kubernetes.security"},
 		{"annotations without end", kube(func(k *windlassv1.KubernetesOptions) {
 			for _, r := range "abcdefghijklm" {
 				k.PodAnnotations["example.com/"+string(r)] = strings.Repeat("x", 16384)
 			}
-		}), "spec.kubernetes.pod_annotations", "together"},
+		}), "spec.kubernetes.podAnnotations", "together"},
 		{"our label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodLabels = map[string]string{"app.kubernetes.io/name": "mine"}
-		}), `spec.kubernetes.pod_labels["app.kubernetes.io/name"]`, "prefix of your own"},
+		}), `spec.kubernetes.podLabels["app.kubernetes.io/name"]`, "prefix of your own"},
 		{"a controller's label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodLabels = map[string]string{"pod-template-hash": "mine"}
-		}), `spec.kubernetes.pod_labels["pod-template-hash"]`, "another name"},
+		}), `spec.kubernetes.podLabels["pod-template-hash"]`, "another name"},
 		{"a toleration twice", kube(func(k *windlassv1.KubernetesOptions) {
 			k.Tolerations = append(k.Tolerations, &windlassv1.Toleration{Key: "nvidia.com/gpu"})
 		}), "spec.kubernetes.tolerations[3]", "tolerations[0]"},
@@ -168,13 +168,13 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 		{"two users", kube(func(k *windlassv1.KubernetesOptions) {
 			k.RunAsUser = new(int64(1000))
 			k.Security = &windlassv1.SecurityException{Reason: "old image", RunAsRoot: true}
-		}), "spec.kubernetes.run_as_user", "one of them"},
+		}), "spec.kubernetes.runAsUser", "one of them"},
 		{"every capability", security(&windlassv1.SecurityException{
 			Reason: "x", AddCapabilities: []string{"IPC_LOCK", "ALL"},
-		}), "spec.kubernetes.security.add_capabilities[1]", "privileged"},
+		}), "spec.kubernetes.security.addCapabilities[1]", "privileged"},
 		{"a capability as Linux names it", security(&windlassv1.SecurityException{
 			Reason: "x", AddCapabilities: []string{"CAP_IPC_LOCK"},
-		}), "spec.kubernetes.security.add_capabilities[0]", `"IPC_LOCK"`},
+		}), "spec.kubernetes.security.addCapabilities[0]", `"IPC_LOCK"`},
 
 		{"a secret for nothing", secrets(&windlassv1.SecretReference{Secret: "registry"}), "spec.secrets[0]", "image_pull"},
 		{"a secret for both", secrets(&windlassv1.SecretReference{Secret: "registry", EnvName: "A", ImagePull: true}), "spec.secrets[0]", "one of the two"},
@@ -186,7 +186,7 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 		{"a pull secret of no image", func(s *windlassv1.DeploymentSpec) {
 			s.Image = ""
 			s.Secrets = []*windlassv1.SecretReference{{Secret: "registry", ImagePull: true}}
-		}, "spec.secrets[0].image_pull", "Set image"},
+		}, "spec.secrets[0].imagePull", "Set image"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: inCluster(c.edit)})

@@ -18,7 +18,7 @@ func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
 func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
 	if off && len(auto.GetConditions()) > 0 {
-		return invalidFix(field+".auto_rollback.conditions", "auto_rollback is off, and names conditions: nothing goes back by itself",
+		return invalidFix(field+".autoRollback.conditions", "autoRollback is off, and names conditions: nothing goes back by itself",
 			"Leave out enabled to go back for those alone, or leave out conditions.")
 	}
 	if err := checkAmounts(auto, field+".auto_rollback"); err != nil {
@@ -29,13 +29,13 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		switch on := w.GetOnFailure(); {
 		case !off:
 		case on == windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL || on == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
-			return invalidFix(at+".on_failure", "the wave goes back on a failure, and auto_rollback is off: nothing goes back by itself",
-				"Leave on_failure out, or set it to pause; or leave auto_rollback on.")
+			return invalidFix(at+".onFailure", "the wave goes back on a failure, and autoRollback is off: nothing goes back by itself",
+				"Leave onFailure out, or set it to pause; or leave autoRollback on.")
 		}
 		unreachable := windlassv1.AutoRollback_CONDITION_UNREACHABLE
 		if w.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL && len(auto.GetConditions()) == 1 && auto.GetConditions()[0] == unreachable {
-			return invalidFix(at+".on_unreachable", "auto_rollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
-				"Set on_unreachable to fail, or name other conditions.")
+			return invalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
+				"Set onUnreachable to fail, or name other conditions.")
 		}
 	}
 	return nil
@@ -58,8 +58,8 @@ func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	switch health := windlassv1.AutoRollback_CONDITION_HEALTH; {
 	case auto.GetUnhealthy() != "":
 	case auto.GetUnhealthyFor() != nil:
-		return invalidFix(field+".unhealthy_for", "unhealthy_for says for how long, and nothing says how many replicas",
-			"Set unhealthy as well, for example 25%, or leave out unhealthy_for.")
+		return invalidFix(field+".unhealthyFor", "unhealthyFor says for how long, and nothing says how many replicas",
+			"Set unhealthy as well, for example 25%, or leave out unhealthyFor.")
 	case slices.Contains(auto.GetConditions(), health):
 		return invalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", and nothing says how many replicas that takes",
 			"Set unhealthy as well, for example 25%, or leave "+plan.ConditionName(health)+" out.")
@@ -76,8 +76,8 @@ func tooManyPercent(text string) bool {
 // checkDeadlines fails on two that say the same.
 func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
-		return invalidFix(field+".unschedulable", "deadlines.unschedulable and wait_for_capacity both say how long room is waited for",
-			"Use wait_for_capacity to have a start without room stand in line, and deadlines.unschedulable to have it fail.")
+		return invalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both say how long room is waited for",
+			"Use waitForCapacity to have a start without room stand in line, and deadlines.unschedulable to have it fail.")
 	}
 	return nil
 }
@@ -89,6 +89,6 @@ func checkProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
 		return nil
 	}
-	return invalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progress_deadline is %s: both are of the same",
+	return invalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both are of the same",
 		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
 }

@@ -30,7 +30,7 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
 			return invalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
 		case override.Empty(o):
-			return withReason(invalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extra_args, env or secrets, or leave it out."),
+			return withReason(invalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env or secrets, or leave it out."),
 				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
 		}
 		for j, n := range o.GetRegions() {
@@ -54,7 +54,7 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 
 func checkOverrideValues(o *windlassv1.Override, at string) error {
 	if len(o.GetArgs()) > 0 && len(o.GetExtraArgs()) > 0 {
-		return invalidFix(at+".extra_args", "the override has args, which take the place of all, and extra_args, which follow the spec's",
+		return invalidFix(at+".extraArgs", "the override has args, which take the place of all, and extraArgs, which follow the spec's",
 			"Use one of the two.")
 	}
 	if err := checkCommand(nil, o.GetArgs(), at); err != nil {
@@ -62,7 +62,7 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, arg := range o.GetExtraArgs() {
 		if strings.ContainsRune(arg, 0) {
-			return invalid(fmt.Sprintf("%s.extra_args[%d]", at, i), "an argument holds no zero byte")
+			return invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument holds no zero byte")
 		}
 	}
 	if err := checkEnv(o.GetEnv(), at+".env"); err != nil {
@@ -70,7 +70,7 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, r := range o.GetSecrets() {
 		if r.GetImagePull() {
-			return invalidFix(fmt.Sprintf("%s.secrets[%d].image_pull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
+			return invalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
 		}
 	}
 	if err := checkSecrets(&windlassv1.DeploymentSpec{Env: o.GetEnv(), Secrets: o.GetSecrets()}, at); err != nil {

@@ -74,11 +74,11 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	}
 	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
 	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE && none(unavailable) {
-		return invalidFix(field+".max_unavailable", "max_unavailable is 0, and in place nothing starts before something stops: no replica could ever be replaced",
-			"Set it to 1 or more, or use strategy rolling with a max_surge.")
+		return invalidFix(field+".maxUnavailable", "maxUnavailable is 0, and in place nothing starts before something stops: no replica could ever be replaced",
+			"Set it to 1 or more, or use strategy rolling with a maxSurge.")
 	}
 	if none(surge) && none(unavailable) {
-		return invalidFix(field+".max_unavailable", "max_surge and max_unavailable are both 0: no replica could ever start or stop",
+		return invalidFix(field+".maxUnavailable", "maxSurge and maxUnavailable are both 0: no replica could ever start or stop",
 			"Set one of them to 1 or more.")
 	}
 	for name, text := range map[string]string{"max_surge": surge, "max_unavailable": unavailable} {

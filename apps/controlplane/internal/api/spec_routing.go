@@ -22,11 +22,11 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 		return invalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
 			"Set balancing to affinity, or leave affinity out.")
 	case p.GetQueueWait().AsDuration() > 0 && p.GetQueueSize() == 0 && p.QueueSize != nil:
-		return invalidFix(field+".queue_wait", "queue_wait is set, and queue_size is 0: no request waits",
-			"Set queue_size to how many may wait, or leave queue_wait out.")
+		return invalidFix(field+".queueWait", "queueWait is set, and queueSize is 0: no request waits",
+			"Set queueSize to how many may wait, or leave queueWait out.")
 	case p.GetCrossRegion() == windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER && p.GetMaxInFlight() == 0:
-		return invalidFix(field+".cross_region", "it is spillover, and without max_in_flight no instance ever has as many requests as it takes",
-			"Set max_in_flight to how many requests an instance has at a time, or choose failover.")
+		return invalidFix(field+".crossRegion", "it is spillover, and without maxInFlight no instance ever has as many requests as it takes",
+			"Set maxInFlight to how many requests an instance has at a time, or choose failover.")
 	}
 	return checkCors(p.GetCors(), field+".cors")
 }
@@ -48,15 +48,15 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		}
 	}
 	if slices.Contains(c.GetExposedHeaders(), "*") && c.GetCredentials() {
-		return invalidFix(field+".exposed_headers", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
+		return invalidFix(field+".exposedHeaders", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
 	}
 	for i, method := range c.GetAllowedMethods() {
 		if method == "CONNECT" || method == "TRACE" {
-			return invalidFix(fmt.Sprintf("%s.allowed_methods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
+			return invalidFix(fmt.Sprintf("%s.allowedMethods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
 		}
 	}
 	if c.GetMaxAge().GetNanos() != 0 {
-		return invalidFix(field+".max_age", "max_age is told to browsers in whole seconds", "Round it to seconds.")
+		return invalidFix(field+".maxAge", "maxAge is told to browsers in whole seconds", "Round it to seconds.")
 	}
 	return nil
 }

@@ -208,7 +208,7 @@ func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
 	require.False(t, approved())
 	refused(t, approve(w.owner, id, "https://us.example.com"), connect.CodePermissionDenied, isDenied, "")
 	refused(t, approve(w.operator, "us-east-1", "https://us.example.com"), connect.CodeNotFound, notFound, "region")
-	refused(t, approve(w.operator, id, "https://us.example.org"), failed, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gateway_url")
+	refused(t, approve(w.operator, id, "https://us.example.org"), failed, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gatewayUrl")
 	require.NoError(t, approve(w.operator, id, "https://us.example.com"))
 	require.True(t, approved())
 	log, err := w.history(w.operator).ListAudit(ctx, &windlassv1.ListAuditRequest{})

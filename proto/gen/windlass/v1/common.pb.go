@@ -651,7 +651,8 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 type ErrorDetail struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason ErrorReason            `protobuf:"varint,1,opt,name=reason,proto3,enum=windlass.v1.ErrorReason" json:"reason,omitempty"`
-	// Path of the field at fault ("spec.resources.cpu_millicores"), or empty.
+	// Path of the field at fault, with the names that JSON and files have
+	// ("spec.resources.cpuMillicores"), or empty.
 	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
 	// What to do about it, in one sentence.
 	Fix string `protobuf:"bytes,3,opt,name=fix,proto3" json:"fix,omitempty"`

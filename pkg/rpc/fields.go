@@ -1,0 +1,69 @@
+package rpc
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"buf.build/go/protovalidate"
+)
+
+// jsonPath returns the path of a field with the names that JSON and files have for its parts:
+// "spec.health_check.port" is "spec.healthCheck.port". Keys of maps stay as they are.
+func jsonPath(path string) string {
+	if !strings.Contains(path, "_") {
+		return path
+	}
+	var b strings.Builder
+	quoted, escaped, upper := false, false, false
+	for _, r := range path {
+		switch {
+		case quoted:
+			quoted = escaped || r != '"'
+			escaped = !escaped && r == '\\'
+		case r == '"':
+			quoted = true
+		case r == '_':
+			upper = true
+			continue
+		case upper && 'a' <= r && r <= 'z':
+			r += 'A' - 'a'
+		}
+		upper = false
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// maxName is how long a name may be, as the schema's patterns for names say.
+const maxName = 63
+
+// patterns says what strings of the schema's patterns are, for people.
+var patterns = map[string]string{
+	`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`:    "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
+	`^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$`: "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
+	`^[A-Za-z_][A-Za-z0-9_]*$`:             "a variable's name has letters, digits and underscores, and no digit first, as in LOG_LEVEL",
+	`^([0-9]{1,5}|[0-9]{1,3}%)?$`:          "use a number or a share, as in 2 or 25%",
+	`^[ -~]*$`:                             "use printable ASCII characters only",
+	`^((Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?([01][0-9]|2[0-3]):[0-5][0-9]$`: "use a day and a time from 00:00 to 23:59, as in Fri 16:00, or a time alone for every day, as in 22:00",
+}
+
+// patternWords says what is wrong with a string that does not match its pattern; empty for another
+// rule or a pattern that has no words.
+func patternWords(v *protovalidate.Violation) string {
+	if v.Proto.GetRuleId() != "string.pattern" || !v.RuleValue.IsValid() {
+		return ""
+	}
+	words := patterns[v.RuleValue.String()]
+	if words == "" || !v.FieldValue.IsValid() {
+		return words
+	}
+	value, ok := v.FieldValue.Interface().(string)
+	if !ok {
+		return words
+	}
+	if n := utf8.RuneCountInString(value); n > maxName {
+		return fmt.Sprintf("it has %d characters: %s", n, words)
+	}
+	return fmt.Sprintf("%q does not do: %s", value, words)
+}
