@@ -126,12 +126,25 @@ func (p *planner) lane(region string) *lane {
 		return cmp.Compare(p.rank(a), p.rank(b))
 	})
 	for _, t := range l.from {
-		l.Lane.From = append(l.Lane.From, p.side(t))
+		s := p.side(t)
+		s.Withdrawn = p.isWithdrawn(t, st, forward)
+		l.Lane.From = append(l.Lane.From, s)
 		l.seen += p.seen(t)
 	}
 	p.joinWorkloads(l, inPlace && forward)
 	p.keepInstances(l)
 	return l
+}
+
+// isWithdrawn reports whether the row's version failed or was aborted, everywhere or in its
+// region.
+func (p *planner) isWithdrawn(t *model.Topology, st *model.CourseRegion, forward bool) bool {
+	if d := p.deps[t.DeploymentID]; d != nil && (d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED ||
+		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED) {
+		return true
+	}
+	newer := p.newer()
+	return newer != nil && t.DeploymentID == newer.ID && !forward && (p.course.Back || st == nil || st.State != regionSkipped)
 }
 
 func (p *planner) rank(t *model.Topology) int {
@@ -165,7 +178,7 @@ func (p *planner) size(deployment, region string) int32 {
 func (p *planner) side(t *model.Topology) strategy.Side {
 	pl := p.place(t)
 	o := pl.Observed
-	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas}
+	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == p.olderIn(t.RegionID)}
 	if !active(t) {
 		s.Told = 0
 	}

@@ -126,11 +126,6 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = low
 		}
 	}
-	for _, d := range l.deps {
-		if m := d.Spec.GetMinReady(); m > 0 {
-			floor = min(floor, m)
-		}
-	}
 	return floor, ceiling
 }
 
@@ -201,6 +196,7 @@ func (l *linter) region(region string, routed bool) {
 		l.findf(region, "weights add up to %d", weight)
 	}
 	l.stop(region)
+	l.liveWeight(region)
 }
 
 // handed is what there is of workloads that were handed over: replicas that there may be, and

@@ -562,7 +562,10 @@ type RolloutPolicy struct {
 	// stopped included: "1", or a share of those wanted, "25%", rounded up. Default 25%.
 	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
 	// Replicas fewer than wanted that may serve in a region, rounded down. Default 0, or
-	// 1 where neither this nor max_surge leaves room to move, and in place.
+	// 1 where neither this nor max_surge leaves room to move, and in place. The spec's
+	// min_ready allows no more to be missing: the old version's replicas stay until enough of
+	// the new one's are ready, or the progress deadline passes. On the way back a version that
+	// failed or was aborted gets no traffic as soon as a replica of the live one is ready.
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// In order. Empty: one wave of all regions, one region at a time.
 	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`

@@ -167,7 +167,9 @@ type DeploymentSpec struct {
 	// now, else 2. It is not part of the version: a change of it alone scales.
 	Replicas *int32 `protobuf:"varint,13,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Replicas that must be ready in each region before the deployment is.
-	// 0, or more than the region has: all of them. Never below 1 unless replicas is 0.
+	// 0, or more than the region has: all of them. Never below 1 unless replicas is 0. It
+	// lets no rollout take away more than max_unavailable: while the version before it serves
+	// in the region, replicas - max_unavailable must be ready, too.
 	MinReady int32 `protobuf:"varint,14,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
 	// Free text that people read: "v1.4.2", why, and from which commit. Not part
 	// of what runs, so a change of these alone makes no new version.

@@ -20,6 +20,7 @@
 package strategy
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,11 @@ type Side struct {
 	Weight int32
 	// Outdated is how many of what serves is not yet what the version is made of.
 	Outdated int32
+	// Live: the version is the one that is live.
+	Live bool
+	// Withdrawn: the version failed, or people took it back. While another version serves, it
+	// gets no traffic.
+	Withdrawn bool
 	// HandsOver: the version takes its replicas over, all at once and with their traffic.
 	// The region replaces them in their places, within their number.
 	HandsOver bool
@@ -48,13 +54,15 @@ type Side struct {
 
 // Lane is a region that moves to one version from others.
 type Lane struct {
-	// Size is how many replicas are wanted, Need how many of them make it ready.
+	// Size is how many replicas are wanted. Need is how many ready ones are enough for the
+	// region to be done; it does not lower what must serve meanwhile.
 	Size, Need int32
 	// Surge and Unavailable are how far a step may go beyond Size and below it.
 	Surge, Unavailable int32
 	// Recreate: the others stop before the version starts.
 	Recreate bool
-	// Hold: no side grows or shrinks. Weights go on following what is ready.
+	// Hold: no side grows or shrinks, and while the live version serves, it loses no traffic.
+	// The other versions lose theirs to it when their replicas stop being ready.
 	Hold bool
 	// To is the version; Absent tells that the region was told nothing of it yet.
 	To     Side
@@ -97,7 +105,7 @@ type Step struct {
 }
 
 // floor is how many replicas have to serve for a side to shrink by ready ones.
-func (l Lane) floor() int32 { return max(0, min(l.Size-l.Unavailable, l.Need)) }
+func (l Lane) floor() int32 { return max(0, l.Size-l.Unavailable) }
 
 // Ceiling is how many replicas may exist.
 func (l Lane) Ceiling() int32 {
@@ -115,9 +123,22 @@ func (l Lane) goal() int32 {
 	return l.Size
 }
 
+// enough is how many ready replicas of the version let it serve alone, or as its stop says:
+// Need, and while other versions serve, all but Unavailable. Fewer would take traffic from
+// more replicas than a step may remove.
+func (l Lane) enough() int32 {
+	n := l.Need
+	for _, f := range l.From {
+		if f.Serving > 0 {
+			n = max(n, l.goal()-l.Unavailable)
+		}
+	}
+	return min(n, l.goal())
+}
+
 // Serves tells whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= min(l.Need, l.goal()) && l.To.Outdated == 0
+	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= l.enough() && l.To.Outdated == 0
 }
 
 // Stopped tells whether the version serves as its stop says, by the region's word.
@@ -281,10 +302,36 @@ func (l Lane) shrunk() []int32 {
 // weigh shares the traffic out by what is ready, and will be after the step.
 func (s *Step) weigh(l Lane) {
 	s.ToWeight, s.FromWeights = l.To.Weight, make([]int32, len(l.From))
+	for i, f := range l.From {
+		s.FromWeights[i] = f.Weight
+	}
+	give := s.parts(l)
+	if l.Stop != nil && !l.Stop.Share && l.To.Serving > 0 {
+		if rest, ok := share(give[1:], Full-l.stopWeight()); ok {
+			s.ToWeight, s.FromWeights = l.stopWeight(), rest
+			s.holdWeights(l)
+			return
+		}
+	}
+	if shares, ok := share(give, Full); ok {
+		s.ToWeight, s.FromWeights = shares[0], shares[1:]
+		s.holdWeights(l)
+		return
+	}
+	// Nothing will serve. Who is to go loses the traffic first, even if it does not
+	// serve: it may begin to before the region hears of it. Else whoever has it keeps it.
+	for i := range l.From {
+		if s.From[i] == 0 && !l.Hold {
+			s.FromWeights[i] = 0
+		}
+	}
+}
+
+// parts are the replicas by which each side gets traffic, the version's first.
+func (s *Step) parts(l Lane) []int32 {
 	give := make([]int32, len(l.From)+1)
 	give[0] = l.To.Serving
 	for i, f := range l.From {
-		s.FromWeights[i] = f.Weight
 		switch {
 		case l.Stop == nil && l.Serves():
 		case l.Hold:
@@ -296,23 +343,40 @@ func (s *Step) weigh(l Lane) {
 	if l.Serves() && l.Size == 0 {
 		give[0] = 1
 	}
-	if l.Stop != nil && !l.Stop.Share && l.To.Serving > 0 {
-		if rest, ok := share(give[1:], Full-l.stopWeight()); ok {
-			s.ToWeight, s.FromWeights = l.stopWeight(), rest
-			return
+	for i, n := range give {
+		if n == 0 || i > 0 && l.From[i-1].Withdrawn {
+			continue
 		}
+		// Something else serves.
+		for j, f := range l.From {
+			if f.Withdrawn {
+				give[j+1] = 0
+			}
+		}
+		break
 	}
-	if shares, ok := share(give, Full); ok {
-		s.ToWeight, s.FromWeights = shares[0], shares[1:]
+	return give
+}
+
+// holdWeights has the live version, while it serves and the lane is held, keep the traffic
+// that it has: no other version gets more than before.
+func (s *Step) holdWeights(l Lane) {
+	sides, weights := []Side{l.To}, []*int32{&s.ToWeight}
+	for i, f := range l.From {
+		sides, weights = append(sides, f), append(weights, &s.FromWeights[i])
+	}
+	live := slices.IndexFunc(sides, func(f Side) bool { return f.Live && f.Serving > 0 })
+	if !l.Hold || live < 0 {
 		return
 	}
-	// Nothing will serve. Who is to go loses the traffic first, even if it does not
-	// serve: it may begin to before the region hears of it. Else whoever has it keeps it.
-	for i := range l.From {
-		if s.From[i] == 0 && !l.Hold {
-			s.FromWeights[i] = 0
+	rest := Full
+	for i, f := range sides {
+		if i != live {
+			*weights[i] = min(*weights[i], f.Weight)
+			rest -= *weights[i]
 		}
 	}
+	*weights[live] = rest
 }
 
 // stopWeight is the version's at its stop, with the replicas that are ready now.

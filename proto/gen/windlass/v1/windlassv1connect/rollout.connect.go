@@ -62,7 +62,8 @@ type RolloutServiceClient interface {
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
 	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
-	// judged. Traffic goes on following what is ready.
+	// judged. While the live version serves, it loses no traffic; a version with no ready
+	// replica loses its traffic to those that serve.
 	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
 	// Goes on after a pause of a person's.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
@@ -237,7 +238,8 @@ type RolloutServiceHandler interface {
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
 	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
-	// judged. Traffic goes on following what is ready.
+	// judged. While the live version serves, it loses no traffic; a version with no ready
+	// replica loses its traffic to those that serve.
 	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
 	// Goes on after a pause of a person's.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)

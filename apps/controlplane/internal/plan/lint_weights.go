@@ -1,0 +1,26 @@
+package plan
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+)
+
+// liveWeight holds the weights of a region against what the live version there serves: on the
+// way back no traffic is left for the version that is taken back, and a pause takes none from
+// the live one.
+func (l *linter) liveWeight(region string) {
+	live := rowKey{l.olderIn(region), region}
+	was, had := l.before[live]
+	now := l.after[live]
+	newer := l.newer()
+	_, st := courseRegion(l.course, region)
+	if !had || newer == nil || st == nil || !now.Told() || was.HandedOver || now.HandedOver || min(l.side(&was).Serving, now.Replicas) == 0 {
+		return
+	}
+	back := l.course.Back || st.State == regionGoingBack || st.State == regionBack
+	if other := l.after[rowKey{newer.ID, region}]; back && other.DeploymentID != live.deployment && other.Weight > 0 && now.Weight < strategy.Full {
+		l.findf(region, "%s is taken back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
+	}
+	if l.course.PausedAt != 0 && !back && now.Weight < was.Weight {
+		l.findf(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
+	}
+}
