@@ -168,6 +168,41 @@ func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
 	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
 }
 
+// What is told of other regions is a few seconds old: a request waits in the queue meanwhile, and goes
+// to the other region as soon as that is known to have an instance.
+func TestAcrossQueuedRequestsGoToARegionThatComesUp(t *testing.T) {
+	here, there := start(t, equallyNear), start(t, nil)
+	there.put(t, crossing(failover, instance(t, named("there"))))
+	app := crossing(failover)
+	app.Targets, app.Policy.QueueSize, app.Policy.QueueWait = nil, new(int32(1)), durationpb.New(patience)
+	here.put(t, app)
+	got := make(chan string, 1)
+	go func() { got <- here.get(t, http.MethodPost, "hello") }()
+	here.waiting(t, 1)
+	here.around(t, "there", there.url)
+	require.Equal(t, "200 there there", <-got)
+	require.Zero(t, here.gauge(t, "windlass_gateway_queue"))
+}
+
+// Hosts that nothing serves now are known: a client may come again.
+func TestHostsWithoutTargetsAnswer503(t *testing.T) {
+	r := start(t, nil)
+	app := echo()
+	app.Targets, app.Policy.QueueSize = nil, new(int32(0))
+	r.put(t, app)
+	res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
+	require.Equal(t, []any{503, "no_instance", "5"}, []any{res.StatusCode, res.Header.Get("Windlass-Error"), res.Header.Get("Retry-After")})
+	app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), durationpb.New(patience)
+	r.put(t, app)
+	got := make(chan string, 1)
+	go func() { got <- r.get(t, http.MethodGet, "") }()
+	r.waiting(t, 1)
+	r.put(t, echo(instance(t, named("up"))))
+	require.Equal(t, "200  up", <-got)
+	r.put(t, &gatewayv1.AppRoutes{AppId: "app_1"})
+	require.Equal(t, "404  no_route", r.get(t, http.MethodGet, ""))
+}
+
 // No request goes round in circles, and what an instance may have had no other region gets.
 func TestARequestIsHandedOverOnce(t *testing.T) {
 	here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)

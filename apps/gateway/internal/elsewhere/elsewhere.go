@@ -72,6 +72,8 @@ type Regions struct {
 	picture  *neighbours.Picture
 	gateways map[string]*gateway // by URL
 	refused  map[refusal]hold
+	// changed is closed when a region may have become one to choose.
+	changed chan struct{}
 }
 
 // gateway is where a region's are reached.
@@ -98,7 +100,7 @@ func New(cfg Config) *Regions {
 	if cfg.Near == nil {
 		cfg.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) { return Connect(ctx, cfg.Allow, u) }
 	}
-	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}}
+	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}, changed: make(chan struct{})}
 }
 
 // Region is where a request may go.
@@ -153,6 +155,7 @@ func (r *Regions) Put(p *neighbours.Picture) {
 			delete(r.refused, k)
 		}
 	}
+	r.announce()
 	r.mu.Unlock()
 	for _, known := range gone {
 		r.cfg.Gone(known)
@@ -188,6 +191,55 @@ func (r *Regions) Choose(appID string, tried []string) (Region, bool) {
 		}
 	}
 	return best, best.Name != ""
+}
+
+// announce wakes Await. The caller holds mu.
+func (r *Regions) announce() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Await returns nil once Choose has a region for the app, and else the error of ctx. What the control
+// plane tells of other regions is a few seconds old: a request that no region could take may soon be
+// one that some region can.
+func (r *Regions) Await(ctx context.Context, appID string) error {
+	for {
+		r.mu.Lock()
+		changed, held := r.changed, r.heldUntil(appID)
+		r.mu.Unlock()
+		if _, ok := r.Choose(appID, nil); ok {
+			return nil
+		}
+		wait := time.Hour
+		if !held.IsZero() {
+			wait = max(held.Sub(r.cfg.Now()), time.Millisecond)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// heldUntil is when the first region may be chosen again that refused the app. Zero: none did. The
+// caller holds mu.
+func (r *Regions) heldUntil(appID string) (first time.Time) {
+	if r.picture == nil {
+		return first
+	}
+	now := r.cfg.Now()
+	for _, n := range r.picture.Apps[appID].GetRegions() {
+		until := r.refused[refusal{appID, n.GatewayUrl}].until
+		if now.Before(until) && (first.IsZero() || until.Before(first)) {
+			first = until
+		}
+	}
+	return first
 }
 
 // Reached is how many other regions have gateways that are reached.
@@ -310,6 +362,9 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 		g.due = r.cfg.Now().Add(again.Delay(g.failures, r.cfg.Rand))
 		g.failures++
 	} else {
+		if g.failures > 0 {
+			r.announce()
+		}
 		g.failures, g.due = 0, r.cfg.Now().Add(every/2+time.Duration(r.cfg.Rand()*float64(every)))
 		if g.took = append(g.took, took); len(g.took) > samples {
 			g.took = g.took[1:]

@@ -139,9 +139,9 @@ func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, b
 		if res, err := t.handOver(req, x, why.Reason, body); res != nil || err != nil {
 			return nil, res, err
 		}
-		lease, err := x.route.Acquire(req.Context(), want)
-		if !errors.As(err, &why) {
-			return lease, nil, err
+		lease, res, err := t.await(req, x, want, why.Reason, body)
+		if res != nil || !errors.As(err, &why) {
+			return lease, res, err
 		}
 		// It has waited in vain, and others may have come up meanwhile.
 		res, handErr := t.handOver(req, x, why.Reason, body)
@@ -149,6 +149,37 @@ func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, b
 			return nil, res, handErr
 		}
 		return nil, nil, err
+	}
+	lease, err := x.route.Acquire(req.Context(), want)
+	return lease, nil, err
+}
+
+// errElsewhere ends the wait in the queue because another region can have the request.
+var errElsewhere = errors.New("another region can have the request")
+
+// await is Acquire that also ends when another region can have the request, because what is known of
+// the others is a few seconds old when the request comes.
+func (t *transport) await(req *http.Request, x *exchange, want *upstream.Want, reason upstream.Reason, body []byte) (*upstream.Lease, *http.Response, error) {
+	for resendable(x, body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
+		ctx, cancel := context.WithCancelCause(req.Context())
+		go func() {
+			if t.elsewhere.Await(ctx, x.spec.AppID) == nil {
+				cancel(errElsewhere)
+			}
+		}()
+		lease, err := x.route.Acquire(ctx, want)
+		cancel(nil)
+		if lease != nil || !errors.Is(err, errElsewhere) {
+			return lease, nil, err
+		}
+		if res, err := t.handOver(req, x, reason, body); res != nil || err != nil {
+			return nil, res, err
+		}
+		lease, why := x.route.Try(want)
+		if lease != nil {
+			return lease, nil, nil
+		}
+		reason = why.Reason
 	}
 	lease, err := x.route.Acquire(req.Context(), want)
 	return lease, nil, err
