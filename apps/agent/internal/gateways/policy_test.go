@@ -105,6 +105,20 @@ func TestAPolicyIsServedWithTheGenerationThatBroughtIt(t *testing.T) {
 }
 
 // A version that wants keys wants them at its own host, too, though its app's are not known.
+func TestHostsWithoutTargetsAreToldToGateways(t *testing.T) {
+	tb := newTable(func(string) *agentv1.DeploymentState {
+		return &agentv1.DeploymentState{Deployment: &agentv1.Deployment{AppName: "chat"}}
+	})
+	tb.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	tb.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}}, 1, 2)
+	told := tb.apps["app_1"].told
+	require.Equal(t, []string{"chat.test"}, told.Hosts)
+	require.Empty(t, told.Targets)
+	require.Equal(t, []any{"chat", int64(2)}, []any{told.AppName, told.Generation})
+	tb.route(&agentv1.Routes{AppId: "app_1"}, 1, 3)
+	require.True(t, tb.apps["app_1"].gone())
+}
+
 func TestKeysAreToldAndWithoutThemAPreviewIsClosed(t *testing.T) {
 	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
 		Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test",

@@ -280,6 +280,9 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	for _, target := range out.Targets {
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
 	}
+	if len(out.Hosts) > 0 {
+		out.AppName = cmp.Or(out.AppName, a.told.AppName) // without targets nothing says it
+	}
 	return out
 }
 
@@ -439,8 +442,9 @@ func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	return false
 }
 
-// routes tells a route from the word that there is none.
-func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 && len(r.GetTargets()) > 0 }
+// routes tells a route from the word that there is none. A route without targets has hosts that
+// nothing serves now: gateways have to know them.
+func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 }
 
 // keysOf are the workloads that a route names.
 func keysOf(r *agentv1.Routes) []string {

@@ -340,7 +340,7 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 	switch {
 	case err == nil:
 		state.Phase = agentv1.AppliedState_PHASE_APPLIED
-		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetTargets()) == 0
+		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetHosts()) == 0
 	case errors.As(err, &rejection):
 		state.Phase = agentv1.AppliedState_PHASE_REJECTED
 		state.Code, state.Message, state.Retryable = rejection.Code, rejection.Message, rejection.Retryable

@@ -100,6 +100,15 @@ func TestAHostOfTwoAppsIsThatOnesWhichChangedLast(t *testing.T) {
 
 // Whatever follows whatever: at no stage a route leads to a cluster that is not there, none
 // leads to a cluster that came with the same stage, and the last stage is what is wanted.
+func TestHostsWithoutTargetsLeadToNoEndpoint(t *testing.T) {
+	c := assemble(map[string]*part{"app_1": partOf(app("app_1", 1, "chat.test"), "eu")})
+	require.Len(t, c.routes.VirtualHosts, 1)
+	cluster := c.routes.VirtualHosts[0].Routes[0].GetRoute().GetCluster()
+	require.Contains(t, c.clusters, cluster)
+	require.Empty(t, c.endpoints[cluster].Endpoints, "an Envoy answers 503")
+	require.Contains(t, c.listeners, "chat.test")
+}
+
 func TestStagesNeverLeadNowhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := func(label string) *config {

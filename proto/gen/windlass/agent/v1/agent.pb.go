@@ -1929,7 +1929,9 @@ func (x *SecretVersion) GetVersion() int32 {
 	return 0
 }
 
-// Routes of one app in this region. No hosts: the app has none here.
+// Routes of one app in this region. No hosts: the app has none here. Hosts without targets: nothing
+// serves them now, and gateways answer 503 rather than 404. Agents of earlier releases take that for
+// no hosts.
 type Routes struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	AppId   string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`

@@ -1074,7 +1074,8 @@ type Target struct {
 	// The deployment's number within its app; 0: not known.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Relative to the other targets. 0: it gets no requests but those for its previews.
-	// All 0: nobody serves the hosts.
+	// All 0, or no target at all: nothing serves the hosts now, and requests wait in the queue, go to
+	// another region, or get 503.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
 	// What instances are found by: two targets with the same key are one workload that goes
 	// from one deployment to the other, and have the same instances.

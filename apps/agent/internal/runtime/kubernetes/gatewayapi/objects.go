@@ -201,7 +201,8 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	}
 }
 
-// route of hosts, to deployments by weight. Without any it answers with an error, as it should.
+// route of hosts, to deployments by weight. Without any it leads to a Service without endpoints,
+// because data planes answer 503 for one, and 500 for a route without backends.
 func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at place) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
@@ -211,6 +212,11 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	}
 	total := timeout(r.Policy.GetRequestTimeout().AsDuration())
 	rule := gwv1.HTTPRouteRule{Timeouts: &gwv1.HTTPRouteTimeouts{Request: &total}}
+	if len(shares) == 0 {
+		nobody := &gatewayv1.Target{DeploymentId: r.AppId + "-nobody", Weight: 1}
+		o.service(r, nobody, at)
+		shares = []*gatewayv1.Target{nobody}
+	}
 	for _, t := range shares {
 		core, service, port, weight := gwv1.Group(""), gwv1.Kind("Service"), gwv1.PortNumber(servicePort), t.Weight
 		rule.BackendRefs = append(rule.BackendRefs, gwv1.HTTPBackendRef{BackendRef: gwv1.BackendRef{

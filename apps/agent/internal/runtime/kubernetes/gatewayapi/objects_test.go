@@ -101,6 +101,14 @@ func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
 	require.Equal(t, []string{"app chat has no HTTPRoute: 19 versions share its hosts, and one takes 16"}, objectsOf(r, here).notes)
 }
 
+func TestHostsWithoutTargetsLeadToAServiceWithoutEndpoints(t *testing.T) {
+	o := objectsOf(&gatewayv1.AppRoutes{AppId: "app_1", Hosts: []string{"chat.test"}}, here)
+	backends := o.routes["app-1-0"].Spec.Rules[0].BackendRefs
+	require.Len(t, backends, 1)
+	require.Contains(t, o.services, string(backends[0].Name))
+	require.Empty(t, o.slices)
+}
+
 func TestATimeoutIsWrittenAsTheAPITakesIt(t *testing.T) {
 	for d, want := range map[time.Duration]gwv1.Duration{
 		0: "0s", time.Second: "1s", 90 * time.Minute: "1h30m", 24*time.Hour + 1500*time.Millisecond: "24h1s500ms", time.Microsecond: "1ms",
