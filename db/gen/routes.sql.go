@@ -17,7 +17,7 @@ SELECT r.app_id, r.region, r.workspace_id, r.hosts, a.name AS app_name, g.name, 
 FROM app_routes r
 JOIN regions g ON g.id = r.region
 JOIN apps a ON a.id = r.app_id
-JOIN deployment_topology t ON t.app_id = r.app_id AND t.region = r.region AND t.weight > 0 AND t.status IN (1, 2)
+LEFT JOIN deployment_topology t ON t.app_id = r.app_id AND t.region = r.region AND t.weight > 0 AND t.status IN (1, 2)
 LEFT JOIN deployment_observed o ON o.deployment_id = t.deployment_id AND o.region = t.region AND o.deleted = FALSE
 WHERE r.cross_region > 1
 GROUP BY r.app_id, r.region, r.workspace_id, r.hosts, a.name, g.name, g.gateway_url, g.workspace_id, g.approved_gateway_url
@@ -37,7 +37,7 @@ type CrossRegionRow struct {
 	Ready              int64
 }
 
-// Every app whose requests may go to other regions, and each region that serves it, with how
+// Every app whose requests may go to other regions, and each region that routes its hosts, with how
 // many instances are ready there. 1 and 2 are starting and started.
 func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
 	rows, err := q.db.QueryContext(ctx, crossRegion)

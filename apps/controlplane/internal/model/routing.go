@@ -52,7 +52,7 @@ func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
 	return p.GetCrossRegion()
 }
 
-// AppRegion is a region that serves an app whose requests may go to other regions.
+// AppRegion is a region that routes the hosts of an app whose requests may go to other regions.
 type AppRegion struct {
 	AppID, RegionID string
 	WorkspaceID     string

@@ -366,7 +366,12 @@ func (p *planner) logShares() {
 				parts = append(parts, fmt.Sprintf("%s %d %%", p.versionOf(t.DeploymentID), t.Weight))
 			}
 		}
-		if len(parts) == 0 {
+		switch {
+		case len(parts) > 0:
+		case len(p.routes[region].Hosts) > 0:
+			p.log("NoTraffic", noTraffic, nil, region)
+			continue
+		default:
 			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
 			continue
 		}

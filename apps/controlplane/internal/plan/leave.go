@@ -99,7 +99,7 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 	changed := false
 	for _, t := range rows {
 		w := p.wanted(t)
-		if w > 0 {
+		if w > 0 || p.keepsHosts(t) {
 			hosts, policy, keys = p.in.Hosts, p.routing().in(region), p.in.Keys
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
@@ -228,6 +228,7 @@ func (p *planner) logWeights() {
 		return // told region by region, at the end
 	}
 	moved := map[string][]string{}
+	var bare []string
 	for _, region := range sortedKeys(p.routes) {
 		if p.routes[region].Generation == p.routesWas[region].Generation {
 			continue
@@ -242,7 +243,14 @@ func (p *planner) logWeights() {
 		if n == "" {
 			n = region
 		}
+		if to == "" && len(p.routes[region].Hosts) > 0 {
+			bare = append(bare, n)
+			continue
+		}
 		moved[to] = append(moved[to], n)
+	}
+	if len(bare) > 0 {
+		p.log("NoTraffic", "in "+strings.Join(bare, ", ")+" "+noTraffic, nil, "")
 	}
 	for _, id := range sortedKeys(moved) {
 		d, regions := p.deps[id], strings.Join(moved[id], ", ")

@@ -39,17 +39,23 @@ func (in Input) apart() (below, pins Input) {
 	below, pins = in, in
 	below.Pins, below.Topology, below.Routes, below.RouteObserved, below.Deployments = nil, nil, nil, nil, nil
 	pins.Topology, pins.Rollout, pins.Staging = nil, nil, nil
-	served := map[string]bool{}
 	for _, t := range in.Topology {
 		if pinOf(in.Pins, t) != nil {
 			pins.Topology = append(pins.Topology, t)
 			continue
 		}
 		below.Topology = append(below.Topology, t)
-		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
 	}
+	for _, d := range in.Deployments {
+		pinned := slices.ContainsFunc(in.Pins, func(p model.Pin) bool { return p.DeploymentID == d.ID })
+		if !pinned || d.ID == in.App.LiveDeploymentID || d.Version == in.App.LatestVersion ||
+			in.Rollout != nil && in.Rollout.DeploymentID == d.ID {
+			below.Deployments = append(below.Deployments, d)
+		}
+	}
+	hosted := newPlanner(below, 0).hosted()
 	for _, r := range in.Routes {
-		if !served[r.RegionID] {
+		if !hosted[r.RegionID] {
 			r.Hosts, r.Policy, r.Keys = nil, nil, nil
 		}
 		below.Routes = append(below.Routes, r)
@@ -61,13 +67,6 @@ func (in Input) apart() (below, pins Input) {
 				o.Generation = max(o.Generation, r.Generation)
 			}
 			below.RouteObserved = append(below.RouteObserved, o)
-		}
-	}
-	for _, d := range in.Deployments {
-		pinned := slices.ContainsFunc(in.Pins, func(p model.Pin) bool { return p.DeploymentID == d.ID })
-		if !pinned || d.ID == in.App.LiveDeploymentID || d.Version == in.App.LatestVersion ||
-			in.Rollout != nil && in.Rollout.DeploymentID == d.ID {
-			below.Deployments = append(below.Deployments, d)
 		}
 	}
 	return below, pins

@@ -3,9 +3,11 @@ package plan
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // route gives the row its weight, and its region a route that says so: one for all that
@@ -32,31 +34,43 @@ func (k *pinner) grow(region string) {
 	k.routes[region] = &r
 }
 
-// retell has regions told of another policy, other hosts or keys where pins alone serve. The
-// layer below has nothing there, and so nothing of it that would change.
-func (k *pinner) retell(in Input, below map[string]bool, policy routing) {
-	pinned := map[string]bool{}
-	for _, t := range k.rows {
-		pinned[t.RegionID] = pinned[t.RegionID] || t.Weight > 0
-	}
+// retell grows the routes of regions in which the layer below has nothing, and that are to have
+// another policy, other hosts or keys, or no hosts any more.
+func (k *pinner) retell(in Input, below, hosted map[string]bool, policy routing) {
 	for _, r := range in.Routes {
-		same := slices.Equal(in.Hosts, r.Hosts) && r.Routes(policy.in(r.RegionID)) && bytes.Equal(in.Keys, r.Keys)
-		if pinned[r.RegionID] && !below[r.RegionID] && !same && k.room(r.RegionID) {
+		var hosts []string
+		var wants *windlassv1.RoutingPolicy
+		var keys []byte
+		if hosted[r.RegionID] {
+			hosts, wants, keys = in.Hosts, policy.in(r.RegionID), in.Keys
+		}
+		same := slices.Equal(hosts, r.Hosts) && r.Routes(wants) && bytes.Equal(keys, r.Keys)
+		if !below[r.RegionID] && !k.grown[r.RegionID] && !same && k.room(r.RegionID) {
 			k.grow(r.RegionID)
 		}
 	}
 }
 
+// keepsHosts is as for the layer below: a pin that is on its way, or serves, keeps them.
+func (k *pinner) keepsHosts(t *model.Topology) bool {
+	for i := range k.pins {
+		if r := k.pins[i].In(t.RegionID); r != nil && k.pins[i].DeploymentID == t.DeploymentID {
+			return active(t) && (r.State == pinStarting || r.State == pinServing)
+		}
+	}
+	return false
+}
+
 // join adds what is decided about the pins to what is decided below.
 func (k *pinner) join(in, below Input, out *Output) {
-	served := map[string]bool{}
-	for _, t := range mergedRows(below.Topology, out.Topology) {
-		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
-	}
-	policy := below.routingAfter(out)
-	k.retell(in, served, policy)
+	after := below.plannerAfter(out)
+	policy, has := after.routing(), after.hosted()
+	hosted := maps.Clone(has)
 	for _, t := range k.rows {
-		served[t.RegionID] = served[t.RegionID] || t.Weight > 0
+		hosted[t.RegionID] = hosted[t.RegionID] || t.Weight > 0 || k.keepsHosts(t)
+	}
+	k.retell(in, has, hosted, policy)
+	for _, t := range k.rows {
 		if was, ok := k.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
 			t.UpdatedAt = k.now
 			out.Topology = append(out.Topology, *t)
@@ -72,7 +86,7 @@ func (k *pinner) join(in, below Input, out *Output) {
 	slices.SortFunc(out.Routes, func(a, b model.Route) int { return cmp.Compare(a.RegionID, b.RegionID) })
 	for i := range out.Routes {
 		r := &out.Routes[i]
-		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; served[r.RegionID] {
+		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; hosted[r.RegionID] {
 			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), model.EncodeRouting(policy.in(r.RegionID)), bytes.Clone(in.Keys)
 		}
 	}

@@ -80,8 +80,8 @@ func (p *planner) routedAs(region string) bool {
 	return r == nil || len(r.Hosts) == 0 || r.Routes(p.routing().in(region))
 }
 
-// routingAfter is the routing once out is written.
-func (in Input) routingAfter(out *Output) routing {
+// plannerAfter is the planner once out is written.
+func (in Input) plannerAfter(out *Output) *planner {
 	after := in
 	if out.App != nil {
 		after.App = *out.App
@@ -99,5 +99,41 @@ func (in Input) routingAfter(out *Output) routing {
 		}
 	}
 	after.Topology = mergedRows(in.Topology, out.Topology)
-	return newPlanner(after, 0).routing()
+	return newPlanner(after, 0)
+}
+
+// noTraffic is why a route has hosts and no target.
+const noTraffic = "no version has traffic: the hosts stay, and requests wait in the queue, go to another region, or get 503"
+
+// keepsHosts reports whether the region keeps the app's hosts for the row, even if the row has no
+// weight: while nothing serves, a gateway that knows the hosts can queue requests, send them to
+// another region, or answer 503. For hosts that it does not know it answers 404.
+//
+// A region that the app leaves, and what is retained only as a way back, keep no hosts.
+func (p *planner) keepsHosts(t *model.Topology) bool {
+	if p.app.DeletingSince != 0 || !active(t) {
+		return false
+	}
+	d := p.target()
+	switch {
+	case d != nil && t.DeploymentID == d.ID:
+		return true
+	case p.isBehind(t.RegionID) && p.whole.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
+		return true
+	case t.DeploymentID != p.app.LiveDeploymentID:
+		return false
+	case !p.staged() || p.course.Back || p.course.Sizes == nil:
+		return true
+	}
+	_, goes := p.course.Sizes[t.RegionID]
+	return goes
+}
+
+// hosted returns the regions whose routes have the app's hosts.
+func (p *planner) hosted() map[string]bool {
+	out := map[string]bool{}
+	for _, t := range p.rows {
+		out[t.RegionID] = out[t.RegionID] || t.Weight > 0 || p.keepsHosts(t)
+	}
+	return out
 }

@@ -286,8 +286,8 @@ type TopologyTx interface {
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	PutRoutes([]model.Route) error
 	// CrossRegion returns where the apps are whose route has requests handed to other
-	// regions (failover or spillover), sorted by app and region: regions in which one of the
-	// app's deployments has a weight and is not stopping or stopped.
+	// regions (failover or spillover), sorted by app and region: all regions that route the app's
+	// hosts, also while none of its deployments has a weight there.
 	CrossRegion() ([]model.AppRegion, error)
 	// RegionsOf returns the regions that the workspaces own or were granted, sorted by
 	// workspace and region.

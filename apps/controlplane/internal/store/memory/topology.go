@@ -160,9 +160,7 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 			seen, ok := t.observed.get(pair{r.DeploymentID, r.RegionID})
 			here.Ready = here.Ready || ok && !seen.Deleted && seen.Ready > 0
 		}
-		if len(served) > 0 {
-			out = append(out, here)
-		}
+		out = append(out, here)
 	}
 	slices.SortFunc(out, func(a, b model.AppRegion) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))

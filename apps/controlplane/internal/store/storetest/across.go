@@ -12,7 +12,7 @@ import (
 )
 
 func testCrossRegion(t *testing.T, setup setup) {
-	t.Run("only regions that serve an app whose route crosses them", func(t *testing.T) {
+	t.Run("all regions that route an app whose requests cross regions, whether or not anything serves there", func(t *testing.T) {
 		w := setup(t)
 		ids, app, off, silent := w.regions(4), w.app("chat"), w.app("off"), w.app("silent")
 		ids[1] = ids[0] + "-own"
@@ -61,6 +61,8 @@ func testCrossRegion(t *testing.T, setup setup) {
 		want := []model.AppRegion{
 			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, Ready: true},
 			{AppID: app.ID, RegionID: ids[1], RegionName: "own", GatewayURL: "https://gw.example.com"},
+			{AppID: app.ID, RegionID: ids[2], RegionName: "region-02", Platform: true},
+			{AppID: app.ID, RegionID: ids[3], RegionName: "region-03", Platform: true},
 		}
 		for i := range want {
 			want[i].WorkspaceID, want[i].AppName, want[i].Hosts = w.ws, "chat", []string{"chat.test", "chat.example.com"}
@@ -89,7 +91,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 		// The policy goes with the route.
 		routes[0].Policy, routes[4].Policy = nil, policy(windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER)
 		w.update(func(tx store.Tx) error { return tx.PutRoutes(routes) })
-		want = []model.AppRegion{want[1], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, WorkspaceID: w.ws, AppName: "off"}}
+		want = []model.AppRegion{want[1], want[2], want[3], {AppID: off.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, WorkspaceID: w.ws, AppName: "off"}}
 		require.Equal(t, want, got())
 	})
 
