@@ -123,10 +123,10 @@ func (l Lane) goal() int32 {
 	return l.Size
 }
 
-// enough is how many ready replicas of the version let it serve alone, or as its stop says:
+// Enough is how many ready replicas of the version let it serve alone, or as its stop says:
 // Need, and while other versions serve, all but Unavailable. Fewer would take traffic from
 // more replicas than a step may remove.
-func (l Lane) enough() int32 {
+func (l Lane) Enough() int32 {
 	n := l.Need
 	for _, f := range l.From {
 		if f.Serving > 0 {
@@ -138,7 +138,7 @@ func (l Lane) enough() int32 {
 
 // Serves tells whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= l.enough() && l.To.Outdated == 0
+	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
 }
 
 // Stopped tells whether the version serves as its stop says, by the region's word.
