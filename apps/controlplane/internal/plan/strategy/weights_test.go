@@ -27,7 +27,11 @@ func judgeWeights(t require.TestingT, before, after *region) {
 			continue
 		}
 		for j := range after.alive {
-			if s := before.side(j); !s.Withdrawn && min(s.Serving, after.side(j).Told) > 0 {
+			s, stays := before.side(j), int32(1)
+			if j > 0 && !before.l.Hold {
+				stays = before.l.shrunk()[j-1] // what is to stop is not given traffic
+			}
+			if !s.Withdrawn && min(s.Serving, stays) > 0 {
 				require.Zero(t, after.side(i).Weight, "a withdrawn version keeps traffic that another could serve")
 			}
 		}
