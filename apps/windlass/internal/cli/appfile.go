@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -13,7 +15,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"sigs.k8s.io/yaml"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -60,16 +61,19 @@ func readAppFile(path string, stdin io.Reader) (*appFile, error) {
 
 // parseAppFile reads YAML or JSON. Its errors name the field and the fix.
 func parseAppFile(data []byte) (*appFile, error) {
-	converted, err := yaml.YAMLToJSONStrict(data)
+	d, err := readDocument(data)
 	if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, err
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(converted)))
-	decoder.UseNumber()
-	var root map[string]any
-	if err := decoder.Decode(&root); err != nil {
-		return nil, errors.New("the file is not a mapping of fields: start with `app: NAME`")
+	file, err := d.appFile()
+	if err != nil {
+		return nil, d.locate(err)
 	}
+	return file, nil
+}
+
+func (d *document) appFile() (_ *appFile, err error) {
+	root := d.root
 	file := &appFile{Spec: &windlassv1.DeploymentSpec{}}
 	for key, into := range map[string]*string{"app": &file.App, "project": &file.Project, "environment": &file.Environment} {
 		value, ok := root[key]
@@ -78,7 +82,7 @@ func parseAppFile(data []byte) (*appFile, error) {
 		}
 		text, ok := value.(string)
 		if !ok {
-			return nil, fmt.Errorf("%s: want a name, got %s", key, shown(value))
+			return nil, fieldErrorf(key, "want a name, got %s", shown(value))
 		}
 		*into = text
 		delete(root, key)
@@ -114,9 +118,9 @@ func parseAppFile(data []byte) (*appFile, error) {
 func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("rollout: want a mapping, got %v: start with `strategy: rolling`", value)
+		return nil, fieldErrorf("rollout", "want a mapping, got %s: start with `strategy: rolling`", shown(value))
 	}
-	if on, short := fields["autoRollback"].(bool); short {
+	if on, short := truth(fields["autoRollback"]); short {
 		fields["autoRollback"] = map[string]any{"enabled": on}
 	}
 	policy := &windlassv1.RolloutPolicy{}
@@ -138,13 +142,13 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf(`freeze: want a mapping, got %s: start with "reason: nobody is on call"`, shown(value))
+		return nil, fieldErrorf("freeze", `want a mapping, got %s: start with "reason: nobody is on call"`, shown(value))
 	}
 	zone := time.UTC
 	if name, ok := fields["timeZone"].(string); ok {
 		var err error
 		if zone, err = time.LoadLocation(name); err != nil {
-			return nil, fmt.Errorf("freeze.timeZone: %s names no time zone: write for example Europe/London", shown(name))
+			return nil, fieldErrorf("freeze.timeZone", "%s names no time zone: write for example Europe/London", shown(name))
 		}
 	}
 	for _, key := range []string{"from", "until"} {
@@ -154,7 +158,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 		}
 		at, err := clockTime(text, zone)
 		if err != nil {
-			return nil, fmt.Errorf("freeze.%s: %w", key, err)
+			return nil, fieldErrorf("freeze."+key, "%s", err)
 		}
 		fields[key] = json.Number(strconv.FormatInt(at, 10))
 	}
@@ -166,7 +170,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 			}
 			window, err := weeklyWindow(text)
 			if err != nil {
-				return nil, fmt.Errorf("freeze.weekly[%d]: %w", i, err)
+				return nil, fieldErrorf(fmt.Sprintf("freeze.weekly[%d]", i), "%s", err)
 			}
 			list[i] = map[string]any{"start": window.Start, "end": window.End}
 		}
@@ -193,44 +197,46 @@ const durationName = "google.protobuf.Duration"
 // normalise checks names against the schema and rewrites what people write and
 // protojson does not read: durations such as 10m, and choices by their short names.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
-	for key, value := range fields {
+	// In one order, so that of two errors it is always the same that is told.
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		value := fields[key]
 		field := schema.Fields().ByJSONName(key)
 		if field == nil {
 			field = schema.Fields().ByName(protoreflect.Name(key))
 		}
-		at := join(path, key)
+		where := join(path, key)
 		if field == nil {
-			return fmt.Errorf("%s: no such field%s", at, suggest(key, schema))
+			return fieldErrorf(where, "no such field%s", suggest(key, schema))
 		}
 		switch {
 		case field.IsMap():
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fmt.Errorf("%s: want a mapping of names to texts, got %s", at, shown(value))
+				return fieldErrorf(where, "want a mapping of names to texts, got %s", shown(value))
 			}
 			for name, v := range m {
 				if _, ok := v.(string); !ok {
-					return fmt.Errorf("%s: %s is not a text: put it in quotes", join(at, name), shown(v))
+					return fieldErrorf(join(where, name), "%s is not a text: put it in quotes", shown(v))
 				}
 			}
 		case field.IsList():
 			list, ok := value.([]any)
 			if !ok {
-				return fmt.Errorf("%s: want a list, got %s: write [%s]", at, shown(value), shown(value))
+				return fieldErrorf(where, "want a list, got %s: write %s", shown(value), listHint(value))
 			}
 			for i, v := range list {
-				item := fmt.Sprintf("%s[%d]", at, i)
+				item := fmt.Sprintf("%s[%d]", where, i)
 				if field.Message() == nil {
 					one, err := scalar(field, v)
 					if err != nil {
-						return fmt.Errorf("%s: %w", item, err)
+						return fieldErrorf(item, "%s", err)
 					}
 					list[i] = one
 					continue
 				}
 				m, ok := v.(map[string]any)
 				if !ok {
-					return fmt.Errorf("%s: want a mapping, got %s", item, shown(v))
+					return fieldErrorf(item, "want a mapping, got %s", shown(v))
 				}
 				if err := normalise(item, m, field.Message()); err != nil {
 					return err
@@ -239,21 +245,21 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 		case field.Message() != nil && field.Message().FullName() == durationName:
 			d, err := duration(value)
 			if err != nil {
-				return fmt.Errorf("%s: %w", at, err)
+				return fieldErrorf(where, "%s", err)
 			}
 			fields[key] = d
 		case field.Message() != nil:
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fmt.Errorf("%s: want a mapping, got %s", at, shown(value))
+				return fieldErrorf(where, "want a mapping, got %s", shown(value))
 			}
-			if err := normalise(at, m, field.Message()); err != nil {
+			if err := normalise(where, m, field.Message()); err != nil {
 				return err
 			}
 		default:
 			v, err := scalar(field, value)
 			if err != nil {
-				return fmt.Errorf("%s: %w", at, err)
+				return fieldErrorf(where, "%s", err)
 			}
 			fields[key] = v
 		}
@@ -287,10 +293,36 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
+// listHint is how a text would be written as the list that was perhaps meant: the words
+// of a command, or one of many.
+func listHint(value any) string {
+	text, ok := value.(string)
+	if !ok {
+		return "[" + shown(value) + "]"
+	}
+	words := strings.Fields(text)
+	if strings.Contains(text, ",") {
+		words = strings.Split(text, ",")
+	}
+	for i, word := range words {
+		word = strings.TrimSpace(word)
+		words[i] = word
+		if plain(word) != any(word) || strings.ContainsAny(word, "[]{},:#&*!|>'\"%@`\\") || strings.HasPrefix(word, "-") && len(word) == 1 {
+			words[i] = strconv.Quote(word)
+		}
+	}
+	return "[" + clip(strings.Join(words, ", ")) + "]"
+}
+
 // maxShown is how much of a value an error repeats, in bytes: enough to recognise it.
 const maxShown = 200
 
-func shown(value any) string { return clip(fmt.Sprint(value)) }
+func shown(value any) string {
+	if value == nil {
+		return "nothing"
+	}
+	return clip(fmt.Sprint(value))
+}
 
 func clip(text string) string {
 	if len(text) <= maxShown {

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -14,14 +16,20 @@ import (
 )
 
 // FuzzParseAppFile gives the parser whatever somebody may have in a file. What it
-// takes has a name and a spec, and reads the same when it is printed as `-o yaml`
-// prints it; what it refuses it refuses briefly, naming the field if there are
-// fields at all.
+// takes has a name and a spec, reads the same when it is printed as `-o yaml`
+// prints it and as a reader of YAML 1.1 has it, and is refused with anything after it;
+// what it refuses it refuses briefly, naming the line, and the field if there are fields
+// at all.
 func FuzzParseAppFile(f *testing.F) {
 	f.Add([]byte("app: a\ncommand: [x]\nregions: [r]\nhealthCheck: {interval: 1s}\nenv: {A: b}\n"))
 	f.Add([]byte(`{"app":"a","ports":[{"name":"http","port":0}]}`))
 	f.Add([]byte("app: a\nprogressDeadline: -1.5s\nresources: {gpu: {pool: h100, count: 1}}\nkubernetes: {runAsUser: 1000, zoneSpread: required}\n"))
 	f.Add([]byte("app: &n a\nenv: &e {A: *n, B: *n}\nroles: [{name: *n, env: *e}]\nmodelCache: {retention: keep, claim: {sizeGib: 500}}\n"))
+	f.Add([]byte("app: a\nhealthCheck: &h {interval: 1s, path: /a}\nroles: [{name: b, healthCheck: {<<: [*h, {path: /b}], timeout: 2s}}]\n"))
+	f.Add([]byte("---\napp: a\nreplicas: 4.0\nresources: {memoryMib: 0x10}\nrollout: {maxSurge: 010, analysis: [{name: n, max: .5, min: 1e3}]}\nrouting: {requireApiKey: on}\n...\n---\n"))
+	f.Add([]byte("{\n\t\"app\": \"a\",\n\t\"message\": \"\\ud83d\\ude00\",\n\t\"replicas\": 1e1\n}\n{\"app\": \"b\"}"))
+	f.Add([]byte("app: a\nreplicas: 1\nreplicas: 2\nregions: [no, 1_000, 1:30, ~]\nenv: {010: !!str 010, !!int B: \"x\"}\n"))
+	f.Add([]byte("app: a\nenv: &e {A: *e}\ncommand: a b c\n"))
 	examples, err := filepath.Glob("../../../../deployments/examples/*.yaml")
 	if err != nil || len(examples) == 0 {
 		f.Fatalf("no examples to begin with: %v", err)
@@ -49,7 +57,43 @@ func FuzzParseAppFile(f *testing.F) {
 		if again.App != file.App || again.Project != file.Project || again.Environment != file.Environment || !proto.Equal(again.Spec, file.Spec) {
 			t.Fatalf("%q reads as %v, and printed as %v", data, file, again)
 		}
+		for _, more := range []string{"\n---\nx: 1\n", "\n---\n- *a\n"} {
+			if _, err := parseAppFile(append(bytes.Clone(data), more...)); err == nil {
+				t.Fatalf("%q is taken with %q after it", data, more)
+			}
+		}
+		sameInYAML11(t, data, file)
 	})
+}
+
+// sameInYAML11 compares with another reader, which takes 010 for eight and no for false:
+// what means two things has to be refused.
+func sameInYAML11(t *testing.T, data []byte, file *appFile) {
+	if isJSON(data) {
+		return
+	}
+	converted, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return // it takes no merged key that is overridden
+	}
+	d, err := readDocument(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range d.lines {
+		for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+			if plain(name) != any(name) {
+				return // it has other names than those that are written: true for on
+			}
+		}
+	}
+	other, err := parseAppFile(converted)
+	if err != nil {
+		t.Fatalf("%q is taken, but not as %q: %v", data, converted, err)
+	}
+	if other.App != file.App || !proto.Equal(other.Spec, file.Spec) || !proto.Equal(other.Rollout, file.Rollout) || !proto.Equal(other.Freeze, file.Freeze) {
+		t.Fatalf("%q reads as %v, and by YAML 1.1 as %v", data, file, other)
+	}
 }
 
 func inPrint(t *testing.T, file *appFile) []byte {
@@ -79,14 +123,33 @@ func refusedWell(t *testing.T, data []byte, err error) {
 	if text == "" || len(text) > 4<<10 || !utf8.ValidString(text) {
 		t.Fatalf("%q is refused with %d bytes: %q", data, len(text), text)
 	}
+	if line, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(line, "line ") {
+		if _, err := strconv.Atoi(strings.TrimPrefix(line, "line ")); err != nil {
+			t.Fatalf("%q is refused with %s", data, text)
+		}
+		text = rest
+	}
 	var root map[string]any
 	converted, yamlErr := yaml.YAMLToJSONStrict(data)
-	if yamlErr != nil || json.Unmarshal(converted, &root) != nil || strings.HasPrefix(text, "app: ") {
+	if yamlErr != nil || json.Unmarshal(converted, &root) != nil || root == nil || strings.HasPrefix(text, "app: ") {
 		return
+	}
+	// These are about the file as a whole.
+	for _, said := range []string{"a second document", "a second value", "after the first", "the tag ", "more than ", "the file is not"} {
+		if strings.HasPrefix(text, said) {
+			return
+		}
 	}
 	for key := range root {
 		if strings.HasPrefix(text, clip(key)) {
 			return
+		}
+	}
+	if d, err := readDocument(data); err == nil {
+		for key := range d.root {
+			if strings.HasPrefix(text, clip(key)) {
+				return
+			}
 		}
 	}
 	t.Fatalf("%q is refused without the name of a field: %s", data, text)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -93,7 +93,11 @@ do without a context.`,
 	return c
 }
 
-// readSecret reads a line from standard input, without an echo on a terminal.
+// maxSecret is more than the API takes, so that it is the API that says what it takes.
+const maxSecret = 1 << 20
+
+// readSecret reads a value from standard input, without an echo on a terminal. Line ends
+// after it are not part of it.
 func (a *app) readSecret(prompt string) (string, error) {
 	if f, ok := a.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprint(a.Stderr, prompt) //nolint:errcheck // a prompt
@@ -104,11 +108,17 @@ func (a *app) readSecret(prompt string) (string, error) {
 		}
 		return strings.TrimSpace(string(value)), nil
 	}
-	value, err := bufio.NewReader(io.LimitReader(a.Stdin, 1<<20)).ReadString(0)
-	if err != nil && !errors.Is(err, io.EOF) {
+	data, err := io.ReadAll(io.LimitReader(a.Stdin, maxSecret+1))
+	if err != nil {
 		return "", fmt.Errorf("read the value: %w", err)
 	}
-	value = strings.TrimRight(value, "\r\n")
+	value := strings.TrimRight(string(data), "\r\n")
+	switch {
+	case len(data) > maxSecret:
+		return "", fmt.Errorf("the value on standard input is larger than %d KiB: no variable may be", maxSecret>>10)
+	case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
+		return "", errors.New("the value on standard input is not a text, which a variable has to be: encode it, for example with base64")
+	}
 	if value == "" {
 		return "", errors.New("nothing on standard input: give the value there, for example `printf %s VALUE | windlass ...`")
 	}

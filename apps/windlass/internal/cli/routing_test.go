@@ -68,7 +68,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 	} {
 		require.Contains(t, withRouting, from)
 		_, err := parseAppFile([]byte(strings.Replace(withRouting, from, says[0], 1)))
-		require.EqualError(t, err, says[1])
+		require.ErrorContains(t, err, ": "+says[1])
 	}
 }
 

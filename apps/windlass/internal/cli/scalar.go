@@ -2,7 +2,10 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -13,6 +16,9 @@ import (
 func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		if text, unclear := value.(odd); unclear && oddNumber.MatchString(string(text)) {
+			return nil, errors.New(plainNumber(string(text)))
+		}
 		n, ok := value.(json.Number)
 		if text, quoted := value.(string); quoted && field.Kind() == protoreflect.Int64Kind {
 			// It is how `-o yaml` prints one.
@@ -24,17 +30,37 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		if !ok {
 			return nil, fmt.Errorf("want a whole number, got %s", shown(value))
 		}
-		i, err := n.Int64()
+		i, err := whole(n)
 		if err != nil || field.Kind() == protoreflect.Int32Kind && (i < -1<<31 || i > 1<<31-1) {
 			return nil, fmt.Errorf("%s is not a whole number in range", clip(n.String()))
 		}
+		return json.Number(strconv.FormatInt(i, 10)), nil
+	case protoreflect.DoubleKind:
+		n, ok := value.(json.Number)
+		if text, unclear := value.(odd); unclear && fraction.MatchString(string(text)) && !decimalZero.MatchString(string(text)) {
+			n, ok = json.Number(text), true
+		}
+		f, err := n.Float64()
+		if !ok || err != nil {
+			return nil, fmt.Errorf("want a number, got %s", shown(value))
+		}
+		return f, nil
 	case protoreflect.BoolKind:
-		if _, ok := value.(bool); !ok {
+		on, ok := truth(value)
+		if !ok {
 			return nil, fmt.Errorf("want true or false, got %s", shown(value))
 		}
+		return on, nil
 	case protoreflect.StringKind:
-		if n, ok := value.(json.Number); ok && amounts[field.FullName()] {
-			return n.String(), nil
+		if amounts[field.FullName()] {
+			switch n := value.(type) {
+			case json.Number:
+				return n.String(), nil
+			case odd:
+				if oddNumber.MatchString(string(n)) {
+					return nil, errors.New(plainNumber(string(n)))
+				}
+			}
 		}
 		switch value.(type) {
 		case string:
@@ -47,6 +73,35 @@ func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		return choice(field.Enum(), value)
 	}
 	return value, nil
+}
+
+// whole is a number without a fraction, however it is written: 4, 4.0 or 4e0.
+func whole(n json.Number) (int64, error) {
+	i, err := n.Int64()
+	if err == nil {
+		return i, nil
+	}
+	f, floatErr := n.Float64()
+	if floatErr != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
+		return 0, err
+	}
+	return int64(f), nil
+}
+
+// truth is a value that is true or false to every reader that takes it for either.
+func truth(value any) (on, ok bool) {
+	switch v := value.(type) {
+	case bool:
+		return v, true
+	case odd:
+		switch strings.ToLower(string(v)) {
+		case "y", "yes", "on":
+			return true, true
+		case "n", "no", "off":
+			return false, true
+		}
+	}
+	return false, false
 }
 
 // amounts are texts that may be a number, or a percentage or a range of them.
@@ -68,6 +123,9 @@ var joined = strings.NewReplacer("-", "", "_", "")
 // full name is taken, too: it is what `-o yaml` prints.
 func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	text, _ := value.(string)
+	if unclear, ok := value.(odd); ok {
+		text = string(unclear)
+	}
 	values := enum.Values()
 	// The first value of every enum of ours is its prefix and UNSPECIFIED.
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")

@@ -8,9 +8,11 @@
 package clientconfig
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-run/windlass/pkg/certfile"
@@ -98,6 +101,12 @@ func Load(path string) (File, error) {
 	var f File
 	if err := yaml.UnmarshalStrict(b, &f); err != nil {
 		return File{}, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	documents := yamlv3.NewDecoder(bytes.NewReader(b))
+	var content yamlv3.Node
+	if documents.Decode(&content) == nil && !errors.Is(documents.Decode(&content), io.EOF) {
+		// The next change of the file would lose it.
+		return File{}, fmt.Errorf("read configuration %s: there is something after the first document: remove it", path)
 	}
 	for i, c := range f.Contexts {
 		if c.Name == "" {

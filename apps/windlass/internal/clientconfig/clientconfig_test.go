@@ -70,7 +70,7 @@ func TestAFailedChangeWritesNothing(t *testing.T) {
 }
 
 func TestABrokenFileIsNamedAndKept(t *testing.T) {
-	for _, content := range []string{"contexts: 3", "contexts: [{server: http://h}]", "contxts: []"} {
+	for _, content := range []string{"contexts: 3", "contexts: [{server: http://h}]", "contxts: []", "current: a\n---\ncontexts: []"} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		_, err := clientconfig.Load(path)

@@ -1,0 +1,333 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// document is the one mapping of a file. Its values are map[string]any, []any,
+// string, bool, json.Number, nil, and odd.
+type document struct {
+	root map[string]any
+	// lines has the line of each value by its path.
+	lines map[string]int
+}
+
+// odd is a plain YAML scalar that readers disagree about: 010 is eight to YAML 1.1 and
+// ten to YAML 1.2, and no is false or a text. Only the field that it is for can tell
+// whether one reading is possible.
+type odd string
+
+// fieldError names what is wrong with a field of a file.
+type fieldError struct {
+	path string
+	line int // 0: not known
+	text string
+}
+
+func (e *fieldError) Error() string {
+	text := e.text
+	if e.path != "" {
+		text = clip(e.path) + ": " + text
+	}
+	if e.line > 0 {
+		text = fmt.Sprintf("line %d: %s", e.line, text)
+	}
+	return text
+}
+
+// fieldErrorf is the error of the value at a path.
+func fieldErrorf(path, format string, args ...any) error {
+	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
+}
+
+// locate gives an error about a field the line of that field, or of what holds it.
+func (d *document) locate(err error) error {
+	var field *fieldError
+	if !errors.As(err, &field) || field.line > 0 {
+		return err
+	}
+	for path := field.path; path != ""; path = path[:max(0, strings.LastIndexAny(path, ".["))] {
+		if line, ok := d.lines[path]; ok {
+			field.line = line
+			break
+		}
+	}
+	return err
+}
+
+const (
+	// maxValues bounds what a document's aliases may multiply it to.
+	maxValues = 100_000
+	// maxDepth of mappings and lists in each other.
+	maxDepth = 64
+)
+
+// readDocument reads the one document of a YAML or JSON file.
+func readDocument(data []byte) (*document, error) {
+	if !utf8.Valid(data) {
+		return nil, errors.New("the file is not UTF-8: save it as that")
+	}
+	if isJSON(data) {
+		return readJSON(data)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var content *yaml.Node
+	for {
+		var next yaml.Node
+		err := decoder.Decode(&next)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		switch {
+		case err != nil && content == nil:
+			return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+		case err != nil:
+			return nil, fmt.Errorf("after the first document: %s: a file holds one app, so remove what comes after that",
+				strings.TrimPrefix(err.Error(), "yaml: "))
+		case isEmpty(&next):
+			continue
+		case content != nil:
+			return nil, fmt.Errorf("line %d: a second document begins: a file holds one app, so put it into a file of its own", next.Content[0].Line)
+		}
+		content = &next
+	}
+	if content == nil {
+		return nil, errNoMapping
+	}
+	return fromNode(content.Content[0])
+}
+
+var errNoMapping = errors.New("the file is not a mapping of fields: start with `app: NAME`")
+
+// isEmpty tells whether nothing is written between two document markers.
+func isEmpty(n *yaml.Node) bool {
+	return n.Kind == 0 || len(n.Content) == 1 && n.Content[0].Kind == yaml.ScalarNode && n.Content[0].Style == 0 && n.Content[0].Value == ""
+}
+
+func fromNode(n *yaml.Node) (*document, error) {
+	d := &document{lines: map[string]int{}}
+	r := reader{document: d, within: map[*yaml.Node]bool{}}
+	v, err := r.value("", n, 0)
+	if err != nil {
+		return nil, err
+	}
+	root, ok := v.(map[string]any)
+	if !ok {
+		return nil, errNoMapping
+	}
+	d.root = root
+	return d, nil
+}
+
+// reader turns YAML's nodes into values.
+type reader struct {
+	*document
+	values int
+	// within are the anchors whose values are being read.
+	within map[*yaml.Node]bool
+}
+
+func (r *reader) value(path string, n *yaml.Node, depth int) (any, error) {
+	r.values++
+	switch {
+	case r.values > maxValues:
+		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("the file has more than %d values with those that aliases repeat: write fewer", maxValues)}
+	case depth > maxDepth:
+		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("more than %d mappings and lists in each other: no field is so deep", maxDepth)}
+	}
+	if n.Kind != yaml.AliasNode {
+		r.lines[path] = n.Line
+	}
+	if n.Anchor != "" {
+		r.within[n] = true
+		defer delete(r.within, n)
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		if r.within[n.Alias] {
+			return nil, &fieldError{path: path, line: n.Line, text: fmt.Sprintf("*%s is within what it stands for: write the value out", clip(n.Value))}
+		}
+		return r.value(path, n.Alias, depth+1)
+	case yaml.SequenceNode:
+		if err := r.checkTag(path, n, "!!seq"); err != nil {
+			return nil, err
+		}
+		list := make([]any, 0, len(n.Content))
+		for i, item := range n.Content {
+			v, err := r.value(fmt.Sprintf("%s[%d]", path, i), item, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	case yaml.MappingNode:
+		if err := r.checkTag(path, n, "!!map"); err != nil {
+			return nil, err
+		}
+		return r.mapping(path, n, depth)
+	case yaml.ScalarNode:
+		return r.scalar(path, n)
+	default:
+		return nil, &fieldError{path: path, line: n.Line, text: "not a value"}
+	}
+}
+
+// mapping reads the fields that are written, and then those of what is merged (<<) for
+// which none is.
+func (r *reader) mapping(path string, n *yaml.Node, depth int) (any, error) {
+	fields, lines := map[string]any{}, map[string]int{}
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		for key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		if key.Kind != yaml.ScalarNode {
+			return nil, &fieldError{path: path, line: n.Content[i].Line, text: "a name is a mapping or a list: write NAME: VALUE"}
+		}
+		if key.Style == 0 && key.Value == "<<" {
+			merged = append(merged, value)
+			continue
+		}
+		if key.Value == "" && key.Style == 0 {
+			return nil, &fieldError{path: path, line: key.Line, text: "a value has no name: write NAME: VALUE"}
+		}
+		if first, twice := lines[key.Value]; twice {
+			return nil, &fieldError{path: join(path, key.Value), line: n.Content[i].Line, text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
+		}
+		lines[key.Value] = n.Content[i].Line
+		v, err := r.value(join(path, key.Value), value, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		fields[key.Value] = v
+	}
+	for _, m := range merged {
+		if err := r.merge(path, fields, m, depth); err != nil {
+			return nil, err
+		}
+	}
+	return fields, nil
+}
+
+// merge adds the fields of a mapping, or of each of a list of them, that are not there yet.
+func (r *reader) merge(path string, into map[string]any, n *yaml.Node, depth int) error {
+	all := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		all = n.Content
+	}
+	for _, one := range all {
+		known := map[string]int{}
+		for where, line := range r.lines {
+			known[where] = line
+		}
+		v, err := r.value(path, one, depth+1)
+		if err != nil {
+			return err
+		}
+		for where, line := range known {
+			r.lines[where] = line
+		}
+		fields, ok := v.(map[string]any)
+		if !ok {
+			return &fieldError{path: join(path, "<<"), line: one.Line, text: "want an alias of a mapping, such as <<: *base"}
+		}
+		for key, value := range fields {
+			if _, ok := into[key]; !ok {
+				into[key] = value
+			}
+		}
+	}
+	return nil
+}
+
+func (r *reader) checkTag(path string, n *yaml.Node, usual string) error {
+	if n.Style&yaml.TaggedStyle == 0 || n.Tag == usual {
+		return nil
+	}
+	return &fieldError{path: path, line: n.Line, text: fmt.Sprintf("the tag %s is not known here: remove it", clip(n.Tag))}
+}
+
+func (r *reader) scalar(path string, n *yaml.Node) (any, error) {
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	if n.Style&yaml.TaggedStyle != 0 {
+		v := plain(n.Value)
+		switch v.(type) {
+		case bool:
+			if n.Tag == "!!bool" {
+				return v, nil
+			}
+		case json.Number:
+			if n.Tag == "!!int" || n.Tag == "!!float" {
+				return v, nil
+			}
+		case nil:
+			if n.Tag == "!!null" {
+				return v, nil
+			}
+		}
+		if n.Tag == "!!str" || n.Tag == "!" {
+			return n.Value, nil
+		}
+		return nil, r.checkTag(path, n, "")
+	}
+	if n.Style&quoted != 0 {
+		return n.Value, nil
+	}
+	return plain(n.Value), nil
+}
+
+var (
+	decimal     = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)$`)
+	decimalZero = regexp.MustCompile(`^[-+]?0[0-9]`)
+	fraction    = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+	oddNumber   = regexp.MustCompile(`^[-+]?(0[0-9_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*(\.[0-9_]*)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$`)
+	oddBool     = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
+)
+
+// plain is the value of a scalar without quotes.
+func plain(text string) any {
+	switch text {
+	case "", "~", "null", "Null", "NULL":
+		return nil
+	case "true", "True", "TRUE":
+		return true
+	case "false", "False", "FALSE":
+		return false
+	}
+	switch {
+	case decimal.MatchString(text):
+		return json.Number(strings.TrimPrefix(text, "+"))
+	case fraction.MatchString(text) && json.Valid([]byte(text)):
+		return json.Number(text)
+	case fraction.MatchString(text), oddNumber.MatchString(text), oddBool.MatchString(text):
+		return odd(text)
+	}
+	return text
+}
+
+// plainNumber says how to write a number that YAML's readers disagree about.
+func plainNumber(text string) string {
+	digits := strings.ReplaceAll(text, "_", "")
+	if n, err := strconv.ParseInt(strings.TrimLeft(digits, "+0"), 10, 64); err == nil && strings.Trim(digits, "+0123456789") == "" {
+		if octal, err := strconv.ParseInt(digits, 8, 64); err == nil && strings.HasPrefix(strings.TrimPrefix(digits, "+"), "0") {
+			return fmt.Sprintf("%s is %d to some readers and %d to others: write %d", text, n, octal, n)
+		}
+		return fmt.Sprintf("%s is not a number to every reader: write %d", text, n)
+	}
+	if n, err := strconv.ParseInt(digits, 0, 64); err == nil {
+		return fmt.Sprintf("%s is not a number to every reader: write %d", text, n)
+	}
+	return fmt.Sprintf("%s is not a number to every reader: write it in decimal digits", text)
+}

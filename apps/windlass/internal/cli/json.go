@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// isJSON tells whether a file is to be read as JSON: YAML is a superset of it but for
+// tabs and for characters that are written as two escapes.
+func isJSON(data []byte) bool {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	var first json.RawMessage
+	if decoder.Decode(&first) != nil || first[0] != '{' {
+		return false
+	}
+	rest := bytes.TrimSpace(data[decoder.InputOffset():])
+	return len(rest) == 0 || bytes.ContainsRune([]byte(`{["`), rune(rest[0]))
+}
+
+// readJSON reads the one value of a JSON file.
+func readJSON(data []byte) (*document, error) {
+	r := jsonReader{document: document{lines: map[string]int{}}, data: data, decoder: json.NewDecoder(bytes.NewReader(data)), line: 1}
+	r.decoder.UseNumber()
+	v, err := r.value("", 0)
+	if err != nil {
+		return nil, err
+	}
+	r.root = v.(map[string]any) //nolint:forcetypeassert // isJSON looked
+	if _, err := r.decoder.Token(); err == nil {
+		return nil, fmt.Errorf("line %d: a second value begins: a file holds one app, so put it into a file of its own", r.here())
+	} else if err != io.EOF { //nolint:errorlint // Token returns it as it is
+		return nil, fmt.Errorf("after the first value: %w", err)
+	}
+	return &r.document, nil
+}
+
+type jsonReader struct {
+	document
+	data    []byte
+	decoder *json.Decoder
+	// line of the byte at offset.
+	line   int
+	offset int64
+}
+
+// here is the line of what was read last.
+func (r *jsonReader) here() int {
+	now := r.decoder.InputOffset()
+	r.line += bytes.Count(r.data[r.offset:now], []byte("\n"))
+	r.offset = now
+	return r.line
+}
+
+func (r *jsonReader) value(path string, depth int) (any, error) {
+	token, err := r.decoder.Token()
+	if err != nil {
+		return nil, err
+	}
+	r.lines[path] = r.here()
+	if depth > maxDepth {
+		return nil, &fieldError{line: r.line, text: fmt.Sprintf("more than %d mappings and lists in each other: no field is so deep", maxDepth)}
+	}
+	switch token {
+	case json.Delim('['):
+		list := []any{}
+		for r.decoder.More() {
+			v, err := r.value(fmt.Sprintf("%s[%d]", path, len(list)), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err := r.decoder.Token()
+		return list, err
+	case json.Delim('{'):
+		fields, lines := map[string]any{}, map[string]int{}
+		for r.decoder.More() {
+			key, err := r.decoder.Token()
+			if err != nil {
+				return nil, err
+			}
+			name, _ := key.(string)
+			if first, twice := lines[name]; twice {
+				return nil, &fieldError{path: join(path, name), line: r.here(), text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
+			}
+			lines[name] = r.here()
+			if fields[name], err = r.value(join(path, name), depth+1); err != nil {
+				return nil, err
+			}
+		}
+		_, err := r.decoder.Token()
+		return fields, err
+	}
+	return token, nil
+}
