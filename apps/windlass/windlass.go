@@ -37,20 +37,13 @@ func Main(ctx context.Context, args []string) int {
 	root.SetArgs(args[1:])
 	err := root.ExecuteContext(ctx)
 	var said dev.ExitCode
-	var exit *cli.ExitError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &said):
 		return int(said)
-	case errors.As(err, &exit):
-		if exit.Message != "" {
-			fmt.Fprintln(os.Stderr, exit.Message)
-		}
-		return exit.Code
 	}
-	fmt.Fprintln(os.Stderr, "windlass:", cli.Explain(err))
-	return 1
+	return cli.Report(os.Stderr, err)
 }
 
 func commands() *cobra.Command {

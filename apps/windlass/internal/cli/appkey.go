@@ -76,11 +76,11 @@ change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` +
 	revoke := &cobra.Command{
 		Use: "revoke NAME --app APP", Aliases: []string{"rm"}, Short: "End a key, and forget it", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: a.appPath(revokeApp), Name: args[0]})
-			if err == nil {
-				a.infof("key %s is revoked: regions are being told", args[0])
+			resp, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: a.appPath(revokeApp), Name: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "key %s is revoked: regions are being told", args[0])
 		}),
 	}
 	revoke.Flags().StringVar(&revokeApp, "app", "", "app that it is for")

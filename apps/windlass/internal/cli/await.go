@@ -8,47 +8,140 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// await follows an app until the deployment serves or has failed. With settle,
-// it waits until the app has what was asked of it (a scale).
-func (a *app) await(ctx context.Context, appID, deploymentID string, settle bool, patience time.Duration) error {
+// waiting is how a command waits for what it started.
+type waiting struct {
+	wait     bool
+	until    string
+	patience time.Duration
+}
+
+func (w *waiting) flags(c *cobra.Command, until bool) {
+	c.Flags().BoolVar(&w.wait, "wait", true, "wait until it is done or has failed")
+	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
+	if until {
+		c.Flags().StringVar(&w.until, "until", "", "how far to wait: ready (also where only people can go on), or promotion (exit code 0 there)")
+		must(c.RegisterFlagCompletionFunc("until", cobra.FixedCompletions([]string{untilReady, untilPromotion}, cobra.ShellCompDirectiveNoFileComp)))
+	}
+}
+
+func (w *waiting) check() error {
+	switch w.until {
+	case "", untilReady, untilPromotion:
+		return nil
+	}
+	return fmt.Errorf("--until=%q: use %s or %s", w.until, untilReady, untilPromotion)
+}
+
+// started is what a command started, and its answer.
+type started struct {
+	app string // its id or path
+	// rolloutID is followed to its end; empty: judge tells.
+	rolloutID string
+	// deploymentID is shown as it comes up; empty: all are.
+	deploymentID string
+	answer       proto.Message
+	// backIsGood: the rollout is to be taken back, and its end as that is no failure.
+	backIsGood bool
+	judge      func(*windlassv1.WatchAppResponse) verdict
+	// done says in a line that it is.
+	done func(last *windlassv1.WatchAppResponse, after time.Duration) string
+}
+
+// finish waits for what was started, if it is to, and shows what came of it.
+func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
+	v := verdict{over: true, outcome: outcomeAccepted}
 	var last *windlassv1.WatchAppResponse
-	err := a.follow(ctx, appID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
-		last = r
-		if r.Deleted {
-			return true, &ExitError{Code: 1, Message: "the app was deleted meanwhile"}
+	var err error
+	switch {
+	case w.wait:
+		err = a.follow(ctx, s.app, s.rolloutID, w.patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+			last = r
+			p.show(r, s.rolloutID, s.deploymentID)
+			v = s.verdict(r, w.until)
+			return v.over, nil
+		})
+		p.end()
+	case a.output != "table":
+		last, err = a.look(ctx, s.app, s.rolloutID)
+	default:
+		return nil
+	}
+	if exit, ok := errors.AsType[*ExitError](err); ok {
+		v = verdict{over: true, outcome: map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code], code: exit.Code, message: exit.Message}
+		if exit.Code == codePatience {
+			v.message += p.waitsFor(last, s.rolloutID)
 		}
-		p.show(r, deploymentID)
-		return p.verdict(r, deploymentID, settle)
-	})
-	p.end()
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
-	if a.output != "table" {
-		return a.show(last.App, nil)
+	if s.backIsGood && (v.outcome == outcomeTakenBack || v.outcome == outcomeFailed) {
+		v = verdict{over: true, outcome: outcomeTakenBack}
 	}
-	fmt.Fprintf(a.Stdout, "%s %s is ready: %d of %d replicas in %s, after %s\n", //nolint:errcheck // nobody to tell
-		last.App.Name, version(last.App.LiveVersion), last.App.ReadyReplicas, last.App.Replicas,
-		strings.Join(last.App.Regions, ", "), short(time.Since(p.started)))
-	for _, url := range last.App.Urls {
+	if a.output != "table" {
+		return errors.Join(v.err(), a.showOutcome(s.answer, v.outcome, last, own(last, s.rolloutID)))
+	}
+	if v.code != 0 {
+		return v.err()
+	}
+	if v.message != "" {
+		a.infof("%s", v.message)
+		return nil
+	}
+	fmt.Fprintln(a.Stdout, s.done(last, time.Since(p.started))) //nolint:errcheck // nobody to tell
+	if text := behindText(own(last, s.rolloutID)); text != "" {
+		a.infof("%s", text)
+	}
+	for _, url := range last.GetApp().GetUrls() {
 		fmt.Fprintln(a.Stdout, url) //nolint:errcheck // nobody to tell
 	}
 	return nil
 }
 
-// follow calls each with every picture of the app until it says done. A stream
-// that breaks is opened again.
-func (a *app) follow(ctx context.Context, appID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
+func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
+	if r.GetDeleted() {
+		return verdict{true, outcomeFailed, 1, "the app was deleted meanwhile"}
+	}
+	if s.rolloutID == "" {
+		return s.judge(r)
+	}
+	ro := own(r, s.rolloutID)
+	if ro == nil {
+		return verdict{}
+	}
+	return judgeRollout(r.GetApp(), ro, until, time.Now())
+}
+
+// own is the rollout of the id, nil if the picture has it not.
+func own(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
+	for _, ro := range []*windlassv1.Rollout{r.GetRollout(), r.GetAskedRollout()} {
+		if id != "" && ro.GetId() == id {
+			return ro
+		}
+	}
+	return nil
+}
+
+// isReady is the line of a version that serves.
+func isReady(last *windlassv1.WatchAppResponse, after time.Duration) string {
+	return fmt.Sprintf("%s %s is ready: %d of %d replicas in %s, after %s", last.GetApp().GetName(), version(last.GetApp().GetLiveVersion()),
+		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), short(after))
+}
+
+// follow calls each with every picture of the app until it says done, with the rollout
+// that is asked for in each of them. A stream that breaks is opened again.
+func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: appID})
+		stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: app, Rollout: rolloutID})
 		if err == nil {
 			for stream.Receive() {
 				attempt = 0
@@ -62,9 +155,9 @@ func (a *app) follow(ctx context.Context, appID string, patience time.Duration, 
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return &ExitError{Code: 3, Message: fmt.Sprintf("still under way after %s: `windlass status` tells how it goes on", short(patience))}
+			return &ExitError{Code: codePatience, Message: fmt.Sprintf("still under way after %s (--patience)", short(patience))}
 		case ctx.Err() != nil:
-			return &ExitError{Code: 130, Message: "no longer watching; the rollout goes on by itself (`windlass cancel` stops it)"}
+			return &ExitError{Code: codeInterrupted, Message: "no longer watching: it goes on by itself"}
 		case err != nil && final(err):
 			return err
 		}
@@ -83,49 +176,16 @@ func final(err error) bool {
 	return false
 }
 
-// verdict tells whether there is nothing more to wait for.
-func (p *progress) verdict(r *windlassv1.WatchAppResponse, deploymentID string, settle bool) (bool, error) {
-	ready := r.App.Status == windlassv1.AppStatus_APP_STATUS_READY ||
-		r.App.Status == windlassv1.AppStatus_APP_STATUS_IDLE && r.App.Replicas == 0
-	if settle {
-		switch {
-		case ready && r.App.LiveDeploymentId == deploymentID:
-			return true, nil
-		case r.App.LiveDeploymentId != deploymentID && r.App.LiveDeploymentId != "":
-			return true, &ExitError{Code: 1, Message: "another version became live meanwhile"}
-		}
-		return false, nil
-	}
-	d := find(r, deploymentID)
-	if d == nil {
-		return false, nil
-	}
-	switch d.Status {
-	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING,
-		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
-		// Under way.
-	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY:
-		return ready && r.App.LiveDeploymentId == deploymentID, nil
-	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED:
-		return true, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed: %s\n%s", r.App.Name, version(d.Version), inFull(d.Reason, d.Message), afterwards(r.App))}
-	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED:
-		return true, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s was superseded by a newer deployment", r.App.Name, version(d.Version))}
-	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
-		return true, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s was stopped: %s", r.App.Name, version(d.Version), because(d.Reason, d.Message))}
-	}
-	return false, nil
-}
-
 func afterwards(app *windlassv1.App) string {
-	if app.LiveVersion == 0 {
-		return "Nothing is live. `windlass history " + app.Name + "` tells what happened."
+	if app.GetLiveVersion() == 0 {
+		return "Nothing is live. `windlass history " + app.GetName() + "` tells what happened."
 	}
-	return fmt.Sprintf("%s is still live. `windlass history %s` tells what happened.", version(app.LiveVersion), app.Name)
+	return fmt.Sprintf("%s is still live. `windlass history %s` tells what happened.", version(app.GetLiveVersion()), app.GetName())
 }
 
 func find(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deployment {
-	for _, d := range r.Deployments {
-		if d.Id == deploymentID {
+	for _, d := range r.GetDeployments() {
+		if d.GetId() == deploymentID {
 			return d
 		}
 	}
@@ -133,11 +193,13 @@ func find(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deplo
 }
 
 // awaitDeleted waits until nothing is left of an app.
-func (a *app) awaitDeleted(ctx context.Context, name, appID string, patience time.Duration) error {
+func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.DeleteAppResponse, patience time.Duration) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
-	err := a.follow(ctx, appID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	last := &windlassv1.WatchAppResponse{App: answer.App}
+	err := a.follow(ctx, answer.App.GetId(), "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		if !r.Deleted {
-			p.show(r, "")
+			last = r
+			p.show(r, "", "")
 		}
 		return r.Deleted, nil
 	})
@@ -146,100 +208,9 @@ func (a *app) awaitDeleted(ctx context.Context, name, appID string, patience tim
 	if err != nil && connect.CodeOf(err) != connect.CodeNotFound {
 		return err
 	}
+	if a.output != "table" {
+		return a.showOutcome(answer, outcomeDeleted, last, nil)
+	}
 	fmt.Fprintf(a.Stdout, "%s is deleted, after %s\n", name, short(time.Since(p.started))) //nolint:errcheck // nobody to tell
 	return nil
-}
-
-// progress shows how a rollout goes: on a terminal as a block that is redrawn,
-// elsewhere as a line for each change.
-type progress struct {
-	app     *app
-	started time.Time
-	live    bool
-	drawn   int
-	last    string
-}
-
-func (p *progress) show(r *windlassv1.WatchAppResponse, deploymentID string) {
-	lines := p.lines(r, deploymentID)
-	text := strings.Join(lines, "\n")
-	if text == p.last || len(lines) == 0 {
-		return
-	}
-	if !p.live {
-		old := map[string]bool{}
-		for l := range strings.SplitSeq(p.last, "\n") {
-			old[l] = true
-		}
-		for _, l := range lines {
-			if !old[l] {
-				p.app.infof("  %5s  %s", short(time.Since(p.started)), l)
-			}
-		}
-		p.last = text
-		return
-	}
-	p.last = text
-	var b strings.Builder
-	if p.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", p.drawn)
-	}
-	for _, l := range lines {
-		fmt.Fprintf(&b, "\x1b[2K  %s\n", l)
-	}
-	// Lines of a longer picture before.
-	for range p.drawn - len(lines) {
-		b.WriteString("\x1b[2K\n")
-	}
-	p.drawn = max(p.drawn, len(lines))
-	fmt.Fprint(p.app.Stderr, b.String()) //nolint:errcheck // nobody to tell
-}
-
-func (p *progress) end() { p.drawn = 0 }
-
-// lines is the picture: the deployment that is waited for, or all, by region.
-func (p *progress) lines(r *windlassv1.WatchAppResponse, deploymentID string) []string {
-	var out []string
-	if ro := r.Rollout; ro.GetHold() != nil && (deploymentID == "" || ro.DeploymentId == deploymentID) {
-		out = append(out, version(ro.Version)+" is "+holdText(ro.Hold))
-	}
-	for _, d := range r.Deployments {
-		if deploymentID != "" && d.Id != deploymentID {
-			continue
-		}
-		for _, t := range d.Regions {
-			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-				continue
-			}
-			line := fmt.Sprintf("%-4s %-16s %-9s %s %d/%d ready", version(d.Version), t.Region, word(t.Status, "TOPOLOGY_STATUS_"), bar(t.Ready, t.Replicas), t.Ready, t.Replicas)
-			if t.RegionUnreachable {
-				line += "  region unreachable"
-			}
-			if why := because(t.Reason, t.Message); why != "" && t.Ready < t.Replicas {
-				line += "  " + firstLine(why)
-			}
-			out = append(out, line)
-		}
-	}
-	return out
-}
-
-// bar is ten characters long.
-func bar(n, of int32) string {
-	if of <= 0 {
-		return "[----------]"
-	}
-	full := int(min(n, of) * 10 / of)
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", 10-full) + "]"
-}
-
-func firstLine(s string) string {
-	line, _, more := strings.Cut(s, "\n")
-	if len(line) > 100 {
-		return line[:97] + "..."
-	}
-	if more {
-		return line + " ..."
-	}
-	return line
 }

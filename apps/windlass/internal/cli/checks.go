@@ -67,25 +67,35 @@ func until(at int64) string {
 // heldBy tells which check keeps a region from going on although its time is over, and
 // what people can do; empty for none.
 func heldBy(p *windlassv1.RolloutProgress) string {
-	now := time.Now().UnixMilli()
+	c, region, on := heldCheck(p, time.Now())
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, region, ago(c.HeldSince), firstLine(c.Message), on)
+}
+
+// heldCheck is the check that keeps a region from going on although its time is over, and
+// the command that goes on without it.
+func heldCheck(p *windlassv1.RolloutProgress, now time.Time) (_ *windlassv1.CheckProgress, region, on string) {
+	at := now.UnixMilli()
 	for _, wave := range p.GetWaves() {
 		for _, g := range wave.Regions {
 			over, on := false, "promote"
 			switch {
 			case wave.State == windlassv1.WaveProgress_STATE_BAKING:
-				over, on = now >= wave.BakingUntil, "skip-bake"
+				over, on = at >= wave.BakingUntil, "skip-bake"
 			case g.State == windlassv1.RegionProgress_STATE_ROLLING:
-				over = g.StepUntil != 0 && now >= g.StepUntil
+				over = g.StepUntil != 0 && at >= g.StepUntil
 			}
 			if !over {
 				continue
 			}
 			for _, c := range g.Checks {
 				if c.State == windlassv1.CheckProgress_STATE_HELD {
-					return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, g.Region, ago(c.HeldSince), firstLine(c.Message), on)
+					return c, g.Region, on
 				}
 			}
 		}
 	}
-	return ""
+	return nil, "", ""
 }

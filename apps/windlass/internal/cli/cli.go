@@ -12,13 +12,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -38,6 +36,8 @@ type Config struct {
 	HTTPClient *http.Client
 	// Extra commands ("dev") that are made elsewhere.
 	Extra []*cobra.Command
+	// IsTerminal tells whether a person sees what is written there; nil asks the system.
+	IsTerminal func(io.Writer) bool
 }
 
 // app is the state that commands share.
@@ -50,6 +50,8 @@ type app struct {
 
 	target  clientconfig.Context
 	clients *clients
+	// documents of YAML that were printed.
+	documents int
 }
 
 // clients of every service.
@@ -88,6 +90,10 @@ const callTimeout = 30 * time.Second
 
 // New builds the root command.
 func New(cfg Config) *cobra.Command {
+	if cfg.IsTerminal == nil {
+		cfg.IsTerminal = isTerminal
+	}
+	cfg.Stdout, cfg.Stderr = newScreen(cfg.Stdout, cfg.IsTerminal), newScreen(cfg.Stderr, cfg.IsTerminal)
 	a := &app{Config: cfg}
 	root := &cobra.Command{
 		Use:   "windlass",
@@ -133,6 +139,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
+	root.AddCommand(exitCodesTopic())
 	explainArgs(root)
 	return root
 }
@@ -253,12 +260,39 @@ func (a *app) environmentPath() string {
 
 // interactive tells whether a person watches the error output.
 func (a *app) interactive() bool {
-	f, ok := a.Stderr.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+	s, ok := a.Stderr.(*screen)
+	return ok && s.terminal && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+}
+
+// data is standard output for programs.
+func (a *app) data() io.Writer {
+	if s, ok := a.Stdout.(*screen); ok {
+		return s.data()
+	}
+	return a.Stdout
+}
+
+// clear empties a terminal for the next picture of what is watched.
+func (a *app) clear() {
+	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.interactive() {
+		s.control("\x1b[H\x1b[2J")
+	}
 }
 
 func (a *app) infof(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...) //nolint:errcheck // nobody to tell
+}
+
+// forever is longer than anybody watches.
+const forever = 365 * 24 * time.Hour
+
+// quietly is the end of what people watch until they have seen enough: nothing is to be
+// said of that.
+func quietly(err error) error {
+	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == codeInterrupted {
+		return &ExitError{Code: exit.Code}
+	}
+	return err
 }
 
 // ExitError ends the program with a code and, if it has one, a message.
@@ -268,6 +302,19 @@ type ExitError struct {
 }
 
 func (e *ExitError) Error() string { return e.Message }
+
+// Report says why a command failed, and returns the exit code.
+func Report(stderr io.Writer, err error) int {
+	out := newScreen(stderr, isTerminal)
+	if exit, ok := errors.AsType[*ExitError](err); ok {
+		if exit.Message != "" {
+			fmt.Fprintln(out, exit.Message) //nolint:errcheck // nobody to tell
+		}
+		return exit.Code
+	}
+	fmt.Fprintln(out, "windlass:", Explain(err)) //nolint:errcheck // nobody to tell
+	return 1
+}
 
 // Explain turns an error into what a person reads: what went wrong, the field at
 // fault, and the fix.

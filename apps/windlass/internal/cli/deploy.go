@@ -13,72 +13,78 @@ import (
 
 func (a *app) deployCommand() *cobra.Command {
 	var file, override string
-	var wait, dryRun bool
-	var patience time.Duration
+	var dryRun bool
+	var w waiting
 	c := &cobra.Command{
 		Use:   "deploy -f FILE",
 		Short: "Make the file's state the app's next version",
 		Long: `Deploy reads an app's file, shows what changes against the version that is live,
-makes the next version and waits until it serves or has failed. A file that says
-what is live already makes no version; one that differs in replicas alone scales.
+makes the next version and follows its rollout to its end. A file that says what is
+live or on its way already makes no version; one that differs in replicas alone scales.
 
 The file is YAML or JSON: "app" is its name ("project" and "environment" default to
 the context's), "rollout" how it moves to new versions (a RolloutPolicy; without it
 region by region, with a small surge, and back by itself), "freeze" when it does not
 (a FileFreeze), the rest are the fields of a DeploymentSpec. "overrides" among them say
 what is different in some regions, by name or by label: replicas, resources, args or
-extraArgs, env and secrets.
+extraArgs, env and secrets. It is one document; aliases and merge keys (<<: *base) are
+read, and numbers that readers of YAML disagree about (010, 1_000) are refused.
 
-Exit code: 0 ready (or accepted with --wait=false), 1 failed or refused, 3 still
-under way when --patience ended.`,
+Where only people can take the rollout on (a manual step, an approval, a pause of
+somebody's) it says so and ends with code 5, and the rollout stays there. With --until
+ready it waits there, too; with --until promotion it ends there with 0.
+
+` + exitCodesText,
 		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
+			if err := w.check(); err != nil {
+				return err
+			}
 			f, err := readAppFile(file, a.Stdin)
 			if err != nil {
 				return err
 			}
-			return a.deploy(ctx, f, override, wait, dryRun, patience)
+			return a.deploy(ctx, f, override, dryRun, w)
 		}),
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
 	c.Flags().BoolVar(&dryRun, "diff", false, "only show what would change")
-	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	w.flags(c, true)
 	overrideFlag(c, &override)
 	must(c.MarkFlagRequired("file"))
 	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
 }
 
-func (a *app) deploy(ctx context.Context, f *appFile, override string, wait, dryRun bool, patience time.Duration) error {
+func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bool, w waiting) error {
 	path := a.pathOf(f)
-	if err := a.showChanges(ctx, path, f); err != nil || dryRun {
+	if dryRun && a.output != "table" {
+		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
+		if err != nil {
+			return err
+		}
+		return showList(a, plan.Changes, nil)
+	}
+	isNew, err := a.showChanges(ctx, path, f)
+	if err != nil || dryRun {
+		if isNew {
+			a.infof("%s: new app", path)
+		}
 		return err
 	}
 	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, OverrideFreeze: override})
 	if err != nil {
 		return err
 	}
-	switch {
-	case resp.Hold != nil:
-		a.infof("%s: %s is accepted, and %s", f.App, version(resp.Version), holdText(resp.Hold))
-	case override != "" && resp.Unchanged && resp.RolloutId != "":
-		a.infof("%s: %s is on its way, and no freeze holds it", f.App, version(resp.Version))
-	case resp.Unchanged && !resp.Scaled:
-		a.infof("%s: nothing changed, %s stays live", f.App, version(resp.Version))
-	case resp.Scaled:
-		a.infof("%s: scaling %s", f.App, version(resp.Version))
-	default:
-		a.infof("%s: rolling out %s", f.App, version(resp.Version))
+	if isNew {
+		a.infof("%s: new app", path)
 	}
-	if !wait {
-		if a.output == "table" {
-			return nil
-		}
-		return a.show(resp, nil)
-	}
-	return a.await(ctx, resp.AppId, resp.DeploymentId, resp.Scaled || resp.Unchanged, patience)
+	return a.finishVersion(ctx, f.App, asked{
+		appID: resp.AppId, deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
+		effect: effectOf(resp), hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp,
+		tookBack: resp.TookBack,
+	}, w)
 }
 
 // pathOf is the full path of the file's app.
@@ -98,54 +104,56 @@ func (a *app) pathOf(f *appFile) string {
 	return f.Project + "/" + f.Environment + "/" + f.App
 }
 
-// showChanges prints the difference between the live version and the file.
-func (a *app) showChanges(ctx context.Context, path string, f *appFile) error {
+// showChanges prints the difference between the live version and the file. It tells
+// whether there is no such app yet, which is news only once it is accepted.
+func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew bool, _ error) {
 	got, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 	if connect.CodeOf(err) == connect.CodeNotFound {
-		a.infof("%s: new app", path)
-		return nil
+		return true, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if got.App.LiveDeploymentId == "" {
 		a.infof("%s: no version is live yet", path)
-		return nil
+		return false, nil
 	}
 	live, err := a.clients.deployments.GetDeployment(ctx, &windlassv1.GetDeploymentRequest{Deployment: got.App.LiveDeploymentId})
 	if err != nil {
-		return err
+		return false, err
 	}
 	changes, err := diffSpecs(live.Deployment.Spec, f.Spec)
 	if err != nil {
-		return err
+		return false, err
 	}
 	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
 	if err != nil {
-		return err
+		return false, err
 	}
 	changes = withSizes(changes, plan)
 	if len(changes) == 0 {
-		return nil
+		return false, nil
 	}
 	a.infof("%s: changes against %s, which is live:", path, version(got.App.LiveVersion))
 	for _, line := range changes {
 		a.infof("  %s", line)
 	}
-	return nil
+	return false, nil
 }
 
 func (a *app) scaleCommand() *cobra.Command {
 	var replicas int32
 	var region string
-	var wait bool
-	var patience time.Duration
+	var w waiting
 	c := &cobra.Command{
 		Use:   "scale APP --replicas N",
 		Short: "Set the number of replicas of the live version",
 		Long: `Scale sets the number of replicas in every region, those included that the app's file
 gives a number of their own, or in one. That holds, for later versions too, until a file
-is deployed that says another number for the region.`,
+is deployed that says another number for the region. It waits until they are ready, in
+the middle of a rollout whichever version they are of, and not for the rollout.
+
+` + exitCodesText,
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -153,20 +161,21 @@ is deployed that says another number for the region.`,
 			if err != nil {
 				return err
 			}
-			a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
-			if !wait {
-				if a.output == "table" {
-					return nil
-				}
-				return a.show(resp.App, nil)
+			if resp.Unchanged {
+				a.infof("%s: has %d replicas in %s, or is on its way to them", args[0], replicas, orAll(region))
+			} else {
+				a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 			}
-			return a.await(ctx, resp.App.Id, resp.App.LiveDeploymentId, true, patience)
+			seen := false
+			return a.finish(ctx, started{
+				app: resp.App.Id, answer: resp, done: isScaled,
+				judge: func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, region, replicas, &seen) },
+			}, w)
 		}),
 	}
 	c.Flags().Int32Var(&replicas, "replicas", 0, "replicas in each region, or in the region given")
 	c.Flags().StringVar(&region, "region", "", "only in this region")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until it is done")
-	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	w.flags(c, false)
 	must(c.MarkFlagRequired("replicas"))
 	return c
 }
@@ -181,47 +190,39 @@ func orAll(region string) string {
 func (a *app) rollbackCommand() *cobra.Command {
 	var to int32
 	var message string
-	var wait bool
-	var patience time.Duration
+	var withSteps bool
+	var w waiting
 	c := &cobra.Command{
-		Use:     "rollback APP",
-		Short:   "Go back to an earlier version",
-		Long:    "Rollback goes back to the previous stable version, or to the one given with --to. While that is retained it is live again at once; else a new version is made with its configuration.",
+		Use:   "rollback APP",
+		Short: "Take back what is in flight, or go back to an earlier version",
+		Long: `Rollback takes back the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
+nothing in flight it goes back to the previous stable version, and with --to to the one
+given: while that is retained it is live again at once, else a new version is made with
+its configuration. One that was stable goes straight back, past the steps, pauses,
+approvals, analysis and bake times of the app's policy, unless --with-steps asks for them.
+
+` + exitCodesText,
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: a.appPath(args[0]), Version: to, Message: message})
+			if err := w.check(); err != nil {
+				return err
+			}
+			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps})
 			if err != nil {
 				return err
 			}
-			if resp.Retained {
-				a.infof("%s: %s was retained and is live again", args[0], version(resp.Version))
-			} else {
-				a.infof("%s: rolling out %s, with the configuration of %s", args[0], version(resp.Version), version(resp.FromVersion))
-			}
-			if !wait {
-				if a.output == "table" {
-					return nil
-				}
-				return a.show(resp, nil)
-			}
-			return a.awaitDeployment(ctx, resp.DeploymentId, patience)
+			return a.finishVersion(ctx, args[0], asked{
+				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
+				fromVersion: resp.FromVersion, straight: resp.Straight, effect: resp.Effect, warnings: resp.Warnings, answer: resp, tookBack: resp.TookBack,
+			}, w)
 		}),
 	}
-	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2); default: the previous stable one")
+	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2); default: what is live while a rollout is in flight, else the previous stable one")
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
-	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	c.Flags().BoolVar(&withSteps, "with-steps", false, "take the policy's steps, pauses, approvals, analysis and bake times on the way back")
+	w.flags(c, true)
 	return c
-}
-
-// awaitDeployment waits for a deployment of which only the id is known.
-func (a *app) awaitDeployment(ctx context.Context, id string, patience time.Duration) error {
-	got, err := a.clients.deployments.GetDeployment(ctx, &windlassv1.GetDeploymentRequest{Deployment: id})
-	if err != nil {
-		return err
-	}
-	return a.await(ctx, got.Deployment.AppId, id, false, patience)
 }
 
 func (a *app) cancelCommand() *cobra.Command {
@@ -235,11 +236,10 @@ func (a *app) cancelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.infof("%s: cancelled; what was live stays live", args[0])
-			if a.output == "table" {
-				return nil
+			if resp.Unchanged {
+				return a.done(resp, "%s: is being taken back already", args[0])
 			}
-			return a.show(resp, nil)
+			return a.done(resp, "%s: cancelled; what was live stays live", args[0])
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -268,9 +268,12 @@ func (a *app) deleteCommand() *cobra.Command {
 			}
 			if !wait {
 				a.infof("%s: being deleted", args[0])
-				return nil
+				if a.output == "table" {
+					return nil
+				}
+				return a.showOutcome(resp, outcomeAccepted, &windlassv1.WatchAppResponse{App: resp.App}, nil)
 			}
-			return a.awaitDeleted(ctx, args[0], resp.App.Id, patience)
+			return a.awaitDeleted(ctx, args[0], resp, patience)
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -287,11 +290,11 @@ func (a *app) restartCommand() *cobra.Command {
 		Short: "Restart one instance, with its grace",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: args[0]})
-			if err == nil {
-				a.infof("%s: restarting", args[0])
+			resp, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "%s: restarting", args[0])
 		}),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sort"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -49,12 +48,18 @@ version of each of its apps.`,
 	}
 	var message, override string
 	var unset []string
-	var wait bool
-	var patience time.Duration
+	var w waiting
 	set := &cobra.Command{
 		Use: "set APP NAME=VALUE...", Short: "Make the app's next version with these variables", Args: cobra.MinimumNArgs(1),
+		Long: `Set makes the next version from the one in flight, or else the live one, with other
+variables, and follows its rollout to its end, as deploy does.
+
+` + exitCodesText,
 		Example: "  windlass env set echo GREETING=hi\n  windlass env set echo --unset GREETING",
 		RunE: a.run(func(ctx context.Context, args []string) error {
+			if err := w.check(); err != nil {
+				return err
+			}
 			values, err := assignments(args[1:])
 			if err != nil {
 				return err
@@ -66,26 +71,16 @@ version of each of its apps.`,
 			if err != nil {
 				return err
 			}
-			if resp.Unchanged {
-				a.infof("%s: nothing changed, %s stays live", args[0], version(resp.Version))
-				return nil
-			}
-			if resp.Hold != nil {
-				a.infof("%s: %s is accepted, and %s", args[0], version(resp.Version), holdText(resp.Hold))
-			} else {
-				a.infof("%s: rolling out %s", args[0], version(resp.Version))
-			}
-			if !wait {
-				return nil
-			}
-			return a.awaitDeployment(ctx, resp.DeploymentId, patience)
+			return a.finishVersion(ctx, args[0], asked{
+				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
+				effect: resp.Effect, hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp, tookBack: resp.TookBack,
+			}, w)
 		}),
 	}
 	overrideFlag(set, &override)
 	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to take away")
 	set.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
-	set.Flags().BoolVar(&wait, "wait", true, "wait until it is ready or has failed")
-	set.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
+	w.flags(set, true)
 
 	var unsetShared []string
 	shared := &cobra.Command{
@@ -116,7 +111,11 @@ version of each of its apps.`,
 			if err != nil {
 				return err
 			}
-			a.infof("%s: the next version of each app takes these up", a.environmentPath())
+			if resp.Unchanged {
+				a.infof("%s: nothing changed", a.environmentPath())
+			} else {
+				a.infof("%s: the next version of each app takes these up", a.environmentPath())
+			}
 			return a.show(resp.Environment, variables(resp.Environment.Variables))
 		}),
 	}
@@ -175,11 +174,15 @@ by the app's own policy, which goes back to the value before if it fails.`,
 				return err
 			}
 			text := ""
-			if n := len(resp.AppIds); n > 0 {
+			switch n := len(resp.AppIds); {
+			case resp.Unchanged:
+				text = ", and has this value already"
+			case n == 1:
+				text = "; an app is taking it up: see `windlass rollout status APP`"
+			case n > 1:
 				text = fmt.Sprintf("; %d apps are taking it up: see `windlass rollout status APP`", n)
 			}
-			a.infof("secret %s is at version %d%s", resp.Secret.Name, resp.Secret.Version, text)
-			return nil
+			return a.done(resp, "secret %s is at version %d%s", resp.Secret.Name, resp.Secret.Version, text)
 		}),
 	}
 	overrideFlag(set, &override)
@@ -204,11 +207,11 @@ by the app's own policy, which goes back to the value before if it fails.`,
 	remove := &cobra.Command{
 		Use: "delete NAME", Short: "Delete a secret that no running version refers to", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.environments.DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0]})
-			if err == nil {
-				a.infof("secret %s is deleted", args[0])
+			resp, err := a.clients.environments.DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "secret %s is deleted", args[0])
 		}),
 	}
 	return group(c, set, list, remove)

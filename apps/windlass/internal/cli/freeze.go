@@ -46,11 +46,7 @@ without it: that is never frozen by it. List tells where each freeze comes from.
 			if err != nil {
 				return err
 			}
-			a.infof("freeze %s is lifted; rollouts that were held and start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
-			if a.output == "table" {
-				return nil
-			}
-			return a.show(resp, nil)
+			return a.done(resp, "freeze %s is lifted; rollouts that were held and start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
 		}),
 	}
 	return group(c, list, a.setFreezeCommand(), lift)

@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -50,16 +51,10 @@ func (a *app) statusCommand() *cobra.Command {
 			if !watch {
 				return a.statusOnce(ctx, a.appPath(args[0]))
 			}
-			err := a.follow(ctx, a.appPath(args[0]), 365*24*time.Hour, func(r *windlassv1.WatchAppResponse) (bool, error) {
-				if a.output == "table" && a.interactive() {
-					fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") //nolint:errcheck // nobody to tell
-				}
+			return quietly(a.follow(ctx, a.appPath(args[0]), "", forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
+				a.clear()
 				return r.Deleted, a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
-			})
-			if exit, ok := err.(*ExitError); ok && exit.Code == 130 { //nolint:errorlint // ours, unwrapped
-				return nil
-			}
-			return err
+			}))
 		}),
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it as it changes")
@@ -67,24 +62,24 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) statusOnce(ctx context.Context, path string) error {
-	r, err := a.look(ctx, path)
+	r, err := a.look(ctx, path, "")
 	if err != nil {
 		return err
 	}
 	return a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
 }
 
-// look returns the app's picture of this moment.
-func (a *app) look(ctx context.Context, path string) (*windlassv1.WatchAppResponse, error) {
+// look returns the app's picture of this moment, with the rollout that is asked for.
+func (a *app) look(ctx context.Context, path, rolloutID string) (*windlassv1.WatchAppResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path})
+	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path, Rollout: rolloutID})
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close() //nolint:errcheck // one picture is enough
 	if !stream.Receive() {
-		return nil, stream.Err()
+		return nil, cmp.Or(stream.Err(), errors.New("the control plane ended the stream without an answer: try again"))
 	}
 	return proto.CloneOf(stream.Msg()), nil
 }
@@ -342,7 +337,7 @@ func (a *app) logsCommand() *cobra.Command {
 			if a.output != "table" {
 				return a.show(resp, nil)
 			}
-			_, err = a.Stdout.Write(resp.Data)
+			_, err = a.data().Write(resp.Data)
 			return err
 		}),
 	}

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,6 +14,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // show prints a message as the user asked for it: table is called for people.
@@ -22,6 +27,43 @@ func (a *app) show(msg proto.Message, table func(w *tabwriter.Writer)) error {
 	}
 	data, err := protojson.MarshalOptions{EmitUnpopulated: false}.Marshal(msg)
 	if err != nil {
+		return fmt.Errorf("encode output: %w", err)
+	}
+	return a.raw(data)
+}
+
+// done says in a line what a command did, and gives programs what the API answered.
+func (a *app) done(answer proto.Message, format string, args ...any) error {
+	a.infof(format, args...)
+	if a.output == "table" {
+		return nil
+	}
+	return a.show(answer, nil)
+}
+
+// showOutcome gives programs what the API answered to a command that started something,
+// what came of it, and the app and its rollout as they were then.
+func (a *app) showOutcome(answer proto.Message, outcome string, last *windlassv1.WatchAppResponse, ro *windlassv1.Rollout) error {
+	fields := map[string]json.RawMessage{}
+	add := func(key string, m proto.Message) error {
+		data, err := protojson.Marshal(m)
+		if err == nil && key == "" {
+			err = json.Unmarshal(data, &fields)
+		} else if err == nil {
+			fields[key] = data
+		}
+		return err
+	}
+	err := add("", answer)
+	if app := last.GetApp(); app != nil {
+		err = errors.Join(err, add("app", app))
+	}
+	if ro != nil {
+		err = errors.Join(err, add("rollout", ro))
+	}
+	fields["outcome"] = json.RawMessage(strconv.Quote(outcome))
+	data, encodeErr := json.Marshal(fields)
+	if err := errors.Join(err, encodeErr); err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
 	return a.raw(data)
@@ -51,21 +93,38 @@ func showList[M proto.Message](a *app, items []M, table func(w *tabwriter.Writer
 // so that it is laid out again here.
 func (a *app) raw(data []byte) error {
 	if a.output == "yaml" {
-		out, err := yaml.JSONToYAML(data)
+		out, err := yaml.JSONToYAML(inYAML(data))
 		if err != nil {
 			return fmt.Errorf("encode output: %w", err)
 		}
-		_, err = a.Stdout.Write(out)
+		if a.documents++; a.documents > 1 {
+			out = append([]byte("---\n"), out...)
+		}
+		_, err = a.data().Write(out)
 		return err
 	}
 	var v any
 	if err := json.Unmarshal(data, &v); err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	enc := json.NewEncoder(a.Stdout)
+	enc := json.NewEncoder(a.data())
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// inYAML is JSON without the characters that YAML has in escapes only.
+func inYAML(data []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(data) {
+		switch {
+		case r > '~' && r < '\u00a0', r == '\ufeff', r == '\ufffe', r == '\uffff':
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.Bytes()
 }
 
 func row(w io.Writer, cells ...any) {
@@ -73,7 +132,7 @@ func row(w io.Writer, cells ...any) {
 		if i > 0 {
 			fmt.Fprint(w, "\t") //nolint:errcheck // the writer's Flush tells
 		}
-		fmt.Fprint(w, c) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprint(w, oneLine(fmt.Sprint(c))) //nolint:errcheck // the writer's Flush tells
 	}
 	fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells
 }

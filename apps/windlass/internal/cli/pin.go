@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -55,9 +56,19 @@ with other figures it changes the pin.`,
 				a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], version(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
 			}
 			if !wait {
-				return a.showPins(resp, []*windlassv1.Pin{resp.Pin})
+				return a.showPin(resp, resp.Pin)
 			}
-			return a.awaitPin(ctx, args[0], req.App, req.Version, patience)
+			last, err := a.awaitPin(ctx, args[0], req.App, req.Version, patience)
+			if last == nil && err == nil {
+				err = &ExitError{Code: codeSuperseded, Message: fmt.Sprintf("the pin of %s was ended meanwhile", version(req.Version))}
+			}
+			if last != nil {
+				resp.Pin = last
+			}
+			if last != nil || a.output != "table" {
+				err = errors.Join(a.showPin(resp, resp.Pin), err)
+			}
+			return err
 		}),
 	}
 	flags := c.Flags()
@@ -92,9 +103,16 @@ func (a *app) unpinCommand() *cobra.Command {
 			}
 			a.infof("%s: %s is pinned no longer", args[0], version(n))
 			if !wait {
-				return a.showPins(resp, []*windlassv1.Pin{resp.Pin})
+				return a.showPin(resp, resp.Pin)
 			}
-			return a.awaitPin(ctx, args[0], path, n, patience)
+			last, err := a.awaitPin(ctx, args[0], path, n, patience)
+			if last != nil {
+				resp.Pin = last
+			}
+			if last != nil || a.output != "table" {
+				err = errors.Join(a.showPin(resp, resp.Pin), err)
+			}
+			return err
 		}),
 	}
 	c.Flags().StringVar(&why, "why", "", "why, for the history")
@@ -118,20 +136,16 @@ func (a *app) pinsCommand() *cobra.Command {
 	}
 }
 
-// showPins shows what a call answered, as a table of its pins.
-func (a *app) showPins(resp proto.Message, pins []*windlassv1.Pin) error {
-	if a.output != "table" {
-		return a.show(resp, nil)
-	}
-	return showList(a, pins, func(w *tabwriter.Writer) { pinTable(w, pins) })
+// showPin shows what a call answered, as a table of its pin.
+func (a *app) showPin(resp proto.Message, pin *windlassv1.Pin) error {
+	return a.show(resp, func(w *tabwriter.Writer) { pinTable(w, []*windlassv1.Pin{pin}) })
 }
 
 // awaitPin follows the app until the pin serves everywhere, or nothing is left of it. One that
-// failed in a region is an error.
-func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) error {
-	var last *windlassv1.Pin
+// failed in a region is an error. It returns the pin as it is then, nil for none.
+func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) (last *windlassv1.Pin, err error) {
 	gone := false
-	err := a.follow(ctx, path, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	err = a.follow(ctx, path, "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		if r.Deleted {
 			return true, &ExitError{Code: 1, Message: "the app was deleted meanwhile"}
 		}
@@ -144,22 +158,19 @@ func (a *app) awaitPin(ctx context.Context, name, path string, number int32, pat
 		return gone || pinSettled(last), nil
 	})
 	if err != nil {
-		return err
+		return last, err
 	}
 	if gone {
 		a.infof("%s: nothing is left of %s beside the live version", name, version(number))
-		return nil
-	}
-	if err := a.showPins(last, []*windlassv1.Pin{last}); err != nil {
-		return err
+		return nil, nil
 	}
 	for _, r := range last.Regions {
 		if r.State == windlassv1.PinRegion_STATE_FAILED {
-			return &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed in %s: %s\nThe others have its share. `windlass pin` again tries it again, `windlass unpin` ends it.",
+			return last, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed in %s: %s\nThe others have its share. `windlass pin` again tries it again, `windlass unpin` ends it.",
 				name, version(number), r.Region, inFull(r.Reason, r.Message))}
 		}
 	}
-	return nil
+	return last, nil
 }
 
 // pinSettled tells whether the pin waits for nothing that comes by itself.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -77,8 +78,7 @@ do without a context.`,
 			if err != nil {
 				return err
 			}
-			a.infof("logged in to %s as %s (%s of workspace %s); kept in %s", server, who.Key.GetName(), word(who.Key.GetRole(), "ROLE_"), dash(who.WorkspaceName), path)
-			return nil
+			return a.done(who, "logged in to %s as %s (%s of workspace %s); kept in %s", server, who.Key.GetName(), word(who.Key.GetRole(), "ROLE_"), dash(who.WorkspaceName), path)
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "URL of the control plane")
@@ -169,22 +169,22 @@ func (a *app) regionCommand() *cobra.Command {
 	remove := &cobra.Command{
 		Use: "delete NAME", Short: "Forget a region that nothing is assigned to", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: args[0]})
-			if err == nil {
-				a.infof("region %s is deleted", args[0])
+			resp, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "region %s is deleted", args[0])
 		}),
 	}
 	revoke := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke the credentials of a region's agents", Args: cobra.ExactArgs(1),
 		Long: "Revoke ends the streams of the region's agents and refuses their credentials. What runs there keeps running. A new token lets an agent join again.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: mutation(), Region: args[0]})
-			if err == nil {
-				a.infof("credentials of region %s are revoked; what runs there keeps running", args[0])
+			resp, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: mutation(), Region: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "credentials of region %s are revoked; what runs there keeps running", args[0])
 		}),
 	}
 
@@ -219,15 +219,13 @@ func (a *app) regionCommand() *cobra.Command {
 				}
 			}
 			if len(keys) == 0 {
-				a.infof("nothing is quarantined in %s", args[0])
-				return nil
+				return a.done(&windlassv1.ApprovePruneResponse{}, "nothing is quarantined in %s", args[0])
 			}
 			resp, err := a.clients.regions.ApprovePrune(ctx, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: args[0], Keys: keys})
 			if err != nil {
 				return err
 			}
-			a.infof("released %d workloads of %s for removal", resp.Approved, args[0])
-			return nil
+			return a.done(resp, "released %d workloads of %s for removal", resp.Approved, args[0])
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release them for removal")
@@ -284,11 +282,11 @@ func (a *app) keyCommand() *cobra.Command {
 	revoke := &cobra.Command{
 		Use: "revoke KEY", Short: "Refuse a key from now on", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			_, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: mutation(), Key: args[0]})
-			if err == nil {
-				a.infof("key %s is revoked", args[0])
+			resp, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: mutation(), Key: args[0]})
+			if err != nil {
+				return err
 			}
-			return err
+			return a.done(resp, "key %s is revoked", args[0])
 		}),
 	}
 	return group(c, create, list, revoke)
@@ -298,16 +296,28 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show the versions of this command and of the control plane", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintf(a.Stdout, "windlass       %s\n", a.Version) //nolint:errcheck // nobody to tell
-			if err := a.connect(); err != nil {
-				return nil //nolint:nilerr // without a control plane, our own version is the answer
+			versions := map[string]string{"windlass": a.Version}
+			if err := a.connect(); err == nil {
+				versions["server"] = a.target.Server
+				who, err := a.clients.access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
+				if err != nil {
+					// Our own version is an answer without it.
+					a.infof("control plane  unknown: %s", firstLine(Explain(err)))
+				} else {
+					versions["controlPlane"] = who.ServerVersion
+				}
 			}
-			who, err := a.clients.access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
-			if err != nil {
-				a.infof("control plane  unknown: %s", firstLine(Explain(err)))
-				return nil
+			if a.output != "table" {
+				data, err := json.Marshal(versions)
+				if err != nil {
+					return fmt.Errorf("encode output: %w", err)
+				}
+				return a.raw(data)
 			}
-			fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", who.ServerVersion, a.target.Server) //nolint:errcheck // nobody to tell
+			fmt.Fprintf(a.Stdout, "windlass       %s\n", versions["windlass"]) //nolint:errcheck // nobody to tell
+			if v := versions["controlPlane"]; v != "" {
+				fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", v, a.target.Server) //nolint:errcheck // nobody to tell
+			}
 			return nil
 		},
 	}

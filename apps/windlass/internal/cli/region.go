@@ -115,7 +115,7 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 		if i == 0 {
 			label = "Notes:"
 		}
-		row(w, label, printable(note))
+		row(w, label, note)
 	}
 	row(w)
 	if len(r.Gpus) == 0 {

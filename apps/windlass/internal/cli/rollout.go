@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -27,21 +28,21 @@ back. Each may be given twice.`,
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
 	return group(c, a.rolloutStatusCommand(), abort,
 		a.steer("pause APP", "Hold it where it is: nothing starts or stops", "paused; `windlass rollout resume` goes on",
-			func(ctx context.Context, path, why string) (proto.Message, error) {
+			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 		a.steer("resume APP", "Go on after a pause", "goes on",
-			func(ctx context.Context, path, why string) (proto.Message, error) {
+			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 		a.steer("retry APP", "Try the regions again that failed", "tries again",
-			func(ctx context.Context, path, why string) (proto.Message, error) {
+			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 		a.promoteCommand(),
 		a.approveCommand(),
 		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
-			func(ctx context.Context, path, why string) (proto.Message, error) {
+			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
 			}),
 	)
@@ -50,7 +51,7 @@ back. Each may be given twice.`,
 func (a *app) promoteCommand() *cobra.Command {
 	var full bool
 	c := a.steer("promote APP", "Accept the new version where it waits, and go on", "promoted",
-		func(ctx context.Context, path, why string) (proto.Message, error) {
+		func(ctx context.Context, path, why string) (effect, error) {
 			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why, Full: full})
 		})
 	c.Long = `Promote has the regions go on that wait at a step, whatever the step waits for but an
@@ -72,22 +73,28 @@ func (a *app) approveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.infof("%s: approved", args[0])
-			for _, missing := range resp.Missing {
-				a.infof("  %s", missing)
+			text := "approved"
+			if resp.Unchanged {
+				text = "has this key's approval already"
 			}
-			if a.output == "table" {
-				return nil
+			if len(resp.Missing) > 0 {
+				text += "; still missing: " + strings.Join(resp.Missing, "; ")
 			}
-			return a.show(resp, nil)
+			return a.done(resp, "%s: %s", args[0], text)
 		}),
 	}
 	c.Flags().StringVarP(&comment, "comment", "m", "", "why, for the history")
 	return c
 }
 
+// effect is an answer that says what a call did.
+type effect interface {
+	proto.Message
+	GetEffect() string
+}
+
 // steer makes a command that says one thing about the rollout in flight.
-func (a *app) steer(use, short, done string, say func(ctx context.Context, path, why string) (proto.Message, error)) *cobra.Command {
+func (a *app) steer(use, short, done string, say func(ctx context.Context, path, why string) (effect, error)) *cobra.Command {
 	var why string
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
@@ -96,11 +103,7 @@ func (a *app) steer(use, short, done string, say func(ctx context.Context, path,
 			if err != nil {
 				return err
 			}
-			a.infof("%s: %s", args[0], done)
-			if a.output == "table" {
-				return nil
-			}
-			return a.show(resp, nil)
+			return a.done(resp, "%s: %s", args[0], cmp.Or(resp.GetEffect(), done))
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -110,33 +113,50 @@ func (a *app) steer(use, short, done string, say func(ctx context.Context, path,
 func (a *app) rolloutStatusCommand() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
-		Use:     "status APP",
-		Short:   "Show where the rollout is, wave by wave and region by region",
+		Use:   "status APP",
+		Short: "Show where the rollout is, wave by wave and region by region",
+		Long: `Status shows the rollout in flight, or the last one. With --watch it goes on until the
+rollout is over, also where only people can take it on, and its exit code is the
+rollout's: 0 it succeeded, 1 it failed or was taken back, 4 it was superseded, 6 a
+failure paused it. ` + exitCodesText,
 		Example: "  windlass rollout status echo --watch",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			path := a.appPath(args[0])
 			if !watch {
-				r, err := a.look(ctx, path)
+				r, err := a.look(ctx, path, "")
 				if err != nil {
 					return err
 				}
 				return a.showRollout(r)
 			}
-			err := a.follow(ctx, path, 365*24*time.Hour, func(r *windlassv1.WatchAppResponse) (bool, error) {
-				if a.output == "table" && a.interactive() {
-					fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") //nolint:errcheck // nobody to tell
-				}
-				return r.Deleted || r.Rollout.GetFinishedAt() != 0, a.showRollout(r)
-			})
-			if exit, ok := err.(*ExitError); ok && exit.Code == 130 { //nolint:errorlint // ours, unwrapped
-				return nil
-			}
-			return err
+			return a.watchRollout(ctx, path)
 		}),
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it until it is over")
 	return c
+}
+
+// watchRollout shows the rollout that is in flight now until it is over.
+func (a *app) watchRollout(ctx context.Context, path string) error {
+	first, err := a.look(ctx, path, "")
+	if err != nil {
+		return err
+	}
+	id := first.Rollout.GetId()
+	var end verdict
+	err = a.follow(ctx, path, id, forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
+		if ro := own(r, id); ro != nil {
+			r.Rollout = ro
+		}
+		end = started{rolloutID: id}.verdict(r, untilReady)
+		if id == "" {
+			end.over = true
+		}
+		a.clear()
+		return end.over, a.showRollout(r)
+	})
+	return errors.Join(quietly(err), end.err())
 }
 
 func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
@@ -229,15 +249,8 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	case heldBy(p) != "":
 		text = "held: " + heldBy(p)
 		why = ""
-	case approvalMissing(p) != "":
-		text = "waits for " + approvalMissing(p) + ": windlass rollout approve " + r.App.GetName()
-		why = ""
-	case waitsForPromotion(p):
-		text = "waits for promotion: windlass rollout promote " + r.App.GetName()
-		why = ""
-		if p.PromotionHeld {
-			why = "an earlier rollout went back, and nothing is promoted by itself since"
-		}
+	case gateWaitedAt(r.App, p, time.Now()) != "":
+		text, why = gateWaitedAt(r.App, p, time.Now()), ""
 	case r.App.GetMessage() != "":
 		why = firstLine(r.App.Message)
 	}
@@ -248,14 +261,14 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 }
 
 // approvalMissing is who has to approve where nothing else is waited for, empty for nobody.
-func approvalMissing(p *windlassv1.RolloutProgress) string {
-	now := time.Now().UnixMilli()
+func approvalMissing(p *windlassv1.RolloutProgress, now time.Time) string {
+	at := now.UnixMilli()
 	for _, w := range p.GetWaves() {
-		if missing := w.GetApproval().GetMissing(); missing != "" && now >= w.BakingUntil {
+		if missing := w.GetApproval().GetMissing(); missing != "" && at >= w.BakingUntil {
 			return missing
 		}
 		for _, g := range w.Regions {
-			if missing := g.GetApproval().GetMissing(); missing != "" && now >= g.StepUntil {
+			if missing := g.GetApproval().GetMissing(); missing != "" && at >= g.StepUntil {
 				return missing
 			}
 		}

@@ -285,11 +285,7 @@ func (a *app) removeDomainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.infof("domain %s is removed", args[0])
-			if a.output == "table" {
-				return nil
-			}
-			return a.show(resp, nil)
+			return a.done(resp, "domain %s is removed", args[0])
 		}),
 	}
 	c.Flags().StringVar(&ofApp, "app", "", "app that it is of; needed if several have or await it")

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // whyWidth is how wide text below a table is set: a terminal of 80 is rare by now,
@@ -54,7 +54,7 @@ func (x *whys) print(w io.Writer) {
 		if !ok || strings.ContainsAny(reason, " \n") {
 			reason, message = "", full
 		}
-		fmt.Fprintln(w, strings.TrimSuffix(head+": "+printable(reason), ": ")) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintln(w, strings.TrimSuffix(head+": "+oneLine(reason), ": ")) //nolint:errcheck // the writer's Flush tells
 		for _, line := range whyLines(message) {
 			fmt.Fprintln(w, line) //nolint:errcheck // the writer's Flush tells
 		}
@@ -65,7 +65,7 @@ func (x *whys) print(w io.Writer) {
 func inFull(reason, message string) string {
 	full := because(reason, message)
 	if firstLine(full) == full {
-		return printable(full)
+		return oneLine(full)
 	}
 	return strings.TrimPrefix(reason+"\n", "\n") + strings.Join(whyLines(message), "\n")
 }
@@ -79,12 +79,12 @@ func whyLines(message string) []string {
 	text, output, said := strings.Cut(message, lastOutput)
 	var out []string
 	for line := range strings.SplitSeq(text, "\n") {
-		out = append(out, wrap(printable(line), "  ", whyWidth)...)
+		out = append(out, wrap(oneLine(line), "  ", whyWidth)...)
 	}
 	if said {
 		out = append(out, "  last output:")
 		for line := range strings.SplitSeq(output, " | ") {
-			out = append(out, "    "+printable(line))
+			out = append(out, "    "+oneLine(line))
 		}
 	}
 	return out
@@ -96,7 +96,7 @@ func wrap(s, indent string, width int) []string {
 	var out []string
 	line := indent
 	for word := range strings.FieldsSeq(s) {
-		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+		if line != indent && uniseg.StringWidth(line)+1+uniseg.StringWidth(word) > width {
 			out = append(out, line)
 			line = indent
 		}
@@ -109,15 +109,4 @@ func wrap(s, indent string, width int) []string {
 		out = append(out, line)
 	}
 	return out
-}
-
-// printable blanks what would move a terminal's cursor or set its colours: a
-// program's last words are anybody's.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
 }

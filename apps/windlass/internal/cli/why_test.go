@@ -48,7 +48,7 @@ v2 in ap-1: CrashLoop
   ended 3 times in a row: exit code 17
   last output:
     loading weights
-    cannot load the model: no such tensor  [2J
+    cannot load the model: no such tensor \u001b[2J
     =====`)
 	require.NotContains(t, out, "us-west-2:", "it is ready")
 	require.Equal(t, 1, strings.Count(out, "connection refused"), "what the table shows in full is not repeated")

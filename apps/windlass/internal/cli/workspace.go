@@ -73,6 +73,9 @@ already stays, also where it is more than is allowed from then on.`,
 					return err
 				}
 				quota = set.Quota
+				for _, text := range set.Warnings {
+					a.infof("%s", text)
+				}
 			}
 			return a.show(quota, func(w *tabwriter.Writer) { quotaTable(w, quota) })
 		}),

@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// hostile is what somebody could give a version as its message, or write to a log: it sets
+// a terminal's title, clears it, turns text around, and is long and not Latin.
+var hostile = "日本\x1b]0;PWNED\x07\x1b[2J\u009b31m\u202etxt.exe\u2066\r\x1b[31mred\x1b[0m\x7f" + strings.Repeat("語👩‍👩‍👧", 30) + "\r\nsecond\tline"
+
+// anything is a control plane that answers every call, with hostile texts in every field.
+type anything struct {
+	*httptest.Server
+	// watch changes what WatchApp tells.
+	watch func(*windlassv1.WatchAppResponse)
+	// refuses every call.
+	refuses bool
+}
+
+func newAnything(t *testing.T) *anything {
+	s := &anything{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		method, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(r.URL.Path, "/"), "/", ".")))
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		m := method.(protoreflect.MethodDescriptor) //nolint:forcetypeassert // a test
+		if m.IsStreamingServer() {
+			s.stream(w, m)
+			return
+		}
+		if s.refuses {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write(refusal())
+			return
+		}
+		answer := dynamicpb.NewMessage(m.Output())
+		fill(answer, 0)
+		data, err := proto.Marshal(answer)
+		if err != nil {
+			panic(err)
+		}
+		w.Header().Set("Content-Type", "application/proto")
+		_, _ = w.Write(data)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func refusal() []byte {
+	data, err := json.Marshal(map[string]string{"code": "permission_denied", "message": hostile})
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// stream sends a picture of an app, and another one, and ends as a control plane does that
+// stops.
+func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor) {
+	w.Header().Set("Content-Type", "application/connect+proto")
+	send := func(flags byte, data []byte) {
+		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...)) //nolint:gosec // a test
+	}
+	if s.refuses {
+		send(2, append(append([]byte(`{"error": `), refusal()...), '}'))
+		return
+	}
+	if m.Name() != "WatchApp" {
+		panic(m.FullName())
+	}
+	r := &windlassv1.WatchAppResponse{}
+	fill(r.ProtoReflect(), 0)
+	r.AskedRollout, r.App.LiveDeploymentId = nil, r.Deployments[0].Id
+	r.Deployments[0].Regions[0].Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	if s.watch != nil {
+		s.watch(r)
+	}
+	data, err := proto.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	send(0, data)
+	send(0, data)
+	send(2, []byte("{}"))
+}
+
+// fill puts something into every field.
+func fill(m protoreflect.Message, depth int) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.Name() == "next", depth > 6: // there is no next page
+		case f.Name() == "workspace_name":
+			m.Set(f, protoreflect.ValueOfString("search"))
+		case f.IsMap():
+			if f.MapValue().Message() == nil && f.MapKey().Kind() == protoreflect.StringKind {
+				m.Mutable(f).Map().Set(protoreflect.ValueOfString(hostile).MapKey(), something(f.MapValue()))
+			}
+		case f.IsList() && f.Message() != nil:
+			fill(m.Mutable(f).List().AppendMutable().Message(), depth+1)
+		case f.IsList():
+			m.Mutable(f).List().Append(something(f))
+		case f.Message() != nil:
+			fill(m.Mutable(f).Message(), depth+1)
+		default:
+			m.Set(f, something(f))
+		}
+	}
+}
+
+func something(f protoreflect.FieldDescriptor) protoreflect.Value {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(hostile)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte(hostile))
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(2)
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(2)
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(2)
+	case protoreflect.EnumKind:
+		values := f.Enum().Values()
+		for i := range values.Len() {
+			for _, good := range []string{"_SERVING", "_SUCCEEDED", "EFFECT_NEW_VERSION"} {
+				if strings.HasSuffix(string(values.Get(i).Name()), good) {
+					return protoreflect.ValueOfEnum(values.Get(i).Number())
+				}
+			}
+		}
+		return protoreflect.ValueOfEnum(values.Get(1).Number())
+	default:
+		return f.Default()
+	}
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// asked is what a call that asks for a version of an app came to.
+type asked struct {
+	appID, deploymentID, rolloutID string
+	version, fromVersion, tookBack int32
+	effect                         windlassv1.VersionEffect
+	straight, overridden           bool
+	hold                           *windlassv1.FreezeHold
+	warnings                       []string
+	answer                         proto.Message
+}
+
+// effectOf is the effect of a deploy, also by a control plane that does not tell it.
+func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
+	switch {
+	case resp.Effect != windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED:
+		return resp.Effect
+	case resp.Scaled:
+		return windlassv1.VersionEffect_VERSION_EFFECT_SCALED
+	case resp.Unchanged && resp.RolloutId == "":
+		return windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY
+	case resp.Unchanged:
+		return windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY
+	}
+	return windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
+}
+
+// finishVersion says what the call came to, and waits for that.
+func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting) error {
+	a.infof("%s: %s", name, x.text())
+	for _, text := range x.warnings {
+		a.infof("%s", text)
+	}
+	s := started{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: isReady}
+	switch x.effect {
+	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
+		s.rolloutID = ""
+		s.judge = func(*windlassv1.WatchAppResponse) verdict { return verdict{over: true, outcome: outcomeUnchanged} }
+		s.done = isLive
+	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
+		seen := false
+		s.rolloutID, s.done = "", isScaled
+		s.judge = func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, "", -1, &seen) }
+	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
+		s.backIsGood, s.done = true, isLive
+		s.deploymentID = ""
+		s.judge = func(r *windlassv1.WatchAppResponse) verdict { return judgeLive(r, x.deploymentID) }
+	case windlassv1.VersionEffect_VERSION_EFFECT_RETAINED:
+		s.rolloutID = ""
+		s.judge = func(r *windlassv1.WatchAppResponse) verdict { return judgeLive(r, x.deploymentID) }
+	case windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
+		windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY:
+	}
+	return a.finish(ctx, s, w)
+}
+
+func (x asked) text() string {
+	v := version(x.version)
+	switch x.effect {
+	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
+		return "nothing changed, " + v + " stays live"
+	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
+		text := v + " stays live"
+		if x.tookBack != 0 {
+			text += ", the rollout of " + version(x.tookBack) + " is taken back"
+		}
+		return text
+	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
+		return "scaling " + v
+	case windlassv1.VersionEffect_VERSION_EFFECT_RETAINED:
+		return v + " was retained and is live again"
+	case windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY:
+		switch {
+		case x.hold != nil:
+			return "nothing changed, " + v + " is " + holdText(x.hold)
+		case x.overridden:
+			return v + " is on its way, and no freeze holds it"
+		}
+		return "nothing changed, " + v + " is on its way already"
+	case windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION:
+	}
+	text := "rolling out " + v
+	if x.hold != nil {
+		text = v + " is accepted, and " + holdText(x.hold)
+	}
+	if x.fromVersion != 0 {
+		text += ", with the configuration of " + version(x.fromVersion)
+	}
+	if x.straight {
+		text += ", straight back"
+	}
+	if x.tookBack != 0 {
+		text += "; the rollout of " + version(x.tookBack) + " ends"
+	}
+	return text
+}
+
+// isLive is the line of a version that was live before, and stays so.
+func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
+	app := last.GetApp()
+	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), version(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
+}
+
+// isScaled is the line of an app that has its replicas, of whichever version.
+func isScaled(last *windlassv1.WatchAppResponse, after time.Duration) string {
+	text := isReady(last, after)
+	if ro := last.GetRollout(); ro.GetId() != "" && ro.GetFinishedAt() == 0 {
+		text += "; the rollout of " + version(ro.GetVersion()) + " goes on"
+	}
+	return text
+}

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// commandRun is a way to run a command.
+type commandRun struct {
+	args  []string
+	stdin string
+	// watch changes what WatchApp tells.
+	watch func(*windlassv1.WatchAppResponse)
+	// fails: it ends with another code than 0 although the control plane answers.
+	fails bool
+	// empty: it prints nothing for programs.
+	empty bool
+}
+
+// everyCommand has runs of each command by its path.
+func everyCommand(server, file string) map[string][]commandRun {
+	deleted := func(r *windlassv1.WatchAppResponse) { r.Deleted = true }
+	return map[string][]commandRun{
+		"deploy": {
+			{args: []string{"deploy", "-f", file}}, {args: []string{"deploy", "-f", file, "--wait=false"}},
+			{args: []string{"deploy", "-f", file, "--diff"}},
+			{args: []string{"deploy", "-f", file}, fails: true, watch: func(r *windlassv1.WatchAppResponse) {
+				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
+			}},
+		},
+		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
+		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}},
+		"rollback":          {{args: []string{"rollback", "a"}}, {args: []string{"rollback", "a", "--wait=false"}}},
+		"cancel":            {{args: []string{"cancel", "a"}}},
+		"delete":            {{args: []string{"delete", "a", "--yes"}, watch: deleted}, {args: []string{"delete", "a", "--yes", "--wait=false"}}},
+		"env list":          {{args: []string{"env", "list"}}, {args: []string{"env", "list", "a"}}},
+		"env set":           {{args: []string{"env", "set", "a", "A=b"}}, {args: []string{"env", "set", "a", "A=b", "--wait=false"}}},
+		"env shared":        {{args: []string{"env", "shared", "A=b"}}},
+		"secret set":        {{args: []string{"secret", "set", "a"}, stdin: "x"}},
+		"secret list":       {{args: []string{"secret", "list"}}},
+		"secret delete":     {{args: []string{"secret", "delete", "a"}}},
+		"restart":           {{args: []string{"restart", "ins_1"}}},
+		"freeze list":       {{args: []string{"freeze", "list"}}},
+		"freeze set":        {{args: []string{"freeze", "set", "a", "--reason", "b"}}},
+		"freeze lift":       {{args: []string{"freeze", "lift", "a"}}},
+		"pin":               {{args: []string{"pin", "a", "v2", "--weight", "2%"}}, {args: []string{"pin", "a", "v2", "--weight", "2%", "--wait=false"}}},
+		"unpin":             {{args: []string{"unpin", "a", "v3"}}, {args: []string{"unpin", "a", "v3", "--wait=false"}}},
+		"pins":              {{args: []string{"pins", "a"}}},
+		"domain list":       {{args: []string{"domain", "list"}}},
+		"domain add":        {{args: []string{"domain", "add", "a.example", "--app", "a"}}},
+		"domain verify":     {{args: []string{"domain", "verify", "a.example", "--app", "a"}}},
+		"domain remove":     {{args: []string{"domain", "remove", "a.example", "--app", "a"}}},
+		"app-key create":    {{args: []string{"app-key", "create", "a", "--app", "a"}}},
+		"app-key list":      {{args: []string{"app-key", "list"}}},
+		"app-key revoke":    {{args: []string{"app-key", "revoke", "a", "--app", "a"}}},
+		"rollout status":    {{args: []string{"rollout", "status", "a"}}, {args: []string{"rollout", "status", "a", "--watch"}}},
+		"rollout abort":     {{args: []string{"rollout", "abort", "a"}}},
+		"rollout pause":     {{args: []string{"rollout", "pause", "a"}}},
+		"rollout resume":    {{args: []string{"rollout", "resume", "a"}}},
+		"rollout retry":     {{args: []string{"rollout", "retry", "a"}}},
+		"rollout promote":   {{args: []string{"rollout", "promote", "a"}}},
+		"rollout approve":   {{args: []string{"rollout", "approve", "a"}}},
+		"rollout skip-bake": {{args: []string{"rollout", "skip-bake", "a"}}},
+		"status": {
+			{args: []string{"status"}}, {args: []string{"status", "a"}},
+			{args: []string{"status", "a", "--watch"}, watch: deleted},
+		},
+		"list apps":        {{args: []string{"list", "apps"}}},
+		"list deployments": {{args: []string{"list", "deployments", "a"}}},
+		"list instances":   {{args: []string{"list", "instances", "a"}}},
+		"list regions":     {{args: []string{"list", "regions"}}},
+		"history":          {{args: []string{"history", "a"}}},
+		"route list":       {{args: []string{"route", "list"}}},
+		"route show":       {{args: []string{"route", "show", "a"}}},
+		"logs":             {{args: []string{"logs", "ins_1"}}},
+		"audit":            {{args: []string{"audit"}}},
+		"login":            {{args: []string{"login", "--server", server}, stdin: "wl_x"}},
+		"region create":    {{args: []string{"region", "create", "a"}}},
+		"region token":     {{args: []string{"region", "token", "a"}}},
+		"region list":      {{args: []string{"region", "list"}}},
+		"region show":      {{args: []string{"region", "show", "a"}}},
+		"region delete":    {{args: []string{"region", "delete", "a"}}},
+		"region revoke":    {{args: []string{"region", "revoke", "a"}}},
+		"region prune":     {{args: []string{"region", "prune", "a"}}, {args: []string{"region", "prune", "a", "--approve"}}},
+		"workspace quota":  {{args: []string{"workspace", "quota", "--gpus", "3"}}},
+		"key create":       {{args: []string{"key", "create", "a"}}},
+		"key list":         {{args: []string{"key", "list"}}},
+		"key revoke":       {{args: []string{"key", "revoke", "a"}}},
+		"version":          {{args: []string{"version"}}},
+	}
+}
+
+// leaves are the commands that do something, by path.
+func leaves(c *cobra.Command, path string, into map[string]bool) {
+	for _, sub := range c.Commands() {
+		name := strings.TrimSpace(path + " " + sub.Name())
+		if sub.HasSubCommands() {
+			leaves(sub, name, into)
+		} else if sub.Runnable() && sub.Name() != "help" && !strings.HasPrefix(name, "completion") {
+			into[name] = true
+		}
+	}
+}
+
+// ranCommand is what a command left.
+type ranCommand struct {
+	code           int
+	stdout, stderr string
+}
+
+// runCommand runs one against a server, as Main does.
+func runCommand(t *testing.T, server *anything, terminal bool, run commandRun, more ...string) ranCommand {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir(), "NO_COLOR": "1"}
+	server.watch = run.watch
+	terminals := func(io.Writer) bool { return terminal }
+	root := New(Config{
+		Stdin: strings.NewReader(run.stdin), Stdout: &stdout, Stderr: &stderr, IsTerminal: terminals,
+		Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client(),
+	})
+	root.SetArgs(append(append(slices.Clone(run.args), "--config", filepath.Join(env["HOME"], "config.yaml")), more...))
+	code := 0
+	if err := root.ExecuteContext(t.Context()); err != nil {
+		code = Report(newScreen(&stderr, terminals), err)
+	}
+	return ranCommand{code, stdout.String(), stderr.String()}
+}
+
+func TestEveryCommand(t *testing.T) {
+	server := newAnything(t)
+	file := filepath.Join(t.TempDir(), "app.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
+	table := everyCommand(server.URL, file)
+	found := map[string]bool{}
+	leaves(New(Config{Stdout: io.Discard, Stderr: io.Discard}), "", found)
+	delete(found, "exit-codes")
+	require.ElementsMatch(t, slices.Collect(maps.Keys(found)), slices.Collect(maps.Keys(table)), "each command has its runs here")
+
+	for name, runs := range table {
+		for _, run := range runs {
+			t.Run(strings.Join(run.args, " "), func(t *testing.T) {
+				for _, output := range []string{"table", "json", "yaml"} {
+					for _, terminal := range []bool{false, true} {
+						got := runCommand(t, server, terminal, run, "-o", output)
+						require.Equal(t, run.fails, got.code != 0, "%s\n%s", got.stdout, got.stderr)
+						isData := output != "table" || name == "logs"
+						if terminal || !isData {
+							mustBePrintable(t, got.stdout)
+						}
+						mustBePrintable(t, got.stderr)
+						switch output {
+						case "json":
+							mustBeJSON(t, got.stdout)
+						case "yaml":
+							mustBeYAML(t, got.stdout)
+						}
+					}
+				}
+				if name == "logs" {
+					require.Equal(t, hostile, runCommand(t, server, false, run).stdout, "a file gets the bytes as they are")
+				}
+			})
+			t.Run(strings.Join(run.args, " ")+", refused", func(t *testing.T) {
+				server.refuses = true
+				defer func() { server.refuses = false }()
+				for _, output := range []string{"table", "json", "yaml"} {
+					got := runCommand(t, server, true, run, "-o", output)
+					mustBePrintable(t, got.stdout+got.stderr)
+					if name == "version" {
+						continue // its own is an answer, too
+					}
+					require.NotZero(t, got.code)
+					require.Contains(t, got.stderr, "日本")
+					if name == "plan" {
+						continue // a refusal is its answer
+					}
+					require.Empty(t, got.stdout)
+				}
+			})
+		}
+	}
+}
+
+func mustBePrintable(t *testing.T, text string) {
+	t.Helper()
+	require.True(t, utf8.ValidString(text), "%q", text)
+	if i := strings.IndexFunc(text, unsafeToPrint); i >= 0 {
+		require.Fail(t, "a terminal would do something", "%q", text[max(0, i-40):min(len(text), i+40)])
+	}
+}
+
+func mustBeJSON(t *testing.T, text string) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(text))
+	for n := 0; ; n++ {
+		var v any
+		err := decoder.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			require.Positive(t, n, "nothing is no answer")
+			return
+		}
+		require.NoError(t, err, text)
+	}
+}
+
+func mustBeYAML(t *testing.T, text string) {
+	t.Helper()
+	decoder := yaml.NewDecoder(strings.NewReader(text))
+	for n := 0; ; n++ {
+		var v any
+		err := decoder.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			require.Positive(t, n, "nothing is no answer")
+			return
+		}
+		require.NoError(t, err, text)
+	}
+}
+
+func TestOneShapePerCommand(t *testing.T) {
+	server := newAnything(t)
+	file := filepath.Join(t.TempDir(), "app.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
+	shape := func(run commandRun) []string {
+		got := runCommand(t, server, false, run, "-o", "json")
+		var fields map[string]any
+		require.NoError(t, json.Unmarshal([]byte(got.stdout), &fields), got.stdout)
+		return slices.Sorted(maps.Keys(fields))
+	}
+	for _, args := range [][]string{
+		{"deploy", "-f", file}, {"scale", "a", "--replicas", "2"}, {"rollback", "a"}, {"env", "set", "a", "A=b"}, {"pin", "a", "v2", "--weight", "2"}, {"unpin", "a", "v2"},
+	} {
+		want := shape(commandRun{args: append(slices.Clone(args), "--wait=false")})
+		for name, watch := range map[string]func(*windlassv1.WatchAppResponse){
+			"it succeeds": nil,
+			"it fails": func(r *windlassv1.WatchAppResponse) {
+				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
+				r.App.Pins[0].Regions[0].State = windlassv1.PinRegion_STATE_FAILED
+			},
+			"it is gone": func(r *windlassv1.WatchAppResponse) { r.App.Pins = nil },
+		} {
+			require.Equal(t, want, shape(commandRun{args: args, watch: watch}), "%v: %s", args, name)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	server := newAnything(t)
+	for status, code := range map[windlassv1.RolloutStatus]int{
+		windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED: 0, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED: 1,
+		windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED: 1, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED: codeSuperseded,
+	} {
+		watch := func(r *windlassv1.WatchAppResponse) { r.Rollout.Status = status }
+		for _, args := range [][]string{{"rollout", "status", "a", "--watch"}, {"env", "set", "a", "A=b"}, {"rollback", "a"}} {
+			got := runCommand(t, server, false, commandRun{args: args, watch: watch})
+			require.Equal(t, code, got.code, "%v %s: %s", args, status, got.stderr)
+		}
+		// The rollout is asked for by its id, whichever is the app's newest.
+		got := runCommand(t, server, false, commandRun{args: []string{"env", "set", "a", "A=b"}, watch: func(r *windlassv1.WatchAppResponse) {
+			r.AskedRollout = proto.CloneOf(r.Rollout)
+			r.AskedRollout.Status, r.Rollout.Id = status, "rol_newer"
+		}}, "-o", "json")
+		require.Equal(t, code, got.code, "%s: %s", status, got.stderr)
+	}
+	people := func(r *windlassv1.WatchAppResponse) {
+		r.Rollout.Status, r.Rollout.FinishedAt, r.Rollout.Hold = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, 0, nil
+		r.Rollout.Progress = inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })).Progress
+	}
+	paused := func(r *windlassv1.WatchAppResponse) {
+		people(r)
+		r.Rollout.Progress.Paused, r.Rollout.Progress.PausedBy = true, pausedByItself
+	}
+	for _, tc := range []struct {
+		watch func(*windlassv1.WatchAppResponse)
+		more  []string
+		code  int
+		says  string
+	}{
+		{people, nil, codePeople, "waits for promotion: windlass rollout promote"},
+		{people, []string{"--until", "promotion"}, 0, "waits for promotion: windlass rollout promote"},
+		{people, []string{"--until", "ready", "--patience", "30ms"}, codePatience, "still under way after 0s (--patience)\nv2 waits for promotion"},
+		{paused, nil, codePaused, "windlass rollout retry"},
+		{paused, []string{"--until", "ready"}, codePaused, "windlass rollout retry"},
+		{people, []string{"--until", "never"}, 1, `--until="never": use ready or promotion`},
+	} {
+		got := runCommand(t, server, false, commandRun{args: append([]string{"env", "set", "a", "A=b"}, tc.more...), watch: tc.watch})
+		require.Equal(t, tc.code, got.code, got.stderr)
+		require.Contains(t, got.stderr, tc.says)
+	}
+	help := runCommand(t, server, false, commandRun{args: []string{"help", "exit-codes"}})
+	for _, code := range []string{"  3  ", "  4  ", "  5  ", "  6  ", "130  "} {
+		require.Contains(t, help.stdout, code)
+	}
+}

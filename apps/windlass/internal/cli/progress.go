@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rivo/uniseg"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// progress shows how a rollout goes: on a terminal as a block that is redrawn,
+// elsewhere as a line for each change.
+type progress struct {
+	app     *app
+	started time.Time
+	live    bool
+	drawn   int // rows of the terminal
+	last    string
+}
+
+func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string) {
+	lines := progressLines(r, rolloutID, deploymentID, time.Now())
+	text := strings.Join(lines, "\n")
+	if text == p.last || len(lines) == 0 {
+		return
+	}
+	if !p.live {
+		old := map[string]bool{}
+		for l := range strings.SplitSeq(p.last, "\n") {
+			old[l] = true
+		}
+		for _, l := range lines {
+			if !old[l] {
+				p.app.infof("  %5s  %s", short(time.Since(p.started)), l)
+			}
+		}
+		p.last = text
+		return
+	}
+	p.last = text
+	out := p.app.Stderr.(*screen) //nolint:forcetypeassert // interactive looked
+	if p.drawn > 0 {
+		// Up to the first line of the picture before, and nothing below it.
+		out.control(fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn))
+	}
+	p.drawn = 0
+	for _, l := range lines {
+		l = "  " + oneLine(l)
+		p.drawn += 1 + max(0, uniseg.StringWidth(l)-1)/out.width()
+		fmt.Fprintln(out, l) //nolint:errcheck // nobody to tell
+	}
+}
+
+func (p *progress) end() { p.drawn = 0 }
+
+// waitsFor is what a rollout waits for when nobody waits for it any longer.
+func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string) string {
+	text := ""
+	if ro := own(last, rolloutID); ro != nil {
+		for _, l := range waitLines(last.GetApp(), ro, time.Now()) {
+			text += fmt.Sprintf("\n%s %s", version(ro.GetVersion()), l)
+		}
+	}
+	name := last.GetApp().GetName()
+	if name == "" {
+		return text
+	}
+	return text + "\n`windlass status " + name + "` tells how it goes on."
+}
+
+// progressLines are the picture: what the rollout waits for, and the deployment that is
+// waited for, or all, by region.
+func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string, now time.Time) []string {
+	var out []string
+	ro := own(r, rolloutID)
+	if rolloutID == "" {
+		ro = r.GetRollout()
+	}
+	for _, l := range waitLines(r.GetApp(), ro, now) {
+		out = append(out, fmt.Sprintf("%-4s %s", version(ro.GetVersion()), l))
+	}
+	for _, d := range r.GetDeployments() {
+		if deploymentID != "" && d.Id != deploymentID {
+			continue
+		}
+		for _, t := range d.Regions {
+			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				continue
+			}
+			line := fmt.Sprintf("%-4s %-16s %-9s %s %d/%d ready", version(d.Version), t.Region, word(t.Status, "TOPOLOGY_STATUS_"), bar(t.Ready, t.Replicas), t.Ready, t.Replicas)
+			if t.RegionUnreachable {
+				line += "  region unreachable"
+			}
+			if why := because(t.Reason, t.Message); why != "" && t.Ready < t.Replicas {
+				line += "  " + firstLine(why)
+			}
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// bar is ten characters long.
+func bar(n, of int32) string {
+	if of <= 0 {
+		return "[----------]"
+	}
+	full := int(min(n, of) * 10 / of)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", 10-full) + "]"
+}

@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Exit codes of commands that wait, besides 0 and 1. notRunning is plan's.
+const (
+	codePatience    = 3
+	codeSuperseded  = 4
+	codePeople      = 5
+	codePaused      = 6
+	codeInterrupted = 130
+)
+
+// Outcomes are what a command that started something came to, for programs.
+const (
+	outcomeAccepted    = "accepted"
+	outcomeUnchanged   = "unchanged"
+	outcomeSucceeded   = "succeeded"
+	outcomeTakenBack   = "taken-back"
+	outcomeDeleted     = "deleted"
+	outcomeFailed      = "failed"
+	outcomePatience    = "under-way"
+	outcomeSuperseded  = "superseded"
+	outcomePeople      = "waits-for-people"
+	outcomePaused      = "paused"
+	outcomeInterrupted = "interrupted"
+)
+
+// verdict is where what is waited for is.
+type verdict struct {
+	// over: there is nothing more to wait for.
+	over    bool
+	outcome string
+	// code and message are those of the command's end, 0 and empty where it ends well.
+	code    int
+	message string
+}
+
+// err is how the command ends.
+func (v verdict) err() error {
+	if v.code == 0 {
+		return nil
+	}
+	return &ExitError{Code: v.code, Message: v.message}
+}
+
+// Places of --until.
+const (
+	untilReady     = "ready"
+	untilPromotion = "promotion"
+)
+
+// judgeRollout tells where a rollout is. It is over when its status is final, when it is
+// paused, and when nothing moves but by people, unless until says to go on.
+func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now time.Time) verdict {
+	name := app.GetName() + " " + version(ro.GetVersion())
+	why := inFull(ro.GetReason(), ro.GetMessage())
+	p := ro.GetProgress()
+	switch ro.GetStatus() {
+	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
+		return verdict{over: true, outcome: outcomeSucceeded}
+	case windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED:
+		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, afterwards(app))}
+	case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
+		return verdict{true, outcomeTakenBack, 1, fmt.Sprintf("%s was taken back: %s\n%s", name, why, afterwards(app))}
+	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED:
+		return verdict{true, outcomeSuperseded, codeSuperseded, fmt.Sprintf("%s was superseded: %s\n`windlass rollout status %s` shows what took its place.", name, why, app.GetName())}
+	case windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, windlassv1.RolloutStatus_ROLLOUT_STATUS_UNSPECIFIED:
+	}
+	switch {
+	case p.GetGoingBack():
+		return verdict{}
+	case p.GetPaused() && p.GetPausedBy() == pausedByItself:
+		return verdict{true, outcomePaused, codePaused, fmt.Sprintf("%s is paused: %s\n"+
+			"`windlass rollout retry %[3]s` tries again what failed, `windlass rollout abort %[3]s` takes all back.", name, p.GetPausedWhy(), app.GetName())}
+	}
+	waits := waitsForPeople(app, p, now)
+	switch {
+	case waits == "" || until == untilReady:
+		return verdict{}
+	case until == untilPromotion && !p.GetPaused():
+		return verdict{over: true, outcome: outcomePeople, message: name + " " + waits}
+	}
+	return verdict{true, outcomePeople, codePeople, fmt.Sprintf("%s %s\n`windlass rollout status %s --watch` follows it from there.", name, waits, app.GetName())}
+}
+
+// pausedByItself is who pauses a rollout for a failure.
+const pausedByItself = "windlass"
+
+// waitsForPeople says for what a rollout waits that nobody but people does; empty while
+// anything else may still move it.
+func waitsForPeople(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.Time) string {
+	switch {
+	case p.GetGoingBack():
+		return ""
+	case p.GetPaused():
+		return pausedText(app, p)
+	case movesByItself(p, now):
+		return ""
+	}
+	return gateWaitedAt(app, p, now)
+}
+
+// gateWaitedAt says for whom a rollout waits at a gate, and how to go on.
+func gateWaitedAt(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.Time) string {
+	if missing := approvalMissing(p, now); missing != "" {
+		return "waits for " + missing + ": windlass rollout approve " + app.GetName()
+	}
+	if !waitsForPromotion(p) {
+		return ""
+	}
+	text := "waits for promotion: windlass rollout promote " + app.GetName()
+	if p.GetPromotionHeld() {
+		text += ": an earlier rollout went back, and nothing is promoted by itself since"
+	}
+	return text
+}
+
+func pausedText(app *windlassv1.App, p *windlassv1.RolloutProgress) string {
+	text := "is paused by " + p.GetPausedBy()
+	if p.GetPausedWhy() != "" {
+		text += " (" + firstLine(p.GetPausedWhy()) + ")"
+	}
+	if p.GetPausedBy() == pausedByItself {
+		return text
+	}
+	return text + ": windlass rollout resume " + app.GetName()
+}
+
+// movesByItself tells whether a region may come further by itself.
+func movesByItself(p *windlassv1.RolloutProgress, now time.Time) bool {
+	for _, w := range p.GetWaves() {
+		if w.GetState() == windlassv1.WaveProgress_STATE_BAKING && now.UnixMilli() < w.GetBakingUntil() {
+			return true
+		}
+		for _, g := range w.GetRegions() {
+			switch g.GetState() {
+			case windlassv1.RegionProgress_STATE_ROLLING:
+				if !g.GetWaitsForPromotion() && (g.GetApproval().GetMissing() == "" || now.UnixMilli() < g.GetStepUntil()) {
+					return true
+				}
+			case windlassv1.RegionProgress_STATE_GOING_BACK:
+				return true
+			case windlassv1.RegionProgress_STATE_UNSPECIFIED, windlassv1.RegionProgress_STATE_WAITING, windlassv1.RegionProgress_STATE_MOVED,
+				windlassv1.RegionProgress_STATE_BACK, windlassv1.RegionProgress_STATE_FAILED, windlassv1.RegionProgress_STATE_SKIPPED:
+			}
+		}
+	}
+	return false
+}
+
+// waitLines say what a rollout waits for, in words that stay the same while it does.
+func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (lines []string) {
+	p := ro.GetProgress()
+	switch {
+	case ro == nil || ro.GetFinishedAt() != 0:
+		return nil
+	case ro.GetHold() != nil:
+		return []string{"is " + holdText(ro.GetHold())}
+	case p.GetGoingBack():
+		text := "goes back to " + version(ro.GetFromVersion())
+		if why := because(ro.GetReason(), ro.GetMessage()); why != "" {
+			text += ": " + firstLine(why)
+		}
+		return []string{text}
+	case p.GetPaused():
+		return []string{pausedText(app, p)}
+	}
+	if gate := gateWaitedAt(app, p, now); gate != "" {
+		lines = append(lines, gate)
+	}
+	for _, w := range p.GetWaves() {
+		if w.GetState() == windlassv1.WaveProgress_STATE_BAKING && now.UnixMilli() < w.GetBakingUntil() {
+			lines = append(lines, "bakes in "+strings.Join(regionNames(w), ", ")+" until "+clock(w.GetBakingUntil()))
+		}
+		for _, g := range w.GetRegions() {
+			if g.GetState() != windlassv1.RegionProgress_STATE_ROLLING {
+				continue
+			}
+			switch {
+			case g.GetWaitsForCapacitySince() != 0:
+				lines = append(lines, "waits for room in "+g.GetRegion())
+			case g.GetStep() > 0 && now.UnixMilli() < g.GetStepUntil():
+				lines = append(lines, fmt.Sprintf("waits at step %d of %d in %s until %s", g.GetStep(), g.GetSteps(), g.GetRegion(), clock(g.GetStepUntil())))
+			}
+		}
+	}
+	if c, region, on := heldCheck(p, now); c != nil {
+		lines = append(lines, fmt.Sprintf("is held by %s in %s: %s; `windlass rollout %s %s` goes on without it", c.GetName(), region, firstLine(c.GetMessage()), on, app.GetName()))
+	}
+	return lines
+}
+
+func regionNames(w *windlassv1.WaveProgress) (names []string) {
+	for _, g := range w.GetRegions() {
+		names = append(names, g.GetRegion())
+	}
+	return names
+}
+
+// behindText names the regions that were left out and have yet to catch up.
+func behindText(ro *windlassv1.Rollout) string {
+	var names []string
+	for _, w := range ro.GetProgress().GetBehind() {
+		names = append(names, regionNames(w)...)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
+}
+
+// judgeSize tells whether an app has the replicas that were asked for, in a region or in
+// all, whichever versions they are of. asked below 0 is what the app's state says; seen
+// keeps whether it was as asked before.
+func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
+	all := sizes(r)
+	if len(all) == 0 {
+		return verdict{}
+	}
+	settled, as := true, true
+	for name, size := range all {
+		if region != "" && name != region {
+			continue
+		}
+		if asked >= 0 && size.wanted != asked {
+			as = false
+		}
+		if size.ready < size.wanted {
+			settled = false
+		}
+	}
+	switch {
+	case as:
+		*seen = true
+	case *seen:
+		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + " was given another number of replicas meanwhile: `windlass history " + r.GetApp().GetName() + "` tells by whom"}
+	}
+	return verdict{over: as && settled, outcome: outcomeSucceeded}
+}
+
+// size is how many replicas a region is to have, and how many are ready.
+type size struct{ wanted, ready int32 }
+
+// sizes are those of the live version's regions, and in a rollout's those of both versions.
+func sizes(r *windlassv1.WatchAppResponse) map[string]size {
+	out := map[string]size{}
+	for _, d := range r.GetDeployments() {
+		if d.GetId() != r.GetApp().GetLiveDeploymentId() {
+			continue
+		}
+		for _, t := range d.GetRegions() {
+			if t.GetStatus() != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				out[t.GetRegion()] = size{t.GetReplicas(), t.GetReady()}
+			}
+		}
+	}
+	if ro := r.GetRollout(); ro.GetFinishedAt() == 0 {
+		for _, w := range ro.GetProgress().GetWaves() {
+			for _, g := range w.GetRegions() {
+				if _, there := out[g.GetRegion()]; there && (g.GetOld().GetReplicas() > 0 || g.GetNew().GetReplicas() > 0) {
+					out[g.GetRegion()] = size{g.GetReplicas(), g.GetOld().GetReady() + g.GetNew().GetReady()}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// judgeLive tells whether a version that is live again serves all of what its regions have.
+func judgeLive(r *windlassv1.WatchAppResponse, deploymentID string) verdict {
+	if r.GetApp().GetLiveDeploymentId() != deploymentID {
+		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version is live since: `windlass history " + r.GetApp().GetName() + "` tells why"}
+	}
+	d := find(r, deploymentID)
+	for _, t := range d.GetRegions() {
+		if t.GetReady() < t.GetReplicas() {
+			return verdict{}
+		}
+	}
+	return verdict{over: d != nil, outcome: outcomeSucceeded}
+}
