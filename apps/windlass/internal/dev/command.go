@@ -26,8 +26,10 @@ const envPrometheus = "WINDLASS_PROMETHEUS_URL"
 // options of `dev` as they were given.
 type options struct {
 	dataDir string
-	regions []string // nil: those of the last run
-	context string
+	// usualDir: dataDir is the one of when none is given.
+	usualDir bool
+	regions  []string // nil: those of the last run
+	context  string
 	// config is the file that gets the context; empty: the CLI's usual one.
 	config  string
 	gpus    string
@@ -69,6 +71,9 @@ started again.`,
   windlass dev stop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := forPeople(cmd); err != nil {
+				return err
+			}
 			if err := opts.complete(cmd, cfg); err != nil {
 				return err
 			}
@@ -96,6 +101,14 @@ started again.`,
 	cmd.AddCommand(statusCommand(cfg, &opts), stopCommand(cfg, &opts))
 	cmd.AddCommand(hiddenCommands(cfg)...)
 	return cmd
+}
+
+// forPeople refuses a form of output for programs to a command that has none.
+func forPeople(cmd *cobra.Command) error {
+	if f := cmd.Flag("output"); f != nil && f.Value.String() != "table" {
+		return fmt.Errorf("--output=%s: %s speaks to people only: `windlass dev status -o %[1]s` tells programs how it is", f.Value, cmd.CommandPath())
+	}
+	return nil
 }
 
 // complete checks the options and fills in what was not given.
@@ -134,14 +147,19 @@ func (o *options) complete(cmd *cobra.Command, cfg Config) error {
 	return o.completeKubernetes()
 }
 
+func (o *options) layout() layout { return layout{root: o.dataDir, usual: o.usualDir} }
+
 func (o *options) completeDataDir(cfg Config) (err error) {
+	usual, err := defaultDataDir(cfg.Getenv)
 	if o.dataDir == "" {
-		o.dataDir, err = defaultDataDir(cfg.Getenv)
+		o.dataDir, o.usualDir = usual, true
 		return err
 	}
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
+	// A dev in the background is told its directory always.
+	o.usualDir = o.dataDir == usual
 	if st, err := os.Stat(o.dataDir); err == nil && !st.IsDir() {
 		return fmt.Errorf("--data-dir: %s is not a folder", o.dataDir)
 	}
@@ -195,7 +213,7 @@ func foreground(cmd *cobra.Command, cfg Config, opts options) error {
 		}
 	}()
 
-	r := &run{cfg: cfg, opts: opts, layout: layout{opts.dataDir}, self: self, report: report}
+	r := &run{cfg: cfg, opts: opts, layout: opts.layout(), self: self, report: report}
 	if opts.reportFD == 0 {
 		screen.print("Windlass in " + shortPath(opts.dataDir))
 	}
@@ -225,24 +243,48 @@ func (r *run) nextSteps() string {
 		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
 	}
 	fmt.Fprintf(&b, "\nNow, in another shell (its context %q leads here):\n\n", r.opts.context)
-	example := "deployments/examples/echo.yaml"
+	example := "echo.yaml"
 	if r.runtime == runtimeKubernetes {
-		example = "deployments/examples/echo-kubernetes.yaml"
+		example = "echo-kubernetes.yaml"
 	}
-	if _, err := os.Stat(example); err == nil {
-		fmt.Fprintf(&b, "  %s deploy -f %s\n", name, example)
-	} else {
-		fmt.Fprintf(&b, "  %s deploy -f app.yaml\n", name)
+	file := "app.yaml"
+	if dir := examplesDir(r.self); dir != "" {
+		file = filepath.Join(dir, example)
+		if wd, err := os.Getwd(); err == nil {
+			if rel, err := filepath.Rel(wd, file); err == nil && !strings.HasPrefix(rel, "..") {
+				file = rel
+			}
+		}
 	}
-	fmt.Fprintf(&b, "  %s list apps\n", name)
-	fmt.Fprintf(&b, "  %s route list          # hosts of apps; `status` has their URLs\n", name)
-	fmt.Fprintf(&b, "  %s dev status\n", name)
+	cli := name
+	if r.opts.config != "" {
+		cli += " --config " + shellWord(r.opts.config)
+	}
+	fmt.Fprintf(&b, "  %s deploy -f %s\n", cli, shellWord(file))
+	fmt.Fprintf(&b, "  %s list apps\n", cli)
+	fmt.Fprintf(&b, "  %s route list          # hosts of apps; `status` has their URLs\n", cli)
+	fmt.Fprintf(&b, "  %s\n", r.layout.command(name, "status"))
 	if r.opts.reportFD != 0 {
-		fmt.Fprintf(&b, "\n`%s dev stop` stops everything; the next start brings the same apps back.", name)
+		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.command(name, "stop"))
 	} else {
 		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back.")
 	}
 	return b.String()
+}
+
+// examplesDir is where the examples of this program's repository are, empty if they are
+// not there: it is built into bin, and is also run from the repository.
+func examplesDir(self string) string {
+	dirs := []string{filepath.Join(filepath.Dir(filepath.Dir(self)), "deployments", "examples")}
+	if wd, err := os.Getwd(); err == nil {
+		dirs = append(dirs, filepath.Join(wd, "deployments", "examples"))
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "echo.yaml")); err == nil {
+			return dir
+		}
+	}
+	return ""
 }
 
 // commandName is how to call this program from a shell in this folder: its bare

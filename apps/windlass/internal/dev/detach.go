@@ -19,7 +19,7 @@ import (
 // and returns when it is ready. A pipe tells: its end without a word means that
 // the other side died.
 func detach(cmd *cobra.Command, cfg Config, opts options) error {
-	l := layout{opts.dataDir}
+	l := opts.layout()
 	if runs, err := l.running(); err != nil {
 		return err
 	} else if runs {

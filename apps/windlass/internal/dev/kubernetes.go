@@ -204,7 +204,7 @@ func clusterHints(processes []ProcessState) []string {
 	var out []string
 	for _, p := range processes {
 		if region, ok := strings.CutPrefix(p.Name, "kubelab/"); ok && p.Kubeconfig != "" {
-			out = append(out, fmt.Sprintf("KUBECONFIG=%s kubectl get pods -A    # %s", shortPath(p.Kubeconfig), region))
+			out = append(out, fmt.Sprintf("KUBECONFIG=%s kubectl get pods -A    # %s", shellWord(p.Kubeconfig), region))
 		}
 	}
 	return out

@@ -5,11 +5,36 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 )
 
 // layout of a data directory. Everything that dev makes has a name here, so that
 // --reset removes that and nothing else: --data-dir may be any folder.
-type layout struct{ root string }
+type layout struct {
+	root string
+	// usual: it is where a dev keeps its data when nobody says.
+	usual bool
+}
+
+// command is how to call a command of dev for this directory, for a shell.
+func (l layout) command(program, name string) string {
+	text := program + " dev " + name
+	if !l.usual {
+		text += " --data-dir " + shellWord(l.root)
+	}
+	return text
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// shellWord is a text as one word of a shell.
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
 
 func (l layout) lock() string        { return filepath.Join(l.root, "dev.lock") }
 func (l layout) state() string       { return filepath.Join(l.root, "state.json") }

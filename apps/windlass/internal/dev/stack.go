@@ -214,7 +214,8 @@ func (s programServer) Stop(ctx context.Context) error { return s.Process.Stop(c
 
 // environ of a program: without what is meant for the CLI, the key above all,
 // which instances would inherit; and with the binaries that lie beside this one
-// in PATH, because an example's command is one of them.
+// in PATH, because an example's command is one of them, and at its end those that are
+// examples themselves.
 func (r *run) environ() []string {
 	var out []string
 	path := ""
@@ -228,7 +229,11 @@ func (r *run) environ() []string {
 			out = append(out, kv)
 		}
 	}
-	return append(out, "PATH="+filepath.Dir(r.self)+string(filepath.ListSeparator)+path)
+	path = filepath.Dir(r.self) + string(filepath.ListSeparator) + path
+	if dir := examplesDir(r.self); dir != "" {
+		path += string(filepath.ListSeparator) + filepath.Join(dir, "bin")
+	}
+	return append(out, "PATH="+path)
 }
 
 // roleActive is what an agent of a cluster says of itself once it works.

@@ -32,6 +32,7 @@ type Status struct {
 	// Left are processes of a killed dev.
 	Left []string `json:"left,omitempty"`
 	State
+	layout layout
 }
 
 func statusCommand(cfg Config, opts *options) *cobra.Command {
@@ -51,7 +52,7 @@ when it does not run or is not healthy.`,
 				return fmt.Errorf("--output: %q is not table, json or yaml", output)
 			}
 			cmd.SilenceUsage = true
-			s, err := readStatus(cmd.Context(), layout{opts.dataDir})
+			s, err := readStatus(cmd.Context(), opts.layout())
 			if err != nil {
 				return err
 			}
@@ -73,7 +74,7 @@ when it does not run or is not healthy.`,
 const probeDeadline = 3 * time.Second
 
 func readStatus(ctx context.Context, l layout) (Status, error) {
-	s := Status{DataDir: l.root}
+	s := Status{DataDir: l.root, layout: l}
 	var err error
 	if s.State, err = loadState(l.state()); err != nil {
 		return s, err
@@ -165,7 +166,7 @@ func printStatus(w io.Writer, s Status) error {
 	if !s.Running {
 		line := "windlass dev does not run on " + shortPath(s.DataDir)
 		if len(s.Left) > 0 {
-			line += "\nleft by one that was killed: " + strings.Join(s.Left, ", ") + "; `windlass dev stop` ends them"
+			line += "\nleft by one that was killed: " + strings.Join(s.Left, ", ") + "; `" + s.layout.command("windlass", "stop") + "` ends them"
 		}
 		_, err := fmt.Fprintln(w, line)
 		return err

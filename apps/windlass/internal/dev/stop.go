@@ -22,11 +22,11 @@ func stopCommand(cfg Config, opts *options) *cobra.Command {
 was killed. Apps and history stay, and the next start brings them back.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := opts.completeDataDir(cfg); err != nil {
+			if err := errors.Join(forPeople(cmd), opts.completeDataDir(cfg)); err != nil {
 				return err
 			}
 			cmd.SilenceUsage = true
-			return stopDev(cmd.Context(), cfg, layout{opts.dataDir}, cmd.OutOrStdout())
+			return stopDev(cmd.Context(), cfg, opts.layout(), cmd.OutOrStdout())
 		},
 	}
 }

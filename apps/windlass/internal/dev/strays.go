@@ -139,6 +139,6 @@ func (l layout) alreadyRuns() error {
 	if s, err := loadState(l.state()); err == nil && s.PID != 0 {
 		where = fmt.Sprintf(" (pid %d, %s)", s.PID, localURL(s.Ports[portAPI]))
 	}
-	return fmt.Errorf("windlass dev already runs on %s%s; see `windlass dev status`, or end it with `windlass dev stop`",
-		shortPath(l.root), where)
+	return fmt.Errorf("windlass dev already runs on %s%s; see `%s`, or end it with `%s`",
+		shortPath(l.root), where, l.command("windlass", "status"), l.command("windlass", "stop"))
 }
