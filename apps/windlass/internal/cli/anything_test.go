@@ -25,6 +25,8 @@ type anything struct {
 	*httptest.Server
 	// watch changes what WatchApp tells.
 	watch func(*windlassv1.WatchAppResponse)
+	// answers changes what a method answers.
+	answers map[string]func(proto.Message)
 	// refuses every call.
 	refuses bool
 }
@@ -50,6 +52,9 @@ func newAnything(t *testing.T) *anything {
 		}
 		answer := dynamicpb.NewMessage(m.Output())
 		fill(answer, 0)
+		if change := s.answers[string(m.Name())]; change != nil {
+			change(answer)
+		}
 		data, err := proto.Marshal(answer)
 		if err != nil {
 			panic(err)
@@ -74,7 +79,7 @@ func refusal() []byte {
 func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor) {
 	w.Header().Set("Content-Type", "application/connect+proto")
 	send := func(flags byte, data []byte) {
-		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...)) //nolint:gosec // a test
+		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...))
 	}
 	if s.refuses {
 		send(2, append(append([]byte(`{"error": `), refusal()...), '}'))
@@ -83,6 +88,13 @@ func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor
 	if m.Name() != "WatchApp" {
 		panic(m.FullName())
 	}
+	send(0, s.picture())
+	send(0, s.picture())
+	send(2, []byte("{}"))
+}
+
+// picture is what WatchApp tells.
+func (s *anything) picture() []byte {
 	r := &windlassv1.WatchAppResponse{}
 	fill(r.ProtoReflect(), 0)
 	r.AskedRollout, r.App.LiveDeploymentId = nil, r.Deployments[0].Id
@@ -94,9 +106,7 @@ func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor
 	if err != nil {
 		panic(err)
 	}
-	send(0, data)
-	send(0, data)
-	send(2, []byte("{}"))
+	return data
 }
 
 // fill puts something into every field.

@@ -49,8 +49,11 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 		s.judge = func(*windlassv1.WatchAppResponse) verdict { return verdict{over: true, outcome: outcomeUnchanged} }
 		s.done = isLive
 	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
+		if s.rolloutID != "" {
+			break // the version that is on its way
+		}
 		seen := false
-		s.rolloutID, s.done = "", isScaled
+		s.done = isScaled
 		s.judge = func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, "", -1, &seen) }
 	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
 		s.backIsGood, s.done = true, isLive

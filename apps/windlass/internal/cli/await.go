@@ -64,6 +64,10 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	case w.wait:
 		err = a.follow(ctx, s.app, s.rolloutID, w.patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 			last = r
+			if ro := own(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
+				// It was asked to, and need not have begun.
+				ro.Progress.GoingBack = true
+			}
 			p.show(r, s.rolloutID, s.deploymentID)
 			v = s.verdict(r, w.until)
 			return v.over, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -29,8 +30,6 @@ type commandRun struct {
 	watch func(*windlassv1.WatchAppResponse)
 	// fails: it ends with another code than 0 although the control plane answers.
 	fails bool
-	// empty: it prints nothing for programs.
-	empty bool
 }
 
 // everyCommand has runs of each command by its path.
@@ -38,7 +37,8 @@ func everyCommand(server, file string) map[string][]commandRun {
 	deleted := func(r *windlassv1.WatchAppResponse) { r.Deleted = true }
 	return map[string][]commandRun{
 		"deploy": {
-			{args: []string{"deploy", "-f", file}}, {args: []string{"deploy", "-f", file, "--wait=false"}},
+			{args: []string{"deploy", "-f", file}},
+			{args: []string{"deploy", "-f", file, "--wait=false"}},
 			{args: []string{"deploy", "-f", file, "--diff"}},
 			{args: []string{"deploy", "-f", file}, fails: true, watch: func(r *windlassv1.WatchAppResponse) {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
@@ -78,7 +78,8 @@ func everyCommand(server, file string) map[string][]commandRun {
 		"rollout approve":   {{args: []string{"rollout", "approve", "a"}}},
 		"rollout skip-bake": {{args: []string{"rollout", "skip-bake", "a"}}},
 		"status": {
-			{args: []string{"status"}}, {args: []string{"status", "a"}},
+			{args: []string{"status"}},
+			{args: []string{"status", "a"}},
 			{args: []string{"status", "a", "--watch"}, watch: deleted},
 		},
 		"list apps":        {{args: []string{"list", "apps"}}},
@@ -304,6 +305,22 @@ func TestExitCodes(t *testing.T) {
 		require.Equal(t, tc.code, got.code, got.stderr)
 		require.Contains(t, got.stderr, tc.says)
 	}
+	// What is taken back on request ends well, and is followed before it has turned.
+	server.answers = map[string]func(proto.Message){"Rollback": func(m proto.Message) {
+		effect := m.ProtoReflect().Descriptor().Fields().ByName("effect")
+		m.ProtoReflect().Set(effect, protoreflect.ValueOfEnum(windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK.Number()))
+	}}
+	pictures := 0
+	got := runCommand(t, server, false, commandRun{args: []string{"rollback", "a"}, watch: func(r *windlassv1.WatchAppResponse) {
+		if people(r); pictures > 0 {
+			r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED
+		}
+		pictures++
+	}})
+	require.Zero(t, got.code, got.stderr)
+	require.Equal(t, 2, pictures)
+	require.NotContains(t, got.stderr, "waits for promotion")
+
 	help := runCommand(t, server, false, commandRun{args: []string{"help", "exit-codes"}})
 	for _, code := range []string{"  3  ", "  4  ", "  5  ", "  6  ", "130  "} {
 		require.Contains(t, help.stdout, code)

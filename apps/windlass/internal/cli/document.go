@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -228,17 +229,12 @@ func (r *reader) merge(path string, into map[string]any, n *yaml.Node, depth int
 		all = n.Content
 	}
 	for _, one := range all {
-		known := map[string]int{}
-		for where, line := range r.lines {
-			known[where] = line
-		}
+		known := maps.Clone(r.lines)
 		v, err := r.value(path, one, depth+1)
 		if err != nil {
 			return err
 		}
-		for where, line := range known {
-			r.lines[where] = line
-		}
+		maps.Copy(r.lines, known)
 		fields, ok := v.(map[string]any)
 		if !ok {
 			return &fieldError{path: join(path, "<<"), line: one.Line, text: "want an alias of a mapping, such as <<: *base"}

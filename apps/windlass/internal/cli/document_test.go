@@ -123,7 +123,7 @@ overrides:
 }
 
 func TestReadSecret(t *testing.T) {
-	for text, want := range map[string]string{"a\n": "a", "a\nb\r\n\n": "a\nb", " a": " a", strings.Repeat("x", maxSecret): strings.Repeat("x", maxSecret)} {
+	for text, want := range map[string]string{"a\n": "a", "a\nb\r\n\n": "a\nb", strings.Repeat("x", maxSecret): strings.Repeat("x", maxSecret)} {
 		got, err := (&app{Config: Config{Stdin: strings.NewReader(text)}}).readSecret("")
 		require.NoError(t, err)
 		require.Equal(t, want, got)

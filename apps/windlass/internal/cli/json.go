@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // isJSON tells whether a file is to be read as JSON: YAML is a superset of it but for
@@ -16,7 +18,7 @@ func isJSON(data []byte) bool {
 		return false
 	}
 	rest := bytes.TrimSpace(data[decoder.InputOffset():])
-	return len(rest) == 0 || bytes.ContainsRune([]byte(`{["`), rune(rest[0]))
+	return len(rest) == 0 || strings.ContainsRune(`{["`, rune(rest[0]))
 }
 
 // readJSON reads the one value of a JSON file.
@@ -30,7 +32,7 @@ func readJSON(data []byte) (*document, error) {
 	r.root = v.(map[string]any) //nolint:forcetypeassert // isJSON looked
 	if _, err := r.decoder.Token(); err == nil {
 		return nil, fmt.Errorf("line %d: a second value begins: a file holds one app, so put it into a file of its own", r.here())
-	} else if err != io.EOF { //nolint:errorlint // Token returns it as it is
+	} else if !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("after the first value: %w", err)
 	}
 	return &r.document, nil

@@ -57,17 +57,16 @@ func (p *progress) end() { p.drawn = 0 }
 
 // waitsFor is what a rollout waits for when nobody waits for it any longer.
 func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string) string {
-	text := ""
+	var text strings.Builder
 	if ro := own(last, rolloutID); ro != nil {
 		for _, l := range waitLines(last.GetApp(), ro, time.Now()) {
-			text += fmt.Sprintf("\n%s %s", version(ro.GetVersion()), l)
+			fmt.Fprintf(&text, "\n%s %s", version(ro.GetVersion()), l)
 		}
 	}
-	name := last.GetApp().GetName()
-	if name == "" {
-		return text
+	if name := last.GetApp().GetName(); name != "" {
+		text.WriteString("\n`windlass status " + name + "` tells how it goes on.")
 	}
-	return text + "\n`windlass status " + name + "` tells how it goes on."
+	return text.String()
 }
 
 // progressLines are the picture: what the rollout waits for, and the deployment that is

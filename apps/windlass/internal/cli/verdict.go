@@ -70,7 +70,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
 		return verdict{true, outcomeTakenBack, 1, fmt.Sprintf("%s was taken back: %s\n%s", name, why, afterwards(app))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED:
-		return verdict{true, outcomeSuperseded, codeSuperseded, fmt.Sprintf("%s was superseded: %s\n`windlass rollout status %s` shows what took its place.", name, why, app.GetName())}
+		return verdict{true, outcomeSuperseded, codeSuperseded, fmt.Sprintf("%s was superseded: %s\n`windlass rollout status %s` shows what took its place.", name, inFull("", ro.GetMessage()), app.GetName())}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, windlassv1.RolloutStatus_ROLLOUT_STATUS_UNSPECIFIED:
 	}
 	switch {

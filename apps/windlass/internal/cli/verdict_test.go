@@ -53,7 +53,7 @@ func TestJudgeRollout(t *testing.T) {
 		"it succeeded":        {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", ""), "", outcomeSucceeded, 0, ""},
 		"it failed":           {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, "CrashLoop", "exit code 3"), "", outcomeFailed, 1, "echo v2 failed: CrashLoop: exit code 3\nv1 is still live."},
 		"it was aborted":      {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, "Cancelled", "ada: too slow"), "", outcomeTakenBack, 1, "echo v2 was taken back: Cancelled: ada: too slow"},
-		"it was superseded":   {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, "Superseded", "v3 is wanted"), "", outcomeSuperseded, 4, "echo v2 was superseded: Superseded: v3 is wanted"},
+		"it was superseded":   {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, "Superseded", "v3 is wanted"), "", outcomeSuperseded, 4, "echo v2 was superseded: v3 is wanted"},
 		"it rolls":            {inFlight(region("eu", nil)), "", "", 0, ""},
 		"it waits for a step": {inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.StepUntil = noon.UnixMilli() + 1 })), "", "", 0, ""},
 		"it waits for room":   {inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForCapacitySince = 1 })), "", "", 0, ""},
@@ -140,7 +140,8 @@ func TestJudgeSize(t *testing.T) {
 		return &windlassv1.WatchAppResponse{
 			App: &windlassv1.App{Name: "echo", LiveDeploymentId: "dep_1"}, Rollout: ro,
 			Deployments: []*windlassv1.Deployment{{Id: "dep_1", Regions: []*windlassv1.RegionTopology{
-				{Region: "eu", Replicas: wanted, Ready: ready}, {Region: "us", Replicas: 2, Ready: 0},
+				{Region: "eu", Replicas: wanted, Ready: ready},
+				{Region: "us", Replicas: 2, Ready: 0},
 				{Region: "ap", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED},
 			}}},
 		}
