@@ -224,6 +224,25 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 	}
 }
 
+func TestACanaryIsRefusedWhereTheLiveVersionWouldHaveToStopForIt(t *testing.T) {
+	w := setup(t)
+	policy := canary(&windlassv1.CanaryStep{Weight: 10})
+	one := func(s *windlassv1.DeploymentSpec) { s.Replicas = new(int32(1)) }
+	oneInAmerica := func(s *windlassv1.DeploymentSpec) {
+		s.Replicas = new(int32(3))
+		s.Overrides = []*windlassv1.Override{{Regions: []string{"us-east-1"}, Replicas: new(int32(1))}}
+	}
+	_, err := w.deployBy("chat", policy, one)
+	require.NoError(t, err, "with a surge there is room for both")
+	for _, policy.MaxSurge = range []string{"0", "0%"} {
+		_, err = w.deployBy("chat", policy, one, args("b"))
+		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.maxSurge")
+		_, err = w.deployBy("chat", policy, oneInAmerica, args("b"))
+		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.maxSurge")
+		require.ErrorContains(t, err, "us-east-1 has 1 replica and maxSurge 0")
+	}
+}
+
 func canary(steps ...*windlassv1.CanaryStep) *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: steps}
 }

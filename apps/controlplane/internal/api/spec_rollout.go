@@ -81,6 +81,10 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		return invalidFix(field+".maxUnavailable", "maxSurge and maxUnavailable are both 0: no replica could ever start or stop",
 			"Set one of them to 1 or more.")
 	}
+	if where := regionWithoutRoomForBoth(p, spec); where != "" {
+		return invalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
+			plan.FixNoRoomForBoth)
+	}
 	for name, text := range map[string]string{"max_surge": surge, "max_unavailable": unavailable} {
 		if tooManyPercent(text) {
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
@@ -96,6 +100,20 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		return err
 	}
 	return checkAnalysis(p, field+".analysis")
+}
+
+// regionWithoutRoomForBoth names a region in which the policy's steps cannot be taken, or the
+// app if that is so in general; empty for none.
+func regionWithoutRoomForBoth(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) string {
+	if spec.Replicas != nil && !plan.HasRoomForBoth(p, spec.GetReplicas()) {
+		return "the app"
+	}
+	for _, o := range spec.GetOverrides() {
+		if o.Replicas != nil && !plan.HasRoomForBoth(p, o.GetReplicas()) {
+			return cmp.Or(strings.Join(o.GetRegions(), ", "), "a region of the overrides")
+		}
+	}
+	return ""
 }
 
 // checkKnobs fails on what another strategy than the policy's is set by.

@@ -121,14 +121,6 @@ func (p *planner) judge(d *model.Deployment) (done bool) {
 	return done
 }
 
-func (p *planner) regionNames(w *model.CourseWave) string {
-	var names []string
-	for _, r := range w.Regions {
-		names = append(names, p.regionName(r.RegionID))
-	}
-	return strings.Join(names, ", ")
-}
-
 // judgeRegion looks at a region whose turn has come, and tells whether it stopped the
 // rollout.
 func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
@@ -170,6 +162,9 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	}
 	if p.standsEmpty(d, w, st, l) {
 		return st.Emptied && p.judgeStep(d, w, st, l)
+	}
+	if p.lacksRoomForBoth(d, w, st, l) {
+		return true
 	}
 	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
 		p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
@@ -348,6 +343,9 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		p.beginSteps(st)
 		st.Score = p.lane(st.RegionID).score()
 		p.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+		if p.lacksRoomForBoth(d, w, st, p.lane(st.RegionID)) {
+			return false
+		}
 	}
 	return all
 }

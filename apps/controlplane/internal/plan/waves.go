@@ -165,3 +165,11 @@ func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {
 func (p *planner) regionName(id string) string {
 	return cmp.Or(p.regions[id].Name, id)
 }
+
+func (p *planner) regionNames(w *model.CourseWave) string {
+	var names []string
+	for _, r := range w.Regions {
+		names = append(names, p.regionName(r.RegionID))
+	}
+	return strings.Join(names, ", ")
+}

@@ -34,7 +34,9 @@ const (
 	// both. Nothing serves in between.
 	RolloutPolicy_STRATEGY_RECREATE RolloutPolicy_Strategy = 2
 	// In steps, within max_surge and max_unavailable: some replicas, or a share of the
-	// traffic, and a pause; after the last step, all.
+	// traffic, and a pause; after the last step, all. A region of one replica with
+	// max_surge 0 has no room for a step with two versions: a deploy that asks for it is
+	// refused, and a region that is scaled to it fails with reason NoRoomForBoth.
 	RolloutPolicy_STRATEGY_CANARY RolloutPolicy_Strategy = 3
 	// All of the new version beside all of the old one; then the traffic, at once.
 	RolloutPolicy_STRATEGY_BLUE_GREEN RolloutPolicy_Strategy = 4

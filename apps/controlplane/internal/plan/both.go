@@ -1,0 +1,41 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ReasonNoRoomForBoth is why a region failed whose step shares the traffic between two
+// versions, and which may have one replica in all.
+const ReasonNoRoomForBoth = "NoRoomForBoth"
+
+// FixNoRoomForBoth says how such a region is updated.
+const FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy inPlace or recreate."
+
+// HasRoomForBoth reports whether a region of so many replicas can be at a step of the policy:
+// the new version and the one before it need a replica each. Blue-green always has a second
+// set, and without replicas nothing is shared.
+func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
+	if size == 0 || policy.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY || Steps(policy) == 0 {
+		return true
+	}
+	surge, _ := strategy.Bounds(policy.GetMaxSurge(), policy.GetMaxUnavailable(), size)
+	return size+surge > 1
+}
+
+// lacksRoomForBoth fails a region at a step that it cannot take, before the version that
+// serves loses its replica to it, and reports whether it did.
+func (p *planner) lacksRoomForBoth(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+	c := p.course
+	if st.State != regionRolling || st.Emptied || c.CatchesUp || c.FullBy != "" || st.Step >= Steps(c.Policy) || l.keeps ||
+		HasRoomForBoth(c.Policy, l.Size) {
+		return false
+	}
+	p.failRegion(d, w, st, ReasonNoRoomForBoth, fmt.Sprintf("%d replica and maxSurge 0 leave no room for a step with two versions: %s", l.Size,
+		strings.TrimSuffix(FixNoRoomForBoth, ".")))
+	return true
+}
