@@ -99,7 +99,7 @@ func smallAgent(ctx context.Context, args []string) error {
 	dir := f.String("data-dir", "", "")
 	token := f.String("join-token-file", "", "")
 	metrics := f.String("metrics-listen", "", "")
-	for _, other := range []string{"server", "gateway-url", "runtime", "gpus", "log-format", "kubeconfig", "pools-file", "health-image"} {
+	for _, other := range []string{"server", "gateway-url", "runtime", "gpus", "log-format", "kubeconfig", "pools-file", "pod-policy-file", "health-image"} {
 		f.String(other, "", "")
 	}
 	if err := f.Parse(args); err != nil {

@@ -135,6 +135,9 @@ func (r *run) gateway(region string) child {
 	})
 }
 
+// podPolicy allows the annotations by which examples ask kubelab for faults.
+const podPolicy = "annotations: [kubelab.windlass.run/]\n"
+
 // runtimeArgs tell an agent what to run instances with. first is the one region
 // that has this machine's own GPUs.
 func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
@@ -143,10 +146,15 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 		if err := r.writePools(pools); err != nil {
 			return nil, err
 		}
+		policy := filepath.Join(r.layout.agent(region), "pod-policy.yaml")
+		if err := atomicfile.Write(policy, []byte(podPolicy), 0o600); err != nil {
+			return nil, fmt.Errorf("write what pods may ask for: %w", err)
+		}
 		return []string{
 			"--runtime=kubernetes",
 			"--kubeconfig=" + kubeconfig(r.layout.kubelab(region)),
 			"--pools-file=" + pools,
+			"--pod-policy-file=" + policy,
 			// This program, which is the agent as well, as an image of kubelab.
 			"--health-image=kubelab.local/host" + r.self + ":dev",
 		}, nil
