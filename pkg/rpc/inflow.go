@@ -131,7 +131,7 @@ func (in *inflow) next() error {
 		return in.wireError(err)
 	}
 	data[0] = prefix[0] &^ 1
-	binary.BigEndian.PutUint32(data[1:], uint32(len(data)-len(prefix))) //nolint:gosec // below MessageBytes
+	binary.BigEndian.PutUint32(data[1:], uint32(len(data)-len(prefix)))
 	in.rest.Reset(data)
 	return nil
 }

@@ -147,7 +147,7 @@ func (k *keyring) forgetAll() {
 func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	value, ok := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if !ok {
-		_, err := callerOf(context.Background())
+		_, err := callerOf(ctx)
 		return rpc.Admission{}, err
 	}
 	key, err := a.keys.find(ctx, strings.TrimSpace(value), time.Now())
