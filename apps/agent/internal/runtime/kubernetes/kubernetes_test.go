@@ -99,7 +99,8 @@ func newHarness(t *testing.T, change ...func(*kubernetes.Config)) *harness {
 	id := fmt.Sprintf("%08x", rand.Uint32())
 	h := &harness{api: api, cfg: kubernetes.Config{
 		Client: l.agent, Region: "r-" + id, NamespacePrefix: "t" + id + "-", AgentVersion: "test",
-		HealthImage: healthImage(self(t)), Policy: render.Policy{Annotations: []string{fault}},
+		HealthImage: healthImage(self(t)),
+		Policy:      render.Policy{Annotations: []string{fault}},
 		Log:         slog.New(slog.NewTextHandler(t.Output(), nil)), Random: rand.Float64,
 		Repair: backoff.Policy{Min: 200 * time.Millisecond, Max: 2 * time.Second},
 	}}

@@ -238,7 +238,7 @@ func (w *past) remember(p *corev1.Pod) {
 		run = ends(cs) + 1
 	}
 	ready := podReady(p)
-	if c != nil && !w.readyAt.IsZero() && !(ready && run == w.served) {
+	if c != nil && !w.readyAt.IsZero() && (!ready || run != w.served) {
 		end := c.LastTransitionTime.Time
 		if ready && cs != nil && lastEnd(cs) != nil {
 			// It ended and the next one was ready between two looks.
