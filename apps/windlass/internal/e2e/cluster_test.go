@@ -74,7 +74,7 @@ func (s *stack) runtimeArgs(region string) []string {
 	path := filepath.Join(s.agentDir(region), "pools.yaml")
 	require.NoError(s.t, os.WriteFile(path, []byte(pools.String()), 0o600))
 	policy := filepath.Join(s.agentDir(region), "pod-policy.yaml")
-	require.NoError(s.t, os.WriteFile(policy, []byte("annotations: [kubelab.windlass.run/]\n"), 0o600))
+	require.NoError(s.t, os.WriteFile(policy, []byte("annotations: [kubelab.windlass.run/]\ntolerations: [acme.example/frail]\n"), 0o600))
 	return []string{"--kubeconfig=" + filepath.Join(s.clusterDir(region), "kubeconfig"), "--pools-file=" + path, "--pod-policy-file=" + policy}
 }
 

@@ -56,7 +56,7 @@ func (k *keeper) run(t *testing.T) {
 	k.waitLive(t, k.app, second.Version)
 	k.requireServed(t, second.Version, second.Version)
 
-	back := must(t, k.owner.apps.Rollback, &windlassv1.RollbackRequest{Mutation: mutation(), App: named(k.app)})
+	back := must(t, k.owner.apps.Rollback, &windlassv1.RollbackRequest{Mutation: mutation(), App: named(k.app), WithSteps: k.steps})
 	k.origins[back.Version] = k.origins[first.Version]
 	k.move(t, back.RolloutId, second.Version, back.Version)
 	k.waitLive(t, k.app, back.Version)
