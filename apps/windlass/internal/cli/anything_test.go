@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -23,12 +24,21 @@ var hostile = "日本\x1b]0;PWNED\x07\x1b[2J\u009b31m\u202etxt.exe\u2066\r\x1b[3
 // anything is a control plane that answers every call, with hostile texts in every field.
 type anything struct {
 	*httptest.Server
+
+	mu sync.Mutex // a command may end before its last call is answered
 	// watch changes what WatchApp tells.
 	watch func(*windlassv1.WatchAppResponse)
 	// answers changes what a method answers.
 	answers map[string]func(proto.Message)
 	// refuses every call.
 	refuses bool
+}
+
+// set changes what the server answers.
+func (s *anything) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 func newAnything(t *testing.T) *anything {
@@ -40,6 +50,8 @@ func newAnything(t *testing.T) *anything {
 			return
 		}
 		m := method.(protoreflect.MethodDescriptor) //nolint:forcetypeassert // a test
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if m.IsStreamingServer() {
 			s.stream(w, m)
 			return

@@ -130,7 +130,7 @@ func runCommand(t *testing.T, server *anything, terminal bool, run commandRun, m
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir(), "NO_COLOR": "1"}
-	server.watch = run.watch
+	server.set(func() { server.watch = run.watch })
 	terminals := func(io.Writer) bool { return terminal }
 	root := New(Config{
 		Stdin: strings.NewReader(run.stdin), Stdout: &stdout, Stderr: &stderr, IsTerminal: terminals,
@@ -179,8 +179,8 @@ func TestEveryCommand(t *testing.T) {
 				}
 			})
 			t.Run(strings.Join(run.args, " ")+", refused", func(t *testing.T) {
-				server.refuses = true
-				defer func() { server.refuses = false }()
+				server.set(func() { server.refuses = true })
+				defer server.set(func() { server.refuses = false })
 				for _, output := range []string{"table", "json", "yaml"} {
 					got := runCommand(t, server, true, run, "-o", output)
 					mustBePrintable(t, got.stdout+got.stderr)
@@ -306,10 +306,12 @@ func TestExitCodes(t *testing.T) {
 		require.Contains(t, got.stderr, tc.says)
 	}
 	// What is taken back on request ends well, and is followed before it has turned.
-	server.answers = map[string]func(proto.Message){"Rollback": func(m proto.Message) {
-		effect := m.ProtoReflect().Descriptor().Fields().ByName("effect")
-		m.ProtoReflect().Set(effect, protoreflect.ValueOfEnum(windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK.Number()))
-	}}
+	server.set(func() {
+		server.answers = map[string]func(proto.Message){"Rollback": func(m proto.Message) {
+			effect := m.ProtoReflect().Descriptor().Fields().ByName("effect")
+			m.ProtoReflect().Set(effect, protoreflect.ValueOfEnum(windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK.Number()))
+		}}
+	})
 	pictures := 0
 	got := runCommand(t, server, false, commandRun{args: []string{"rollback", "a"}, watch: func(r *windlassv1.WatchAppResponse) {
 		if people(r); pictures > 0 {
