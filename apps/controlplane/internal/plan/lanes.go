@@ -94,6 +94,9 @@ func (p *planner) lane(region string) *lane {
 		}
 	}
 	l.Surge, l.Unavailable = bounds(c, region, l.Size)
+	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
+		l.OldFloor, l.OldCeiling = oldBounds(c, region)
+	}
 	inPlace := c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)

@@ -126,7 +126,29 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = low
 		}
 	}
+	if !l.proven(region) {
+		old, most := oldBounds(l.course, region)
+		floor, ceiling = max(floor, old), max(ceiling, most)
+	}
 	return floor, ceiling
+}
+
+// proven reports whether the new version has shown in the region that it serves with all of its
+// replicas, or its wave is done. While any that it took over are yet to be replaced it has not.
+func (l *linter) proven(region string) bool {
+	w, st := courseRegion(l.course, region)
+	if st == nil || l.course.Back || !isForward(st.State) {
+		return false
+	}
+	t, size := l.rowIn(l.newer().ID, region), l.course.Sizes[region]
+	if t == nil || w.State == waveDone {
+		return t != nil
+	}
+	if l.hasTaken(t) {
+		return l.lane(region).To.Outdated == 0
+	}
+	_, unavailable := bounds(l.course, region, size)
+	return t.Replicas >= size && l.side(t).Ready >= size-unavailable
 }
 
 func (l *linter) isZero(region string) bool {
@@ -241,8 +263,8 @@ func (l *linter) stop(region string) {
 	was, now := l.before[live], l.after[live]
 	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
 	// Without room for both, or where people scaled it to nothing, the old one goes.
-	surge, _ := bounds(l.course, region, l.course.Sizes[region])
-	stays := l.course.OldSizes[region] > 0 && l.course.Sizes[region]+surge > stop.Replicas
+	_, ceiling := l.bounds(region)
+	stays := l.course.OldSizes[region] > 0 && ceiling > stop.Replicas
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}

@@ -119,13 +119,15 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 	}
 	s := &strategy.Stop{Weight: all[st.Step].weight, Share: all[st.Step].weight == 0}
 	surge, _ := bounds(c, st.RegionID, size)
+	_, ceiling := oldBounds(c, st.RegionID)
+	ceiling = max(ceiling, size+surge)
 	for _, at := range all[:st.Step+1] {
 		n := min(at.replicas, size)
 		if at.weight > 0 {
 			n = (at.weight*size + strategy.Full - 1) / strategy.Full
 		}
 		if at.weight > 0 && at.weight < strategy.Full {
-			n = max(1, min(n, size+surge-1)) // somebody has to serve the rest
+			n = max(1, min(n, ceiling-1)) // another replica has to serve the rest
 		}
 		s.Replicas = max(s.Replicas, n)
 	}

@@ -106,6 +106,23 @@ func bounds(c *model.Course, region string, size int32) (surge, unavailable int3
 	}
 }
 
+// oldBounds are how many replicas must serve in the region, and may exist, by the size of the
+// live version, until the new one has proven itself there. They are 0 unless the new version
+// asks for fewer replicas, and for at least one: to cut the live version to that size at once
+// would leave too few for its traffic if the new version fails. Recreate stops what serves in
+// any case.
+func oldBounds(c *model.Course, region string) (floor, ceiling int32) {
+	old, size := c.OldSizes[region], c.Sizes[region]
+	if size == 0 || old <= size || c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+		return 0, 0
+	}
+	surge, unavailable := bounds(c, region, old)
+	if c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+		surge = size // the second set is the new version's
+	}
+	return old - unavailable, old + surge
+}
+
 // retention is for how long the version that was live is kept at full size, ms.
 func retention(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetRetain().AsDuration().Milliseconds()

@@ -568,6 +568,10 @@ type RolloutPolicy struct {
 	// min_ready allows no more to be missing: the old version's replicas stay until enough of
 	// the new one's are ready, or the progress deadline passes. On the way back a version that
 	// failed or was aborted gets no traffic as soon as a replica of the live one is ready.
+	//
+	// A version that asks for fewer replicas than the live one has: until it serves with all of
+	// its own, this and max_surge are about the live version's replicas. What is left of those
+	// stays until the region's wave is done. In place, all replicas are replaced before any goes.
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// In order. Empty: one wave of all regions, one region at a time.
 	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`

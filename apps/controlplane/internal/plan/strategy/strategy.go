@@ -9,6 +9,12 @@
 //	weights first                     a version shrinks by what the region no longer
 //	                                  routes to it, as it has acknowledged
 //
+// While a version moves in that asks for fewer replicas than the live one has, the first two
+// are about the live version's size: fewer replicas are enough once the new version has shown
+// that it serves with them.
+//
+//	replicas 4 -> 2, surge 1    4/0 4/1 3/1 3/2    3 old replicas stay as a way back
+//
 // The first and the second are about what certainly is, not what was asked for: a side
 // whose region has not yet answered the last change may have any number of replicas in
 // between. So nothing grows while a side is unknown, and a side that is unknown counts
@@ -59,6 +65,10 @@ type Lane struct {
 	Size, Need int32
 	// Surge and Unavailable are how far a step may go beyond Size and below it.
 	Surge, Unavailable int32
+	// OldFloor is how many replicas must serve, by the size of the live version, until the new
+	// one serves with all of its own. OldCeiling is how many may exist by that size, so that
+	// what else the live version has can stay as a way back. 0: only Size counts.
+	OldFloor, OldCeiling int32
 	// Recreate: the others stop before the version starts.
 	Recreate bool
 	// Hold: no side grows or shrinks, and while the live version serves, it loses no traffic.
@@ -105,14 +115,20 @@ type Step struct {
 }
 
 // floor is how many replicas have to serve for a side to shrink by ready ones.
-func (l Lane) floor() int32 { return max(0, l.Size-l.Unavailable) }
+func (l Lane) floor() int32 {
+	n := max(0, l.Size-l.Unavailable)
+	if l.goal() == l.Size && l.Serves() {
+		return n
+	}
+	return max(n, l.OldFloor)
+}
 
 // Ceiling is how many replicas may exist.
 func (l Lane) Ceiling() int32 {
 	if l.Recreate {
 		return l.Size
 	}
-	return l.Size + l.Surge
+	return max(l.Size+l.Surge, l.OldCeiling)
 }
 
 // goal is how many replicas the version is to have for now.
@@ -258,7 +274,10 @@ func (l Lane) abandoned() (n int32) {
 // grown is how many replicas the version may have, with room for so many more. What it
 // has beyond a stop it keeps: it needs them soon.
 func (l Lane) grown(room int32) int32 {
-	if l.To.Told >= l.goal() {
+	switch {
+	case l.To.Told > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
+		return l.To.Told // it took over more replicas than it needs, and has yet to replace them
+	case l.To.Told >= l.goal():
 		return min(l.To.Told, l.Size)
 	}
 	if l.Recreate {
@@ -277,7 +296,7 @@ func (l Lane) shrunk() []int32 {
 	if l.Recreate {
 		return out
 	}
-	serving := l.To.Ready
+	serving := min(l.To.Ready, l.grown(0))
 	for _, f := range l.From {
 		serving += f.Ready
 	}

@@ -149,6 +149,33 @@ func TestTheReferenceTraces(t *testing.T) {
 	require.Equal(t, "3/0 0/0 0/3", trace(t, Lane{Size: 3, Need: 3, Recreate: true}, 3))
 }
 
+func TestFewerReplicas(t *testing.T) {
+	for _, c := range []struct {
+		size, surge, unavailable, oldFloor, oldCeiling int32
+		want                                           string
+	}{
+		{2, 1, 0, 4, 5, "4/0 4/1 3/1 3/2"},
+		{2, 0, 1, 3, 4, "4/0 3/0 3/1 2/1 2/2"},
+		{1, 1, 0, 4, 5, "4/0 4/1"},
+		// Once it has proven itself.
+		{2, 1, 0, 0, 0, "4/0 2/0 2/1 1/1 1/2"},
+	} {
+		l := Lane{
+			Size: c.size, Need: c.size, Surge: c.surge, Unavailable: c.unavailable, Keep: 4,
+			OldFloor: c.oldFloor, OldCeiling: c.oldCeiling,
+		}
+		require.Equal(t, c.want, trace(t, l, 4), "%+v", c)
+	}
+
+	l := Lane{
+		Size: 2, Need: 2, Unavailable: 1, OldFloor: 3, OldCeiling: 4, Acknowledged: true, LeavingKnown: true,
+		To: Side{Told: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Outdated: 1, Weight: Full},
+	}
+	require.Equal(t, int32(4), Next(l).To, "one that it took over is yet to be replaced")
+	l.To.Outdated = 0
+	require.Equal(t, int32(2), Next(l).To)
+}
+
 // steps is old/new@weight after each step, through stops; | where each is reached. In
 // the end no more is kept than the lane says.
 func steps(t *testing.T, l Lane, old int32, stops ...Stop) string {
@@ -312,6 +339,14 @@ func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
 		if rapid.Bool().Draw(t, "min ready") && l.Size > 1 {
 			l.Need = rapid.Int32Range(1, l.Size).Draw(t, "need")
 		}
+		oldSize := rapid.Int32Range(0, 7).Draw(t, "size of the live version")
+		bound := func(l *Lane) {
+			if l.OldFloor, l.OldCeiling = 0, 0; oldSize > l.Size && l.Size > 0 && !l.Recreate {
+				surge, unavailable := Bounds(surgeText, unavailableText, oldSize)
+				l.OldFloor, l.OldCeiling = oldSize-unavailable, oldSize+surge
+			}
+		}
+		bound(&l)
 		l.Keep = rapid.Int32Range(0, 6).Draw(t, "keep")
 		from := []int32{rapid.Int32Range(0, 7).Draw(t, "old")}
 		if rapid.Bool().Draw(t, "abandoned") {
@@ -346,6 +381,7 @@ func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
 				r.l.Size = rapid.Int32Range(0, 6).Draw(t, "scale")
 				r.l.Need = r.l.Size
 				r.l.Surge, r.l.Unavailable = Bounds(surgeText, unavailableText, r.l.Size)
+				bound(&r.l)
 			case 9:
 				if r.l.Stop != nil {
 					r.l.Stop = drawStop(t, r.l.Size)
@@ -403,7 +439,7 @@ func judge(t require.TestingT, before, after *region) {
 		shrinks = shrinks || i > 0 && after.side(i).Told < before.side(i).Told && after.side(i).Told < before.ready[i]
 	}
 	if shrinks {
-		require.GreaterOrEqual(t, serves, before.l.Size-before.l.Unavailable, "it shrank below the floor")
+		require.GreaterOrEqual(t, serves, before.l.floor(), "it shrank below the floor")
 	}
 	var sum int32
 	for i := range after.alive {
