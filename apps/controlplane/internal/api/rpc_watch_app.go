@@ -181,6 +181,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 		}
 		shown = append(shown, f.behind(app, shown)...)
 		shown = append(shown, f.pinned(app, shown)...)
+		shown = append(shown, f.remaining(app, shown)...)
 		slices.SortFunc(shown, func(x, y model.Deployment) int { return int(x.Version - y.Version) })
 		for _, d := range shown {
 			p.view.Deployments = append(p.view.Deployments, deploymentProto(f, app, d))

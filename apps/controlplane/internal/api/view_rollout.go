@@ -1,13 +1,16 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -107,6 +110,9 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
 		out.Replicas = n
 	}
+	if r.FinishedAt != 0 {
+		out.Replicas = f.wantedSince(app, c, st.RegionID, out.Replicas)
+	}
 	if r.FinishedAt == 0 {
 		out.Deadline = plan.RegionDeadline(c, f.deployments[r.DeploymentID].Spec, st)
 		if st.State == windlassv1.RegionProgress_STATE_ROLLING && !c.Back {
@@ -116,6 +122,20 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 	}
 	older := model.Deployment{ID: r.FromDeploymentID, Version: r.FromVersion}
 	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
+}
+
+// wantedSince is how many replicas the region is to have after the rollout, which may have been
+// scaled since; size if it is to have none of the live version.
+func (f facts) wantedSince(app model.App, c *model.Course, region string, size int32) int32 {
+	if b := c.BehindIn(region); b != nil {
+		return behindSize(*b)
+	}
+	for _, t := range f.rows[app.ID] {
+		if t.RegionID == region && t.DeploymentID == app.LiveDeploymentID && topology.Active(t) {
+			return t.Replicas
+		}
+	}
+	return size
 }
 
 // failedView fills in what goes wrong in the region and may yet fail it.
@@ -160,4 +180,24 @@ func fillRegion(f facts, app model.App, st model.CourseRegion, out *windlassv1.R
 		return v
 	}
 	out.Old, out.New = version(older), version(newer)
+	for _, d := range f.remaining(app, []model.Deployment{older, newer}) {
+		if v := version(d); v.Replicas > 0 || v.Weight > 0 {
+			out.Others = append(out.Others, v)
+		}
+	}
+}
+
+// remaining are the deployments, by version, that still have replicas or traffic anywhere, but for
+// those shown and those that are pinned.
+func (f facts) remaining(app model.App, shown []model.Deployment) (more []model.Deployment) {
+	for _, t := range f.rows[app.ID] {
+		d, known := f.deployments[t.DeploymentID]
+		same := func(other model.Deployment) bool { return other.ID == t.DeploymentID }
+		runs := topology.Active(t) && (t.Replicas > 0 || t.Weight > 0)
+		if known && runs && !f.isPinned(t) && !slices.ContainsFunc(shown, same) && !slices.ContainsFunc(more, same) {
+			more = append(more, d)
+		}
+	}
+	slices.SortFunc(more, func(a, b model.Deployment) int { return cmp.Compare(a.Version, b.Version) })
+	return more
 }

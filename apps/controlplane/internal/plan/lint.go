@@ -214,8 +214,8 @@ func (l *linter) region(region string, routed bool) {
 	if shrinks && floor >= 0 && serves < floor {
 		l.findf(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
 	}
-	if weight > strategy.Full {
-		l.findf(region, "weights add up to %d", weight)
+	if weight != strategy.Full && weight != 0 {
+		l.findf(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
 	}
 	l.stop(region)
 	l.liveWeight(region)

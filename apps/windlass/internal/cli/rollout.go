@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -182,7 +183,8 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		return
 	}
 	row(w)
-	row(w, "WAVE", "REGION", "STATE", version(ro.FromVersion), version(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")
+	others := hasOthers(p)
+	row(w, withOthers(others, "OTHERS", "WAVE", "REGION", "STATE", version(ro.FromVersion), version(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")...)
 	var cut whys
 	for i, wave := range p.Waves {
 		name := fmt.Sprintf("%d", i+1)
@@ -193,21 +195,46 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if j > 0 {
 				name = ""
 			}
-			row(w, name, g.Region, regionState(wave, g), counts(g.Old), counts(g.New), g.Replicas,
-				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))
+			row(w, withOthers(others, othersText(g), name, g.Region, regionState(wave, g), counts(g.Old), counts(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	for _, wave := range p.Behind {
 		for _, g := range wave.Regions {
-			row(w, "behind", g.Region, regionState(wave, g), versionCounts(g.Old), versionCounts(g.New), g.Replicas,
-				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))
+			row(w, withOthers(others, othersText(g), "behind", g.Region, regionState(wave, g), versionCounts(g.Old), versionCounts(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	checksTable(w, p)
 	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	cut.print(w)
+}
+
+// hasOthers reports whether any region has versions other than the rollout's two.
+func hasOthers(p *windlassv1.RolloutProgress) bool {
+	return slices.ContainsFunc(slices.Concat(p.GetWaves(), p.GetBehind()), func(w *windlassv1.WaveProgress) bool {
+		return slices.ContainsFunc(w.GetRegions(), func(g *windlassv1.RegionProgress) bool { return len(g.GetOthers()) > 0 })
+	})
+}
+
+// withOthers puts the cell about other versions after that of the traffic, if there is such a column.
+func withOthers(others bool, cell any, cells ...any) []any {
+	const traffic = 6
+	if !others {
+		return cells
+	}
+	return slices.Insert(cells, traffic+1, cell)
+}
+
+// othersText are the versions of rollouts before that still have replicas or traffic: "v2 1/1 25%".
+func othersText(g *windlassv1.RegionProgress) string {
+	var parts []string
+	for _, v := range g.GetOthers() {
+		parts = append(parts, fmt.Sprintf("%s %d%%", versionCounts(v), v.GetWeight()))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
 // previewRows tell where the new version can be looked at before it is live.

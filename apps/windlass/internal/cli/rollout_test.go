@@ -42,6 +42,13 @@ func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	require.Contains(t, text, "canary, step 1: 1 replicas 10m, step 2: 40% manual, max surge 25%, max unavailable 0\n")
 	require.Regexp(t, `eu +step 2 of 2, waits for promotion +3/3 +2/2 +4 +60/40`, text)
 
+	require.NotContains(t, text, "OTHERS")
+	eu.Old.Weight, eu.Others = 35, []*windlassv1.VersionProgress{{Version: 7, Replicas: 1, Ready: 1, Weight: 25}}
+	text = picture(t, ro)
+	require.Regexp(t, `TRAFFIC +OTHERS +SINCE`, text)
+	require.Regexp(t, `4 +35/40 +v7 1/1 25% +`, text)
+	eu.Old.Weight, eu.Others = 60, nil
+
 	ro.Progress.PromotionHeld = true
 	require.Contains(t, picture(t, ro), "promote echo: an earlier rollout went back")
 

@@ -265,7 +265,11 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 		for _, w := range ro.GetProgress().GetWaves() {
 			for _, g := range w.GetRegions() {
 				if _, there := out[g.GetRegion()]; there && (g.GetOld().GetReplicas() > 0 || g.GetNew().GetReplicas() > 0) {
-					out[g.GetRegion()] = size{g.GetReplicas(), g.GetOld().GetReady() + g.GetNew().GetReady()}
+					ready := g.GetOld().GetReady() + g.GetNew().GetReady()
+					for _, v := range g.GetOthers() {
+						ready += v.GetReady()
+					}
+					out[g.GetRegion()] = size{g.GetReplicas(), ready}
 				}
 			}
 		}

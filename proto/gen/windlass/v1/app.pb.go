@@ -1790,8 +1790,8 @@ func (x *WatchAppRequest) GetRollout() string {
 type WatchAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The live deployment, the one on its way, those that are pinned and that of the rollout asked
-	// for, each with its regions.
+	// The live deployment, the one on its way, any other that still has replicas or traffic, those
+	// that are pinned and that of the rollout asked for, each with its regions.
 	Deployments []*Deployment `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// The rollout in flight or the last one.
 	Rollout *Rollout `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`

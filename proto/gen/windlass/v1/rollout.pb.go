@@ -2021,8 +2021,12 @@ type RegionProgress struct {
 	UnhealthySince int64 `protobuf:"varint,52,opt,name=unhealthy_since,json=unhealthySince,proto3" json:"unhealthy_since,omitempty"`
 	WereReady      int32 `protobuf:"varint,53,opt,name=were_ready,json=wereReady,proto3" json:"were_ready,omitempty"`
 	UnhealthyUntil int64 `protobuf:"varint,54,opt,name=unhealthy_until,json=unhealthyUntil,proto3" json:"unhealthy_until,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Other versions that still have replicas or traffic here, by version: those of a rollout that
+	// was superseded half way. With old and new, their weights add up to 100, or to 0 where
+	// nothing serves. Pinned versions are none of them: see App.pins.
+	Others        []*VersionProgress `protobuf:"bytes,55,rep,name=others,proto3" json:"others,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegionProgress) Reset() {
@@ -2200,6 +2204,13 @@ func (x *RegionProgress) GetUnhealthyUntil() int64 {
 		return x.UnhealthyUntil
 	}
 	return 0
+}
+
+func (x *RegionProgress) GetOthers() []*VersionProgress {
+	if x != nil {
+		return x.Others
+	}
+	return nil
 }
 
 type VersionProgress struct {
@@ -3596,7 +3607,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xc4\a\n" +
+	"STATE_DONE\x10\x04\"\xfa\a\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -3621,7 +3632,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x0funhealthy_since\x184 \x01(\x03R\x0eunhealthySince\x12\x1d\n" +
 	"\n" +
 	"were_ready\x185 \x01(\x05R\twereReady\x12'\n" +
-	"\x0funhealthy_until\x186 \x01(\x03R\x0eunhealthyUntil\"\xa0\x01\n" +
+	"\x0funhealthy_until\x186 \x01(\x03R\x0eunhealthyUntil\x124\n" +
+	"\x06others\x187 \x03(\v2\x1c.windlass.v1.VersionProgressR\x06others\"\xa0\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
@@ -3853,40 +3865,41 @@ var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	23, // 41: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
 	17, // 42: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
 	12, // 43: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	44, // 44: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	20, // 45: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	45, // 46: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
-	24, // 47: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	46, // 48: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	24, // 49: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	47, // 50: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	48, // 51: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 52: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 53: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 54: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 55: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 56: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
-	25, // 57: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	27, // 58: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	29, // 59: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	31, // 60: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	33, // 61: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	35, // 62: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	37, // 63: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	39, // 64: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
-	26, // 65: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	28, // 66: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	30, // 67: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	32, // 68: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	34, // 69: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	36, // 70: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	38, // 71: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	40, // 72: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
-	65, // [65:73] is the sub-list for method output_type
-	57, // [57:65] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	23, // 44: windlass.v1.RegionProgress.others:type_name -> windlass.v1.VersionProgress
+	44, // 45: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	20, // 46: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	45, // 47: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	24, // 48: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	46, // 49: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	24, // 50: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	47, // 51: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	48, // 52: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 53: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 54: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 55: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 56: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 57: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	25, // 58: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	27, // 59: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	29, // 60: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	31, // 61: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	33, // 62: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	35, // 63: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	37, // 64: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	39, // 65: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	26, // 66: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	28, // 67: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	30, // 68: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	32, // 69: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	34, // 70: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	36, // 71: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	38, // 72: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	40, // 73: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	66, // [66:74] is the sub-list for method output_type
+	58, // [58:66] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }

@@ -1,0 +1,101 @@
+package api_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// requireWhole holds what is shown of the app now: in each region the weights of the versions that
+// are shown add up to 100, or to 0 where nothing serves.
+func (w *world) requireWhole(app string) *windlassv1.WatchAppResponse {
+	w.t.Helper()
+	x := w.watch(w.viewer, app)
+	defer x.cancel()
+	r := x.until(func(*windlassv1.WatchAppResponse) bool { return true })
+	sums := map[string]int32{}
+	for _, d := range r.GetDeployments() {
+		for _, t := range d.GetRegions() {
+			sums[t.GetRegion()] += t.GetWeight()
+		}
+	}
+	for region, sum := range sums {
+		require.Contains(w.t, []int32{0, 100}, sum, "weights of versions in %s", region)
+	}
+	p := r.GetRollout().GetProgress()
+	for _, wave := range append(p.GetWaves(), p.GetBehind()...) {
+		for _, g := range wave.GetRegions() {
+			sum := g.GetOld().GetWeight() + g.GetNew().GetWeight()
+			for _, v := range g.GetOthers() {
+				sum += v.GetWeight()
+			}
+			require.Contains(w.t, []int32{0, 100}, sum, "weights of the rollout in %s: %v", g.GetRegion(), g)
+		}
+	}
+	return r
+}
+
+// settleWhole is settle, and looks at what is shown after each step.
+func (w *world) settleWhole(app string) *windlassv1.WatchAppResponse {
+	w.t.Helper()
+	id := w.app(app).GetId()
+	for range 15 {
+		require.NoError(w.t, w.stepper.Step(w.t.Context(), id))
+		w.requireWhole(app)
+		w.report(id)
+		w.requireWhole(app)
+	}
+	return w.requireWhole(app)
+}
+
+func TestWhatIsShownOfARegionAddsUp(t *testing.T) {
+	w := setup(t)
+	canary := &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
+		Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "manual"}},
+		Waves: []*windlassv1.Wave{{MaxParallel: 2}},
+	}
+	deploy := func(version string, n int32) *windlassv1.WatchAppResponse {
+		_, err := w.deployBy("chat", canary, args(version), replicas(n))
+		require.NoError(t, err)
+		return w.requireWhole("chat")
+	}
+	deploy("a", 4)
+	w.settleWhole("chat")
+	require.Equal(t, "v2: about to start", deploy("b", 4).GetApp().GetMessage())
+	require.Contains(t, w.settleWhole("chat").GetApp().GetMessage(), "v2: wave 1")
+
+	superseding := deploy("c", 4)
+	require.Equal(t, "v3: about to start", superseding.GetApp().GetMessage(), "not what was said of v2")
+	require.Len(t, superseding.GetDeployments(), 3, "v2 serves still")
+	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+	eu := w.requireWhole("chat").GetRollout().GetProgress().GetWaves()[0].GetRegions()[0]
+	require.Len(t, eu.GetOthers(), 1)
+	require.Equal(t, []int32{2, 2, 2}, []int32{eu.GetOthers()[0].GetVersion(), eu.GetOthers()[0].GetReplicas(), eu.GetOthers()[0].GetReady()})
+	require.NotZero(t, eu.GetOthers()[0].GetWeight())
+	w.settleWhole("chat")
+
+	deploy("d", 2)
+	w.settleWhole("chat")
+	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
+	require.NoError(t, err)
+	w.settleWhole("chat")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
+	require.NoError(t, err)
+	w.settleWhole("chat")
+	_, err = w.rollouts(w.deployer).Promote(t.Context(), &windlassv1.PromoteRequest{App: "chat", Full: true})
+	require.NoError(t, err)
+	last := w.settleWhole("chat")
+	require.Equal(t, int32(4), last.GetApp().GetLiveVersion())
+	require.Len(t, last.GetDeployments(), 1, "nothing is left of the others")
+
+	// Scaled after the rollout: what is wanted is what the region is to have now.
+	for _, n := range []int32{0, 2} {
+		_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n})
+		require.NoError(t, err)
+		eu = w.settleWhole("chat").GetRollout().GetProgress().GetWaves()[0].GetRegions()[0]
+		require.Equal(t, []int32{n, n}, []int32{eu.GetReplicas(), eu.GetNew().GetReady()})
+	}
+}
