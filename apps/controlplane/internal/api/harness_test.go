@@ -48,6 +48,7 @@ type world struct {
 	away                              map[string]bool   // ids of regions that are out of reach
 	gateways                          map[string]string // URLs of the gateways of regions, by their ids
 	records                           *records
+	runtime                           string // that agents tell
 }
 
 // lose has a region of acme be out of reach, until find.
@@ -287,7 +288,7 @@ func (w *world) report(appID string) {
 				continue
 			}
 			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{
-				AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}, GatewayURL: w.gateways[t.RegionID],
+				AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}, GatewayURL: w.gateways[t.RegionID], AgentRuntime: w.runtime,
 			})
 			if err != nil {
 				return err

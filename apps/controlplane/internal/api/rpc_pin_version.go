@@ -74,6 +74,9 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 	if err := c.leaveSome(p, pins); err != nil {
 		return nil, err
 	}
+	if err := c.portsFitPinned(app, r, d, p); err != nil {
+		return nil, err
+	}
 	if err := c.checkPinAgain(app, environment, d, req.GetOverrideFreeze()); err != nil {
 		return nil, err
 	}

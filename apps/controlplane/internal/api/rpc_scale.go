@@ -74,7 +74,11 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 		}
 		regionID, where = region.ID, region.Name
 	}
-	n, err := c.scale(app, r, ids, plan.AskedIn(regionID, req.GetReplicas()))
+	asked := plan.AskedIn(regionID, req.GetReplicas())
+	if err := c.portsFitScaled(r, asked, "replicas"); err != nil {
+		return false, err
+	}
+	n, err := c.scale(app, r, ids, asked)
 	if err != nil || n == 0 {
 		return false, err
 	}

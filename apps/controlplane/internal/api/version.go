@@ -147,6 +147,9 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 	if v.Asked.Nothing() {
 		return out, nil
 	}
+	if err := c.hold(c.portsFitScaled(r, v.Asked, "")); err != nil {
+		return outcome{}, err
+	}
 	n, err := c.scale(&app, r, []string{d.ID}, v.Asked)
 	if err != nil || n == 0 {
 		return out, err
@@ -241,13 +244,18 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 			d.MadeAs = live.Made()
 		}
 	}
+	rolloutID := ident.New("rol")
+	course := courseOf(app, was, v, rolloutID, asked)
+	if err := c.hold(c.portsFit(app, was, v.Spec, course, len(d.MadeAs) > 0)); err != nil {
+		return outcome{}, err
+	}
 	if f.rollout != nil {
 		if app, err = c.takeBack(app, f, fmt.Sprintf("v%d took its place", d.Version)); err != nil {
 			return outcome{}, err
 		}
 	}
 	r := model.Rollout{
-		ID: ident.New("rol"), WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version,
+		ID: rolloutID, WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version,
 		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
 		CreatedBy: c.by.Name, Traceparent: c.traceparent, CreatedAt: c.at,
 		Deadline: c.at + plan.ProgressDeadline(was.staging.Policy, v.Spec),
@@ -265,15 +273,6 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	if err := c.InsertRollout(r); err != nil {
 		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
 	}
-	staging := was.staging.Clone()
-	course := plan.NextCourse(staging, app, was.rows, r.ID, asked)
-	if course != nil && v.Source == model.SourceRollback {
-		// The way back is a person's word already: what comes after it is held.
-		course.Held, course.RolledBack = false, true
-	}
-	if course != nil && v.Straight {
-		course.Policy = plan.StraightPolicy(course.Policy, v.KeepGates)
-	}
 	if course != nil {
 		course.DeployedBy, course.DeployedByID = c.by.Name, c.by.ID
 	}
@@ -282,6 +281,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	if err := c.store(&app); err != nil {
 		return outcome{}, err
 	}
+	staging := was.staging.Clone()
 	if course != nil {
 		staging.Course = course
 		if err := c.putStaging(staging); err != nil {
@@ -295,6 +295,22 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	return outcome{
 		Deployment: d, RolloutID: r.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION, TookBack: f.rollout, Hold: held,
 	}, c.wake(app.ID)
+}
+
+// courseOf is the course of the version's rollout, nil for none.
+func courseOf(app model.App, was running, v version, rolloutID string, asked plan.Asked) *model.Course {
+	course := plan.NextCourse(was.staging.Clone(), app, was.rows, rolloutID, asked)
+	if course == nil {
+		return nil
+	}
+	if v.Source == model.SourceRollback {
+		// The way back is a person's word already: what comes after it is held.
+		course.Held, course.RolledBack = false, true
+	}
+	if v.Straight {
+		course.Policy = plan.StraightPolicy(course.Policy, v.KeepGates)
+	}
+	return course
 }
 
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {

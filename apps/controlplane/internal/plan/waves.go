@@ -123,6 +123,13 @@ func oldBounds(c *model.Course, region string) (floor, ceiling int32) {
 	return old - unavailable, old + surge
 }
 
+// RunsBeside reports whether instances of the new version may start in the region, unless they are
+// the live version's own, while any of that still runs.
+func RunsBeside(c *model.Course, region string) bool {
+	surge, _ := bounds(c, region, max(size(c, region), c.OldSizes[region]))
+	return c.OldSizes[region] > 0 && surge > 0
+}
+
 // retention is for how long the version that was live is kept at full size, ms.
 func retention(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetRetain().AsDuration().Milliseconds()

@@ -1318,7 +1318,9 @@ type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// 0: the runtime allocates one. The instance finds it in PORT (first port)
-	// and PORT_<NAME>. A fixed port allows one instance per host.
+	// and PORT_<NAME>. A fixed port allows one instance per host, and a region that runs
+	// processes is one host: what would start a second instance with the port there is refused,
+	// a rolling update beside the old version included. A pod has its port to itself.
 	Port          int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

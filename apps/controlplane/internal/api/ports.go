@@ -1,0 +1,207 @@
+package api
+
+import (
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A region whose agent runs processes is one host, so that a fixed port allows one instance there:
+// neither two of a version, nor one beside another version's. A pod has an address of its own. A
+// region that no agent has joined yet, or whose agent runs anything else, is not judged.
+
+// runtimeProcess is the name of that runtime, as agents tell it.
+const runtimeProcess = "process"
+
+// fixedPort is the index of the first port of the spec that is fixed, and also in all of the
+// others; -1 for none.
+func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
+ports:
+	for i, p := range spec.GetPorts() {
+		if p.GetPort() == 0 {
+			continue
+		}
+		for _, other := range others {
+			if !hasPort(other, p.GetPort()) {
+				continue ports
+			}
+		}
+		return i
+	}
+	return -1
+}
+
+func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
+	for _, p := range spec.GetPorts() {
+		if p.GetPort() == port {
+			return true
+		}
+	}
+	return false
+}
+
+// portRefusal says why a fixed port of the spec cannot be had in the region.
+func portRefusal(spec *windlassv1.DeploymentSpec, i int, region, field, why, fix string) error {
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Fix: fix,
+	}, fmt.Sprintf("port %d is fixed, and region %s is one host, which has it once: %s", spec.GetPorts()[i].GetPort(), region, why))
+}
+
+// instancesShare fails if more than one instance of the spec would have a fixed port in the region.
+func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replicas int32, field string) error {
+	each, _ := admission.PerReplica(spec)
+	i := fixedPort(spec)
+	n := int64(replicas) * each
+	if i < 0 || n <= 1 || region.AgentRuntime != runtimeProcess {
+		return nil
+	}
+	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
+	if each > 1 {
+		fix = "Set the port to 0, and each instance gets one of its own."
+	}
+	return portRefusal(spec, i, region.Name, orDefault(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
+}
+
+func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
+
+// portsFit fails for a version with a fixed port that it cannot have in one of its regions. alike:
+// its instances are those of the live version. course is that of its rollout, nil for none.
+func (c *change) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, course *model.Course, alike bool) error {
+	if fixedPort(spec) < 0 {
+		return nil
+	}
+	regions, err := c.regionsNamed(spec.GetRegions())
+	if err != nil {
+		return err
+	}
+	pinned, err := c.pinnedIn(app)
+	if err != nil {
+		return err
+	}
+	for _, r := range regions {
+		size := sizeOf(spec, r.Name)
+		if course != nil {
+			size = plan.Size(course, r.ID)
+		}
+		if size == 0 || r.AgentRuntime != runtimeProcess {
+			continue
+		}
+		if err := instancesShare(spec, r, size, ""); err != nil {
+			return err
+		}
+		for _, d := range pinned[r.ID] {
+			if i := fixedPort(spec, d.Spec); i >= 0 {
+				return portRefusal(spec, i, r.Name, portField(i), fmt.Sprintf("v%d, which is pinned there, has it", d.Version),
+					fmt.Sprintf("Set the port to 0, and each instance gets one of its own, or unpin v%d.", d.Version))
+			}
+		}
+		if course == nil || alike || !plan.RunsBeside(course, r.ID) {
+			continue
+		}
+		if i := fixedPort(spec, was.live.Spec); i >= 0 {
+			return portRefusal(spec, i, r.Name, portField(i),
+				fmt.Sprintf("with strategy %s the new version starts while v%d has it", plan.StrategyName(plan.StrategyOf(course.Policy)), was.live.Version),
+				besideFix(course.Policy))
+		}
+	}
+	return nil
+}
+
+// besideFix says how a version with a fixed port takes the place of another.
+func besideFix(policy *windlassv1.RolloutPolicy) string {
+	stops := "Use rollout.strategy recreate or inPlace, by which the old instance stops first"
+	if plan.StrategyOf(policy) == windlassv1.RolloutPolicy_STRATEGY_ROLLING {
+		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
+	}
+	return stops + "; or set the port to 0, and each instance gets one of its own."
+}
+
+// pinnedIn are the app's versions that are pinned, by the id of their regions.
+func (c *change) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
+	pins, err := c.ListPins([]string{app.ID})
+	if err != nil {
+		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
+	}
+	out := map[string][]model.Deployment{}
+	for _, p := range pins {
+		d, err := c.GetDeployment(app.WorkspaceID, p.DeploymentID)
+		if err != nil {
+			return nil, fmt.Errorf("read deployment %s: %w", p.DeploymentID, err)
+		}
+		for _, r := range p.Regions {
+			if p.Stays(r) && r.Replicas > 0 {
+				out[r.RegionID] = append(out[r.RegionID], d)
+			}
+		}
+	}
+	return out, nil
+}
+
+// portsFitScaled fails if what runs, or is on its way, would have a fixed port more than once in a
+// region that is to have more replicas. field is what asks for them; empty: the port is named.
+func (c *change) portsFitScaled(r running, asked plan.Asked, field string) error {
+	have := r.sizes()
+	for _, d := range []*model.Deployment{r.live, r.flight.deployment} {
+		if d == nil || fixedPort(d.Spec) < 0 {
+			continue
+		}
+		regions, err := c.regionsNamed(d.Spec.GetRegions())
+		if err != nil {
+			return err
+		}
+		for _, region := range regions {
+			if n, ok := asked.In(region.ID); ok && n > have[region.ID] {
+				if err := instancesShare(d.Spec, region, n, field); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// portsFitPinned fails for a version that is to be pinned with a fixed port where it would have it
+// more than once, or where the live version or another pin has it.
+func (c *change) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
+	if fixedPort(d.Spec) < 0 {
+		return nil
+	}
+	ids := map[string]bool{}
+	for _, in := range p.Regions {
+		ids[in.RegionID] = p.Stays(in) && in.Replicas > 0
+	}
+	regions, err := c.GetRegions(keys(ids))
+	if err != nil {
+		return fmt.Errorf("read regions: %w", err)
+	}
+	pinned, err := c.pinnedIn(app)
+	if err != nil {
+		return err
+	}
+	have := r.sizes()
+	for _, region := range regions {
+		if !ids[region.ID] || region.AgentRuntime != runtimeProcess {
+			continue
+		}
+		if err := instancesShare(d.Spec, region, p.In(region.ID).Replicas, "replicas"); err != nil {
+			return err
+		}
+		beside := pinned[region.ID]
+		if have[region.ID] > 0 {
+			beside = append(beside, *r.live)
+		}
+		for _, other := range beside {
+			if i := fixedPort(d.Spec, other.Spec); i >= 0 && other.ID != d.ID {
+				return portRefusal(d.Spec, i, region.Name, "version", fmt.Sprintf("v%d has it there", other.Version),
+					"Pin it in other regions, or deploy versions whose port is 0: then each instance gets one of its own.")
+			}
+		}
+	}
+	return nil
+}
