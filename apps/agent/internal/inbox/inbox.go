@@ -67,8 +67,10 @@ type Inbox struct {
 	since         map[Key]int64
 	frames, whole int64
 	asked         map[Key]bool
-	index         *digest.Index
-	synced        bool
+	// arrived are the frames that deployments came with that were not held before.
+	arrived map[Key]int64
+	index   *digest.Index
+	synced  bool
 }
 
 // Open opens or makes the inbox file. A file that cannot be read is an error,
@@ -107,7 +109,7 @@ func OpenMemory(m *Memory) (*Inbox, error) {
 func newInbox(kept storage) *Inbox {
 	return &Inbox{
 		kept: kept, items: map[Key]*agentv1.Item{}, index: digest.NewIndex(),
-		naming: map[string][]Key{}, since: map[Key]int64{}, asked: map[Key]bool{},
+		naming: map[string][]Key{}, since: map[Key]int64{}, asked: map[Key]bool{}, arrived: map[Key]int64{},
 	}
 }
 
@@ -146,6 +148,15 @@ func (in *Inbox) Get(k Key) (*agentv1.Item, bool) {
 	defer in.mu.RUnlock()
 	item, ok := in.items[k]
 	return item, ok
+}
+
+// HeldSince returns the number of the frame since which a key is held without a break: 0 if
+// that was before the start. ok is false if the key is not held.
+func (in *Inbox) HeldSince(k Key) (frame int64, ok bool) {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	_, ok = in.items[k]
+	return in.arrived[k], ok
 }
 
 // Items returns everything held, tombstones included, in no order.
@@ -228,12 +239,16 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 	}
 	changed := make([]Key, 0, len(fresh)+len(gone))
 	for i := range fresh {
+		if k := fresh[i].key; k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT && in.items[k] == nil {
+			in.arrived[k] = in.frames
+		}
 		in.put(fresh[i])
 		changed = append(changed, fresh[i].key)
 	}
 	for _, k := range gone {
 		in.unname(k)
 		delete(in.items, k)
+		delete(in.arrived, k)
 		in.index.Delete(int32(k.Kind), k.Name)
 	}
 	// The order in which they are worked on.

@@ -120,6 +120,40 @@ func TestASnapshotForgetsOnlyWhatItSpeaksOf(t *testing.T) {
 	require.Empty(t, in.Items())
 }
 
+func TestHeldSince(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	in := open(t, path)
+	since := func(key string) int64 {
+		frame, ok := in.HeldSince(deployment(key))
+		require.True(t, ok)
+		return frame
+	}
+	_, err := in.Snapshot(begin(1, 5, 1), []*agentv1.Item{apply("a", 1, 1)})
+	require.NoError(t, err)
+	first := since("a")
+	_, ok := in.HeldSince(deployment("b"))
+	require.False(t, ok)
+
+	_, err = in.Delta(&agentv1.Delta{Epoch: 1, After: 5, Upto: 7, Items: []*agentv1.Item{apply("a", 1, 2), apply("b", 1, 1)}})
+	require.NoError(t, err)
+	_, err = in.Snapshot(begin(2, 3, 1), []*agentv1.Item{apply("a", 2, 1)})
+	require.NoError(t, err)
+	require.Equal(t, first, since("a"), "neither a newer state nor a snapshot that has it breaks it")
+	_, ok = in.HeldSince(deployment("b"))
+	require.False(t, ok)
+
+	_, err = in.Snapshot(begin(2, 4, 0), nil)
+	require.NoError(t, err)
+	_, err = in.Delta(&agentv1.Delta{Epoch: 2, After: 4, Upto: 5, Items: []*agentv1.Item{apply("a", 2, 1)}})
+	require.NoError(t, err)
+	require.Greater(t, since("a"), first)
+	require.NoError(t, in.Close())
+
+	in = open(t, path)
+	defer in.Close()
+	require.Zero(t, since("a"), "it was held before the start")
+}
+
 func TestATornSnapshotLeavesTheInboxAsItWas(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()

@@ -36,6 +36,12 @@ func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	return out
 }
 
+// HeldSince returns the number of the inbox's frame since which the deployment is to run or to be
+// removed, without a break; ok is false if neither is wanted.
+func (r *Reconciler) HeldSince(deploymentID string) (frame int64, ok bool) {
+	return r.cfg.Inbox.HeldSince(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
+}
+
 // Quarantined is what runs and is not in the inbox; ok is false until the inbox
 // has held a whole snapshot and the runtime was looked at: before that, absence
 // means nothing.

@@ -39,6 +39,9 @@ type key struct {
 type deployment struct {
 	seen   runtime.ObservedDeployment
 	rollup *agentv1.DeploymentRollup
+	// held: it is wanted, since the time of that number.
+	held  bool
+	since int64
 }
 
 func emptyPicture() picture {
@@ -65,7 +68,8 @@ func take(src Source, before picture) (picture, bool) {
 		rollups:     make(map[string]*agentv1.DeploymentRollup, len(applied)),
 	}
 	for _, d := range seen.Deployments {
-		now := before.deployments[d.DeploymentID].next(d)
+		since, held := src.HeldSince(d.DeploymentID)
+		now := before.deployments[d.DeploymentID].next(d, held, since)
 		p.deployments[d.DeploymentID], p.rollups[d.DeploymentID] = now, now.rollup
 	}
 	for _, a := range applied {
@@ -91,9 +95,20 @@ func (p picture) none(id string, generation int64) *agentv1.DeploymentRollup {
 	return &agentv1.DeploymentRollup{DeploymentId: id, Generation: generation}
 }
 
+// wantsAgain reports whether a deployment that was there before is wanted now and was not, at
+// least for a moment in between.
+func (p picture) wantsAgain(before picture) bool {
+	for id, d := range p.deployments {
+		if was := before.deployments[id]; was != nil && was != d && d.held && (!was.held || was.since != d.since) {
+			return true
+		}
+	}
+	return false
+}
+
 // next is d after it was seen again: itself when nothing changed. It may be nil.
-func (d *deployment) next(seen runtime.ObservedDeployment) *deployment {
-	if d != nil && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
+func (d *deployment) next(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
+	if d != nil && d.held == held && d.since == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
 		d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
 		return d
 	}
@@ -106,7 +121,7 @@ func (d *deployment) next(seen runtime.ObservedDeployment) *deployment {
 			rollup.Generation = d.rollup.Generation
 		}
 	}
-	return &deployment{seen: seen, rollup: rollup}
+	return &deployment{seen: seen, rollup: rollup, held: held, since: since}
 }
 
 // sameList tells whether two lists say the same: at once when they are one.

@@ -90,6 +90,7 @@ type scene struct {
 
 func (s *scene) Applied() []*agentv1.AppliedState                    { return s.applied }
 func (s *scene) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) { return nil, true }
+func (s *scene) HeldSince(string) (int64, bool)                      { return 0, true }
 func (s *scene) Changed() <-chan struct{}                            { return nil }
 
 func (s *scene) Observation() (runtime.Observation, bool) {

@@ -10,7 +10,8 @@
 // A session begins with a complete inventory, in as many reports as the limits
 // ask for. What changes while it runs is told after it. There is another when a
 // report was left unanswered as its stream ended, since what it named may be
-// stored and may be gone by now; and one now and then, as the net under all this.
+// stored and may be gone by now; when the control plane wants a deployment that ran while it did
+// not know it, as after a restored backup; and one now and then, as the net under all this.
 //
 // An agent that holds nothing of what its region should run gives signs of life only,
 // until it does or a short while passed. An inventory made before would compete with the
@@ -58,6 +59,9 @@ type Source interface {
 	Applied() []*agentv1.AppliedState
 	// Quarantined is everything quarantined; ok is false while that is not known.
 	Quarantined() (keys []*agentv1.QuarantinedKey, ok bool)
+	// HeldSince returns a number for the time since which the control plane wants something of
+	// the deployment, without a break. ok is false while it wants nothing.
+	HeldSince(deploymentID string) (number int64, ok bool)
 	// Changed is signalled when any of them would tell something new.
 	Changed() <-chan struct{}
 }
@@ -104,7 +108,10 @@ type Reporter struct {
 	latest   picture
 	reported picture
 	complete bool // the session's inventory was stored
-	holds    holds
+	// owed: something is wanted again that was perhaps told while the control plane did not know
+	// it. It took no note of that then, and hears it again only with everything.
+	owed  bool
+	holds holds
 }
 
 // Session is what a Hello gave.
@@ -177,6 +184,7 @@ func over(ctx context.Context, err error) error {
 func (r *Reporter) take() (picture, bool) {
 	now, ok := take(r.cfg.Source, r.latest)
 	if ok {
+		r.owed = r.owed || now.wantsAgain(r.latest)
 		r.latest = now
 	}
 	return now, ok

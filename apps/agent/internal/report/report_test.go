@@ -40,7 +40,8 @@ type place struct {
 	message   string
 	notices   []runtime.Notice
 	judged    bool
-	unwanted  bool // the deployment is in quarantine; else it is applied, once it was
+	unwanted  bool  // the deployment is in quarantine; else it is applied, once it was
+	since     int64 // when it was first wanted
 	applied   bool
 	got       []*agentv1.ReportRequest
 	at        []time.Time
@@ -88,6 +89,12 @@ func (p *place) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
 		return []*agentv1.QuarantinedKey{{Key: "dep_1", Generation: 1}}, p.judged
 	}
 	return nil, p.judged
+}
+
+func (p *place) HeldSince(string) (int64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.since, !p.unwanted
 }
 
 func (p *place) Changed() <-chan struct{} { return p.changed }
@@ -401,24 +408,74 @@ func TestAnUnknownQuarantineIsNotReportedAsEmpty(t *testing.T) {
 // The control plane takes no note of what it did not assign. When it does after all, as
 // when a restored backup comes to a step again that it had taken before, it hears all of it.
 func TestWhatIsWantedAgainIsToldAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2")
-		p.unwanted = true
-		stop := p.run(first)
-		defer func() { require.NoError(t, stop()) }()
-		require.Len(t, states(p.take(), "ins_2"), 1)
+	again := func(t *testing.T, p *place, change func()) {
+		t.Helper()
 		p.mu.Lock()
-		p.unwanted, p.applied = false, true
+		change()
 		p.mu.Unlock()
 		p.signal()
 		time.Sleep(time.Second)
 		got := p.take()
+		require.NotEmpty(t, got)
 		require.True(t, got[0].InventoryBegin)
 		require.Len(t, got[0].Rollups, 1, "the counts as well")
 		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_1"))
 		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_2"))
 		time.Sleep(time.Second)
 		require.Empty(t, states(p.take(), "ins_1"), "once")
+	}
+	for name, change := range map[string]func(*place){
+		"from quarantine": func(p *place) { p.unwanted, p.applied = false, true },
+		// It is out of quarantine once it is wanted, and applied only after that.
+		"before it is applied": func(p *place) { p.unwanted = false },
+		// A snapshot that leaves it out and a delta that has it may both arrive while a report
+		// is under way.
+		"between two looks": func(p *place) { p.unwanted, p.applied, p.since = false, true, 7 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlace(t, "ins_1", "ins_2")
+				p.unwanted = name != "between two looks"
+				p.applied = !p.unwanted
+				stop := p.run(first)
+				defer func() { require.NoError(t, stop()) }()
+				require.Len(t, states(p.take(), "ins_2"), 1)
+				again(t, p, func() { change(p) })
+				p.mu.Lock()
+				p.applied = true
+				p.mu.Unlock()
+				p.signal()
+				time.Sleep(time.Second)
+				for _, r := range p.take() {
+					require.False(t, r.InventoryBegin, "that it is applied is no new cause")
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsWantedAgainIsToldAgainAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t, "ins_1")
+		p.unwanted = true
+		stop := p.run(first)
+		defer func() { require.NoError(t, stop()) }()
+		p.take()
+		p.mu.Lock()
+		p.unwanted = false
+		p.answer = func(r *agentv1.ReportRequest) error {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if r.InventoryBegin {
+				p.answer = nil
+				return busy(time.Second)
+			}
+			return nil
+		}
+		p.mu.Unlock()
+		p.signal()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(p.take(), "ins_1"))
 	})
 }
 

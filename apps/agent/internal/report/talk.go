@@ -115,11 +115,9 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		t.looked()
 		return false, nil
 	}
-	if adopted(r.reported, now) {
-		t.resync = at
-	}
-	if t.pass == nil && (!r.complete || !at.Before(t.resync)) {
+	if t.pass == nil && (!r.complete || r.owed || !at.Before(t.resync)) {
 		everything, _ := compareInstances(emptyPicture(), now)
+		r.owed = false
 		t.pass, t.resync = &pass{to: now, rest: everything, inventory: true}, r.resync(at)
 	}
 	pace, free := r.pace(), !at.Before(r.holds.parts)
@@ -158,6 +156,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	if no, ok := errors.AsType[*refusal](err); ok {
 		r.hold(ctx, no, len(part) > 0)
 		if t.pass != nil && !t.pass.begun {
+			r.owed = r.owed || t.pass.inventory
 			t.pass = nil // what is so by then is what will be told
 		}
 		r.complete, r.previous = complete, previous
@@ -278,18 +277,6 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 		return nil
 	}
 	return err
-}
-
-// adopted tells whether something is wanted now that was told while nobody wanted it. The
-// control plane took no note of that then, and hears it again only with everything.
-func adopted(reported, now picture) bool {
-	for _, q := range reported.quarantined {
-		k := key{agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, q.Key}
-		if reported.applied[k] == nil && now.applied[k] != nil && !now.applied[k].Deleted {
-			return true
-		}
-	}
-	return false
 }
 
 // learn that the facts were told, and no others.
