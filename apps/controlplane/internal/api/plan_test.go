@@ -194,6 +194,7 @@ func TestAPlanTellsWhatADeployWouldMakeOfTheApp(t *testing.T) {
 	require.Equal(t, outcomeRollout, p.GetOutcome())
 	require.Equal(t, []int32{3, 1, 2}, []int32{p.GetVersion(), p.GetLiveVersion(), p.GetSupersedesVersion()})
 	require.Equal(t, time.Hour, p.GetLasts().AsDuration())
+	require.Equal(t, []int32{4, 4}, []int32{p.GetLoads(), p.GetSteps()[len(p.GetSteps())-1].GetLoads()}, "two replicas in each of two regions")
 	p = w.planned("chat", policy, args("b"))
 	require.Equal(t, outcomeUnchanged, p.GetOutcome())
 	require.True(t, p.GetWouldRun())

@@ -279,7 +279,7 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 	if r.woken && !r.unknown {
 		f = forecast.Run(r.wasRows, r.in, r.at)
 	}
-	out.Lasts = durationpb.New(time.Duration(f.Lasts) * time.Millisecond)
+	out.Lasts, out.Loads = durationpb.New(time.Duration(f.Lasts)*time.Millisecond), int32(f.Loads)
 	for _, s := range f.Steps[:min(len(f.Steps), maxPlanSteps)] {
 		out.Steps = append(out.Steps, r.stepProto(s))
 	}
@@ -305,6 +305,7 @@ func (r *dryRun) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	out := &windlassv1.PlanStep{
 		At: durationpb.New(time.Duration(s.At) * time.Millisecond), Kind: s.Kind, Wave: s.Wave, Region: r.regions[s.RegionID].Name,
 		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks, Approval: s.Approval, InPlace: s.InPlace, KeepsInstances: s.Keeps,
+		Loads: int32(s.Loads),
 	}
 	if s.Wait > 0 {
 		out.Wait = durationpb.New(s.Wait)

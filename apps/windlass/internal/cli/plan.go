@@ -30,7 +30,9 @@ them when all goes well, what they need of each region's GPUs at their peak, and
 would be left of the workspace's quotas.
 
 Times are those that the file has the rollout wait: pauses, checks, bakes. How long
-replicas take to come up is not among them. Values of variables are never shown.
+replicas take to become ready is not known: "10m + 2 loads" is after waits of 10 minutes
+and after replicas have loaded twice, one after the other. Values of variables are never
+shown.
 
 Exit code: 0 it would run, 2 it would not, 1 an error. With -o json the answer is a
 PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
@@ -151,7 +153,7 @@ func findingsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	}
 }
 
-// waitsText is how long the rollout takes beside the time that replicas take.
+// waitsText is how long the rollout takes, but for the time that replicas take to load.
 func waitsText(p *windlassv1.PlanDeployResponse) string {
 	gates, approvals := 0, 0
 	for _, s := range p.GetSteps() {
@@ -163,7 +165,14 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 			gates++
 		}
 	}
-	text := short(p.GetLasts().AsDuration()) + " in all, besides the time that replicas take"
+	text := short(p.GetLasts().AsDuration()) + " in all"
+	switch n := p.GetLoads(); n {
+	case 0:
+	case 1:
+		text += ", besides the time that replicas take to load"
+	default:
+		text += fmt.Sprintf(", besides the time that replicas take to load, %d times in a row", n)
+	}
 	switch gates {
 	case 0:
 	case 1:
@@ -230,7 +239,7 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	row(w, "AT", "WAVE", "REGION", "WHAT")
 	show := func(steps []*windlassv1.PlanStep) {
 		for _, s := range steps {
-			row(w, short(s.At.AsDuration()), dash(s.Wave), dash(s.Region), stepText(s))
+			row(w, atText(s), dash(s.Wave), dash(s.Region), stepText(s))
 		}
 	}
 	for rest := p.Steps; len(rest) > 0; {
@@ -246,6 +255,19 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	}
 	if p.StepsLeftOut > 0 {
 		row(w, "", "", "", fmt.Sprintf("and %d steps more", p.StepsLeftOut))
+	}
+}
+
+// atText is when the step is: "10m + 2 loads".
+func atText(s *windlassv1.PlanStep) string {
+	at := short(s.GetAt().AsDuration())
+	switch n := s.GetLoads(); n {
+	case 0:
+		return at
+	case 1:
+		return at + " + load"
+	default:
+		return fmt.Sprintf("%s + %d loads", at, n)
 	}
 }
 

@@ -79,16 +79,16 @@ func TestAPlanReadsLikeThePictureOfARollout(t *testing.T) {
 		Steps: []*windlassv1.PlanStep{
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_WAVE, At: at(0)}, "canary", ""),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(0), Versions: versions(2, 2, 90, 4, 1, 10)}, "canary", "eu"),
-			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_PAUSE, At: at(0), Wait: at(10 * time.Minute), Step: 1, Steps: 2, Checks: []string{"errors"}}, "canary", "eu"),
+			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_PAUSE, At: at(0), Loads: 1, Wait: at(10 * time.Minute), Step: 1, Steps: 2, Checks: []string{"errors"}}, "canary", "eu"),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_GATE, At: at(10 * time.Minute), Step: 2, Steps: 2}, "canary", "eu"),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_BAKE, At: at(10 * time.Minute), Wait: at(time.Hour)}, "canary", ""),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(10 * time.Minute), Versions: versions(4, 2, 100), InPlace: true}, "canary", "eu"),
 			step(&windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(10 * time.Minute), Versions: versions(4, 1, 100), InPlace: true, KeepsInstances: true}, "canary", "us"),
-			{Kind: windlassv1.PlanStep_KIND_LIVE, At: at(70 * time.Minute), Versions: versions(4, 0, 0)},
+			{Kind: windlassv1.PlanStep_KIND_LIVE, At: at(70 * time.Minute), Loads: 3, Versions: versions(4, 0, 0)},
 			{Kind: windlassv1.PlanStep_KIND_RETAIN, At: at(70 * time.Minute), Versions: versions(2, 0, 0), Wait: at(time.Hour)},
 			{Kind: windlassv1.PlanStep_KIND_MOVE, At: at(130 * time.Minute), Region: "old"},
 		},
-		StepsLeftOut: 7, Lasts: at(130 * time.Minute),
+		StepsLeftOut: 7, Lasts: at(130 * time.Minute), Loads: 3,
 		Regions: []*windlassv1.PlanRegion{
 			{
 				Region: "eu", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, Wave: "canary",
@@ -112,7 +112,7 @@ func TestAPlanReadsLikeThePictureOfARollout(t *testing.T) {
 	require.Equal(t, `App:       default/production/llama
 Outcome:   a rollout of v4 in place of v2; the rollout of v3, which is in flight, ends
 Verdict:   it would not run
-Waits:     2h10m in all, besides the time that replicas take, and at 1 step until somebody promotes
+Waits:     2h10m in all, besides the time that replicas take to load, 3 times in a row, and at 1 step until somebody promotes
 
 Against it:
   NO_CAPACITY: spec.resources.gpu: region eu needs 4 more GPUs H100 at its peak and has 2 free
@@ -127,18 +127,18 @@ Changes against v2:
   - shmMib: 64
 
 Steps, when all goes well (replicas, and their share of the traffic):
-AT       WAVE     REGION   WHAT
-0s       canary   -        the wave begins
-0s       canary   eu       2 of v2 (90%), 1 of v4 (10%)
-0s       canary   eu       step 1 of 2: waits 10m00s, until errors pass
-10m00s   canary   eu       step 2 of 2: waits for `+"`windlass rollout promote`"+`
-10m00s   canary   -        the wave bakes 1h00m
-10m00s   canary   eu       2 of v4 (100%), in place
-10m00s   canary   us       1 of v4 (100%), instances are kept
-1h10m    -        -        v4 is live
-1h10m    -        -        v2 is kept for 1h00m
-2h10m    -        old      nothing runs
-                           and 7 steps more
+AT                WAVE     REGION   WHAT
+0s                canary   -        the wave begins
+0s                canary   eu       2 of v2 (90%), 1 of v4 (10%)
+0s + load         canary   eu       step 1 of 2: waits 10m00s, until errors pass
+10m00s            canary   eu       step 2 of 2: waits for `+"`windlass rollout promote`"+`
+10m00s            canary   -        the wave bakes 1h00m
+10m00s            canary   eu       2 of v4 (100%), in place
+10m00s            canary   us       1 of v4 (100%), instances are kept
+1h10m + 3 loads   -        -        v4 is live
+1h10m             -        -        v2 is kept for 1h00m
+2h10m             -        old      nothing runs
+                                    and 7 steps more
 
 Regions (now, at the peak, after):
 REGION   STATUS        WAVE     REPLICAS   GPUS       NEEDED   FREE   KIND
@@ -177,7 +177,7 @@ func TestAPlanForProgramsHasEveryField(t *testing.T) {
 	require.JSONEq(t, `{
   "changes": [],
   "findings": [],
-  "liveVersion": 1,
+  "liveVersion": 1, "loads": 0,
   "newApp": false,
   "outcome": "OUTCOME_UNCHANGED",
   "regions": [],

@@ -304,6 +304,9 @@ type PlanDeployResponse struct {
 	// What pauses, checks, bakes and retention take together; what waits for a person counts
 	// for nothing, and neither does how long replicas take.
 	Lasts *durationpb.Duration `protobuf:"bytes,11,opt,name=lasts,proto3" json:"lasts,omitempty"`
+	// How many times, one after the other, replicas have to become ready: lasts lacks as many times
+	// what a replica takes.
+	Loads int32 `protobuf:"varint,15,opt,name=loads,proto3" json:"loads,omitempty"`
 	// By name.
 	Regions []*PlanRegion `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
 	// What the workspace may have, and has; absent when Deploy would be refused before it is
@@ -420,6 +423,13 @@ func (x *PlanDeployResponse) GetLasts() *durationpb.Duration {
 		return x.Lasts
 	}
 	return nil
+}
+
+func (x *PlanDeployResponse) GetLoads() int32 {
+	if x != nil {
+		return x.Loads
+	}
+	return 0
 }
 
 func (x *PlanDeployResponse) GetRegions() []*PlanRegion {
@@ -624,7 +634,7 @@ func (x *FieldChange) GetHidden() bool {
 
 type PlanStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Since the start, as lasts counts.
+	// Since the start, as lasts counts: without the time that replicas take to become ready.
 	At   *durationpb.Duration `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	Kind PlanStep_Kind        `protobuf:"varint,2,opt,name=kind,proto3,enum=windlass.v1.PlanStep_Kind" json:"kind,omitempty"`
 	// Name of the wave, as in the rollout's status; empty for one without a policy.
@@ -646,8 +656,11 @@ type PlanStep struct {
 	// Of a move in place: the two versions differ in nothing that instances see, and the region
 	// replaces none of them.
 	KeepsInstances bool `protobuf:"varint,12,opt,name=keeps_instances,json=keepsInstances,proto3" json:"keeps_instances,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How many times, one after the other, replicas have had to become ready by then. Those
+	// that start together count once. at lacks as many times what a replica takes.
+	Loads         int32 `protobuf:"varint,13,opt,name=loads,proto3" json:"loads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanStep) Reset() {
@@ -762,6 +775,13 @@ func (x *PlanStep) GetKeepsInstances() bool {
 		return x.KeepsInstances
 	}
 	return false
+}
+
+func (x *PlanStep) GetLoads() int32 {
+	if x != nil {
+		return x.Loads
+	}
+	return 0
 }
 
 type PlanVersion struct {
@@ -993,7 +1013,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x127\n" +
 	"\x04spec\x18\x02 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\arollout\x18\x03 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x12/\n" +
-	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\xf5\x05\n" +
+	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\x8b\x06\n" +
 	"\x12PlanDeployResponse\x12\x1b\n" +
 	"\twould_run\x18\x01 \x01(\bR\bwouldRun\x124\n" +
 	"\bfindings\x18\x02 \x03(\v2\x18.windlass.v1.PlanFindingR\bfindings\x12A\n" +
@@ -1006,7 +1026,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x05steps\x18\t \x03(\v2\x15.windlass.v1.PlanStepR\x05steps\x12$\n" +
 	"\x0esteps_left_out\x18\n" +
 	" \x01(\x05R\fstepsLeftOut\x12/\n" +
-	"\x05lasts\x18\v \x01(\v2\x19.google.protobuf.DurationR\x05lasts\x121\n" +
+	"\x05lasts\x18\v \x01(\v2\x19.google.protobuf.DurationR\x05lasts\x12\x14\n" +
+	"\x05loads\x18\x0f \x01(\x05R\x05loads\x121\n" +
 	"\aregions\x18\f \x03(\v2\x17.windlass.v1.PlanRegionR\aregions\x12(\n" +
 	"\x05quota\x18\r \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x123\n" +
 	"\vusage_after\x18\x0e \x01(\v2\x12.windlass.v1.UsageR\n" +
@@ -1036,7 +1057,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"KIND_ADDED\x10\x01\x12\x10\n" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
-	"\fKIND_REMOVED\x10\x03\"\xba\x04\n" +
+	"\fKIND_REMOVED\x10\x03\"\xd0\x04\n" +
 	"\bPlanStep\x12)\n" +
 	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12.\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1a.windlass.v1.PlanStep.KindR\x04kind\x12\x12\n" +
@@ -1050,7 +1071,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\bapproval\x18\n" +
 	" \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12\x19\n" +
 	"\bin_place\x18\v \x01(\bR\ainPlace\x12'\n" +
-	"\x0fkeeps_instances\x18\f \x01(\bR\x0ekeepsInstances\"\x88\x01\n" +
+	"\x0fkeeps_instances\x18\f \x01(\bR\x0ekeepsInstances\x12\x14\n" +
+	"\x05loads\x18\r \x01(\x05R\x05loads\"\x88\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_WAVE\x10\x01\x12\r\n" +

@@ -20,9 +20,11 @@ import (
 
 // Step is one of the rollout.
 type Step struct {
-	// At is when, in ms since the start.
-	At   int64
-	Kind windlassv1.PlanStep_Kind
+	// At is when, in ms since the start, without the time that replicas take to become ready.
+	// Loads is how many times, one after the other, they had to by then.
+	At    int64
+	Loads int
+	Kind  windlassv1.PlanStep_Kind
 	// Wave by name; RegionID of what one region does.
 	Wave, RegionID string
 	// Sides are the versions with replicas or traffic there once it is taken, of a move;
@@ -52,8 +54,10 @@ type Side struct {
 // Forecast is what would come of a rollout.
 type Forecast struct {
 	Steps []Step
-	// Lasts is how long it waits in all, ms.
+	// Lasts is how long it waits in all, ms, and Loads how many times in a row replicas become
+	// ready besides.
 	Lasts int64
+	Loads int
 	// Complete: nothing is left to do after the last step. Else it was given up, as too
 	// long to be told.
 	Complete bool
@@ -71,7 +75,7 @@ const maxLooks = 5000
 // before a call changed them: what that did comes first. Of what regions report nothing
 // is read. in is not changed.
 func Run(was []model.Topology, in plan.Input, now int64) Forecast {
-	return run(was, in, now, maxLooks, "")
+	return foresee(was, in, now, maxLooks, "")
 }
 
 // beginLooks are ample for what comes before a deployment's first replicas: its image's
@@ -81,12 +85,13 @@ const beginLooks = 100
 // Begin is a forecast that ends when the deployment has begun: with the first step by which
 // regions are told to run any of it.
 func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Forecast {
-	return run(was, in, now, beginLooks, deployment)
+	return foresee(was, in, now, beginLooks, deployment)
 }
 
-func run(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
+func foresee(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
 	w.moves(was, w.in.Topology, w.course())
+	w.runs = runsOf(was)
 	w.obey()
 	for range looks {
 		if until != "" && slices.ContainsFunc(w.in.Topology, func(t model.Topology) bool {
@@ -128,6 +133,10 @@ type world struct {
 	out        Forecast
 	// checks of the policy, by name, as they are told.
 	checks []string
+	// runs are the workloads that regions run, and loads counts how many times in a row
+	// replicas had to become ready.
+	runs  map[workload]run
+	loads int
 }
 
 func newWorld(in plan.Input, now int64) *world {
@@ -171,7 +180,7 @@ func newWorld(in plan.Input, now int64) *world {
 }
 
 func (w *world) end() Forecast {
-	w.out.Lasts = w.now - w.start
+	w.out.Lasts, w.out.Loads = w.now-w.start, w.loads
 	w.out.Rollout = w.in.Rollout
 	if w.in.Staging != nil {
 		w.out.Course = w.in.Staging.Course
@@ -335,7 +344,7 @@ func (w *world) note(out plan.Output) {
 }
 
 func (w *world) add(s Step) {
-	s.At = w.now - w.start
+	s.At, s.Loads = w.now-w.start, w.loads
 	w.out.Steps = append(w.out.Steps, s)
 }
 

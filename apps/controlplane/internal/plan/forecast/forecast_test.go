@@ -12,6 +12,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -222,6 +223,48 @@ func TestAForecastTellsTheStepsThatARolloutTakesWhenAllGoesWell(t *testing.T) {
 			require.Equal(t, f, Run(c.in.Topology, c.in, start), "the same facts, the same forecast: nothing that came in was changed")
 			require.True(t, proto.Equal(before, c.in.Deployments[0].Spec))
 			require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, c.in.Rollout.Status)
+		})
+	}
+}
+
+func TestAForecastCountsHowOftenReplicasLoad(t *testing.T) {
+	inPlace := update(&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "2"}, 3, "eu")
+	inPlace.Regions[0].AgentFeatures = []string{agentv1.Feature_FEATURE_IN_PLACE.String()}
+	alike := update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 3, "eu")
+	alike.Regions[0].AgentFeatures = inPlace.Regions[0].AgentFeatures
+	alike.Deployments[0].SpecHash = []byte("made")
+	alike.Deployments[0].ResolvedImage, alike.Deployments[1].ResolvedImage = "registry.example/llama@sha256:00", "registry.example/llama@sha256:00"
+	alike.Deployments[1].MadeAs = alike.Deployments[0].Made()
+	scaled := update(nil, 2, "eu")
+	scaled.App.RolloutID, scaled.Rollout = "", nil
+	was := scaled.Topology
+	scaled.Topology = []model.Topology{was[0]}
+	scaled.Topology[0].Replicas, scaled.Topology[0].Generation = 5, 4
+	for name, c := range map[string]struct {
+		was  []model.Topology
+		in   plan.Input
+		want string
+	}{
+		"a first version, in two regions at once": {nil, first(nil, 2, "eu", "us"), "move+0 move+0 live+1, 1 in all"},
+		"replica by replica": {nil, update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 2, "eu"),
+			"wave+0 move+0 move+1 move+1 move+1 move+2 live+2 move+2, 2 in all"},
+		"two regions, one after the other": {nil, update(&windlassv1.RolloutPolicy{MaxSurge: "100%"}, 2, "eu", "us"),
+			"wave+0 move+0 move+1 move+1 move+2 live+2 move+2 move+2, 2 in all"},
+		"in place, two at a time": {nil, inPlace, "wave+0 move+0 live+2, 2 in all"},
+		"instances are kept":      {nil, alike, "wave+0 move+0 live+0, 0 in all"},
+		"scaled":                  {was, scaled, "move+0, 1 in all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.was == nil {
+				c.was = c.in.Topology
+			}
+			f := Run(c.was, c.in, start)
+			require.True(t, f.Complete)
+			var steps []string
+			for _, s := range f.Steps {
+				steps = append(steps, fmt.Sprintf("%s+%d", strings.ToLower(strings.TrimPrefix(s.Kind.String(), "KIND_")), s.Loads))
+			}
+			require.Equal(t, c.want, fmt.Sprintf("%s, %d in all", strings.Join(steps, " "), f.Loads))
 		})
 	}
 }

@@ -8,8 +8,48 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// workload is what a region runs under one name, and run is of which deployment and with how many
+// replicas.
+type workload struct{ key, region string }
+
+type run struct {
+	deployment string
+	replicas   int32
+}
+
+func runsOf(rows []model.Topology) map[workload]run {
+	out := map[workload]run{}
+	for _, t := range rows {
+		if t.Told() && t.Replicas > 0 {
+			out[workload{t.WorkloadKey(), t.RegionID}] = run{t.DeploymentID, t.Replicas}
+		}
+	}
+	return out
+}
+
+// load counts how many times in a row replicas become ready when every region does what it is
+// told: once where some start, and in place once for as many as are replaced at a time.
+func (w *world) load() {
+	most, now := 0, runsOf(w.in.Topology)
+	for _, t := range w.in.Topology {
+		at := workload{t.WorkloadKey(), t.RegionID}
+		was, is := w.runs[at], now[at]
+		switch {
+		case is.deployment != t.DeploymentID:
+		case was.deployment != "" && was.deployment != is.deployment && !w.madeAlike(was.deployment, is.deployment):
+			atOnce := max(1, t.MaxUnavailable)
+			most = max(most, int((is.replicas+atOnce-1)/atOnce))
+		case is.replicas > was.replicas:
+			most = max(most, 1)
+		}
+	}
+	w.loads += most
+	w.runs = now
+}
+
 // obey has every region do all that it is told, and say so.
 func (w *world) obey() {
+	w.load()
 	epochs := map[string]int64{}
 	for i := range w.in.Regions {
 		w.in.Regions[i].LastReportAt = w.now
