@@ -74,15 +74,32 @@ func Main(ctx context.Context, args []string) error {
 		return answerHealth(ctx, args[1:])
 	}
 	var f flags
-	parser, err := kong.New(&f, kong.Name("windlass-agent"), kong.Vars{"version": Version},
-		kong.Description("Pulls what a region should run from the Windlass control plane, and runs it."))
+	parser, err := newParser(&f)
 	if err != nil {
-		return fmt.Errorf("flags: %w", err)
+		return err
 	}
 	if _, err := parser.Parse(args); err != nil {
 		return fmt.Errorf("%w (try --help)", err)
 	}
 	return run(ctx, f)
+}
+
+// CommandLine describes the program's flags, for its reference.
+func CommandLine() (*kong.Application, error) {
+	parser, err := newParser(&flags{})
+	if err != nil {
+		return nil, err
+	}
+	return parser.Model, nil
+}
+
+func newParser(f *flags) (*kong.Kong, error) {
+	parser, err := kong.New(f, kong.Name("windlass-agent"), kong.Vars{"version": Version},
+		kong.Description("Pulls what a region should run from the Windlass control plane, and runs it."))
+	if err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	return parser, nil
 }
 
 func run(ctx context.Context, f flags) (err error) {

@@ -173,10 +173,9 @@ const stopGrace = 20 * time.Second
 // Main runs the program with the command line's arguments until ctx ends.
 func Main(ctx context.Context, args []string) error {
 	var flags cli
-	parser, err := kong.New(&flags, kong.Name("windlass-controlplane"), kong.Vars{"version": Version},
-		kong.Description("The Windlass control plane."))
+	parser, err := newParser(&flags)
 	if err != nil {
-		return fmt.Errorf("flags: %w", err)
+		return err
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
@@ -201,6 +200,24 @@ func Main(ctx context.Context, args []string) error {
 		debug.SetGCPercent(garbage)
 	}
 	return serve(ctx, flags.Serve, log)
+}
+
+// CommandLine describes the program's commands and flags, for its reference.
+func CommandLine() (*kong.Application, error) {
+	parser, err := newParser(&cli{})
+	if err != nil {
+		return nil, err
+	}
+	return parser.Model, nil
+}
+
+func newParser(flags *cli) (*kong.Kong, error) {
+	parser, err := kong.New(flags, kong.Name("windlass-controlplane"), kong.Vars{"version": Version},
+		kong.Description("The Windlass control plane."))
+	if err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	return parser, nil
 }
 
 // openPatience is how long a database that is just starting is waited for.

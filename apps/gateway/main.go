@@ -114,17 +114,34 @@ func (f flags) checkACME() error {
 // Main runs the gateway with the command line's arguments until ctx ends.
 func Main(ctx context.Context, args []string) error {
 	var f flags
-	parser, err := kong.New(&f, kong.Name("windlass-gateway"), kong.Vars{"version": Version},
-		kong.Description("Serves the routes of a region: requests for the hosts of its apps go to instances that are ready. "+
-			"What a route says nothing about: power-of-two balancing, 5m to the first byte of an answer, 1m between bytes, no bound of the whole, "+
-			"256 requests that wait up to 10s for an instance, 2 retries, bodies up to 64 MiB, any number of requests per instance."))
+	parser, err := newParser(&f)
 	if err != nil {
-		return fmt.Errorf("flags: %w", err)
+		return err
 	}
 	if _, err := parser.Parse(args); err != nil {
 		return fmt.Errorf("%w (try --help)", err)
 	}
 	return run(ctx, f)
+}
+
+// CommandLine describes the program's flags, for its reference.
+func CommandLine() (*kong.Application, error) {
+	parser, err := newParser(&flags{})
+	if err != nil {
+		return nil, err
+	}
+	return parser.Model, nil
+}
+
+func newParser(f *flags) (*kong.Kong, error) {
+	parser, err := kong.New(f, kong.Name("windlass-gateway"), kong.Vars{"version": Version},
+		kong.Description("Serves the routes of a region: requests for the hosts of its apps go to instances that are ready. "+
+			"What a route says nothing about: power-of-two balancing, 5m to the first byte of an answer, 1m between bytes, no bound of the whole, "+
+			"256 requests that wait up to 10s for an instance, 2 retries, bodies up to 64 MiB, any number of requests per instance."))
+	if err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	return parser, nil
 }
 
 func run(ctx context.Context, f flags) (err error) {

@@ -3,16 +3,22 @@ module github.com/windlass-run/windlass/apps/windlass
 go 1.26.0
 
 require (
+	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1
+	buf.build/go/protovalidate v1.4.0
 	connectrpc.com/connect v1.21.1
+	github.com/alecthomas/kong v1.17.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/miekg/dns v1.1.73
 	github.com/prometheus/client_golang v1.25.0
 	github.com/rivo/uniseg v0.4.7
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
 	github.com/windlass-run/windlass/apps/agent v0.0.0
 	github.com/windlass-run/windlass/apps/controlplane v0.0.0
 	github.com/windlass-run/windlass/apps/gateway v0.0.0
+	github.com/windlass-run/windlass/apps/modelserver v0.0.0
 	github.com/windlass-run/windlass/pkg v0.0.0
 	github.com/windlass-run/windlass/proto v0.0.0
 	go.opentelemetry.io/otel/sdk v1.47.0
@@ -24,14 +30,11 @@ require (
 )
 
 require (
-	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1 // indirect
-	buf.build/go/protovalidate v1.4.0 // indirect
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
 	connectrpc.com/otelconnect v0.10.0 // indirect
 	connectrpc.com/validate v0.7.0 // indirect
 	filippo.io/edwards25519 v1.2.0 // indirect
-	github.com/alecthomas/kong v1.17.0 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/bahlo/generic-list-go v0.2.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -96,7 +99,6 @@ require (
 	github.com/rs/cors v1.11.1 // indirect
 	github.com/sethvargo/go-retry v0.4.0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tetratelabs/wazero v1.9.0 // indirect
 	github.com/tink-crypto/tink-go/v2 v2.9.0 // indirect
 	github.com/windlass-run/windlass/db v0.0.0 // indirect
@@ -151,3 +153,5 @@ replace github.com/windlass-run/windlass/apps/controlplane => ../../apps/control
 replace github.com/windlass-run/windlass/apps/agent => ../../apps/agent
 
 replace github.com/windlass-run/windlass/apps/gateway => ../../apps/gateway
+
+replace github.com/windlass-run/windlass/apps/modelserver => ../../apps/modelserver

@@ -157,37 +157,37 @@ type Instance struct {
 
 // Reasons that an instance, or a rejection, may carry.
 const (
-	ReasonBadCommand        = "BadCommand"        // no such program, or it may not be run
-	ReasonCrashLoop         = "CrashLoop"         // it keeps ending by itself
-	ReasonExited            = "Exited"            // it ended, for the first times
-	ReasonHealthCheckFailed = "HealthCheckFailed" // it was ready and no longer passes
-	ReasonStartupTimeout    = "StartupTimeout"    // not ready within its startup budget
-	ReasonNotReady          = "NotReady"          // runs, and has not passed its check yet
-	ReasonNotRoutable       = "NotRoutable"       // passes its check, and not through a gateway
-	ReasonEjected           = "Ejected"           // is ready, and no gateway sends to it for what requests found
-	ReasonOOMKilled         = "OOMKilled"
-	ReasonPortInUse         = "PortInUse"
-	ReasonUnschedulable     = "Unschedulable" // does not fit: GPUs, CPU, memory
-	ReasonLost              = "Lost"          // vanished without a trace
-	ReasonReplaced          = "Replaced"      // makes room for a newer template
-	ReasonStopped           = "Stopped"       // ended because it was told to
-	ReasonUnsupported       = "Unsupported"   // this runtime cannot do what is asked
-	ReasonInvalidSpec       = "InvalidSpec"
-	ReasonSecretUnavailable = "SecretUnavailable"
+	ReasonBadCommand        = "BadCommand"        // the program does not exist, or may not be executed
+	ReasonCrashLoop         = "CrashLoop"         // the program keeps ending by itself
+	ReasonExited            = "Exited"            // the program ended, and is started again
+	ReasonHealthCheckFailed = "HealthCheckFailed" // was ready, and its health check fails now
+	ReasonStartupTimeout    = "StartupTimeout"    // did not become ready within its startup budget
+	ReasonNotReady          = "NotReady"          // runs, and its health check has not passed yet
+	ReasonNotRoutable       = "NotRoutable"       // passes its health check, but not through a gateway
+	ReasonEjected           = "Ejected"           // ready, but every gateway ejected it because requests failed
+	ReasonOOMKilled         = "OOMKilled"         // the kernel killed it at its memory limit
+	ReasonPortInUse         = "PortInUse"         // another process of the host listens on its fixed port
+	ReasonUnschedulable     = "Unschedulable"     // no node has the GPUs, CPU or memory that it asks for
+	ReasonLost              = "Lost"              // disappeared without an exit status
+	ReasonReplaced          = "Replaced"          // stopped to make room for a newer template
+	ReasonStopped           = "Stopped"           // stopped on request
+	ReasonUnsupported       = "Unsupported"       // the region's runtime or policy does not allow what the spec asks for
+	ReasonInvalidSpec       = "InvalidSpec"       // the runtime or the cluster refuses the spec as invalid
+	ReasonSecretUnavailable = "SecretUnavailable" // the agent could not get the value of a secret
 
-	ReasonImagePullError = "ImagePullError" // the image is not there, or may not be had
-	ReasonEvicted        = "Evicted"        // its host ran short of something, or was drained
-	ReasonPreempted      = "Preempted"      // made room for something of a higher priority
-	ReasonNodeLost       = "NodeLost"       // its host answers no more
-	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool has given all it may
+	ReasonImagePullError = "ImagePullError" // the registry does not have the image, or refuses to serve it
+	ReasonEvicted        = "Evicted"        // its node ran short of a resource, or was drained
+	ReasonPreempted      = "Preempted"      // made room for a pod of a higher priority
+	ReasonNodeLost       = "NodeLost"       // its node no longer answers
+	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool's or the namespace's quota has no room
 	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
-	ReasonPaused         = "Paused"         // somebody told the agent to keep its hands off
-	ReasonConflict       = "Conflict"       // somebody else owns what would have to change
+	ReasonPaused         = "Paused"         // a person told the agent not to change the workload
+	ReasonConflict       = "Conflict"       // another field manager owns a field that would have to change
 	ReasonForbidden      = "Forbidden"      // the agent lacks a permission
-	ReasonUnavailable    = "Unavailable"    // what runs instances does not answer, or is busy
+	ReasonUnavailable    = "Unavailable"    // the runtime or the cluster's API does not answer, or is busy
 	ReasonVolumeError    = "VolumeError"    // a volume cannot be attached or mounted
-	ReasonDiskFull       = "DiskFull"       // its host has no room to start it
-	ReasonSandboxError   = "SandboxError"   // its host cannot make its sandbox, network or container
+	ReasonDiskFull       = "DiskFull"       // its node has no disk space to start it
+	ReasonSandboxError   = "SandboxError"   // its node cannot create its sandbox, network or container
 )
 
 // features that every runtime is true to: it does what each is about, refuses what it

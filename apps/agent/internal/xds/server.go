@@ -91,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	for _, kind := range []string{forEnvoy, forGRPC} {
 		cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "windlass_agent_xds_streams", Help: "Streams of xDS clients, by what they are.", ConstLabels: prometheus.Labels{"client": kind},
+			Name: "windlass_agent_xds_streams", Help: "Open streams of xDS clients, by kind of client.", ConstLabels: prometheus.Labels{"client": kind},
 		}, func() float64 { return float64(s.count(kind)) }))
 	}
 	return s, nil

@@ -299,7 +299,7 @@ func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bo
 	for _, pl := range p.places(p.activeRows(d.ID)) {
 		if reason, message, doomed := p.hopelessAtStart(d, pl); doomed {
 			if reason == "" {
-				reason = "InstancesFailed"
+				reason = ReasonInstancesFailed
 			}
 			if message == "" {
 				message = "no detail was reported"

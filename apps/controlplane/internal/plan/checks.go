@@ -22,8 +22,8 @@ import (
 
 // Reasons that a region failed for by its analysis.
 const (
-	ReasonAnalysisFailed       = "AnalysisFailed"
-	ReasonAnalysisInconclusive = "AnalysisInconclusive"
+	ReasonAnalysisFailed       = "AnalysisFailed"       // a check failed more often than its failure_limit
+	ReasonAnalysisInconclusive = "AnalysisInconclusive" // a check had no conclusive measurement for as long as its hold_limit
 )
 
 // MaxMeasure bounds the checks that one Output asks to be measured; the others are due

@@ -350,7 +350,7 @@ func (k *pinner) doomedPin(p *model.Pin, d *model.Deployment, r *model.PinRegion
 	if !doomed || pl.Observed.Guard <= r.Heard {
 		return false // what was said before it was tried again is of the try before
 	}
-	k.failPin(p, d, r, cmp.Or(reason, "InstancesFailed"),
+	k.failPin(p, d, r, cmp.Or(reason, ReasonInstancesFailed),
 		fmt.Sprintf("%d of %d replicas ready: %s", pl.Observed.ReadyReplicas, pl.Row.Replicas, cmp.Or(message, "no detail was reported")))
 	return true
 }

@@ -41,17 +41,21 @@ import (
 // Who is the name that the control plane's own decisions carry.
 const Who = "windlass"
 
-// Reasons that a deployment or rollout ended for, beside those of the agents.
+// Reasons that a deployment or rollout ended for, besides those of the agents.
 const (
-	ReasonImagePullError       = "ImagePullError"
-	ReasonUnknownRegion        = "UnknownRegion"
-	ReasonCancelled            = "Cancelled"
-	ReasonAppDeleted           = "AppDeleted"
-	ReasonSuperseded           = "Superseded"
-	ReasonDeploymentLost       = "DeploymentMissing"
-	ReasonAbandoned            = "Abandoned"
-	defaultReplicas            = 2
-	fullWeight           int32 = 100
+	ReasonImagePullError  = "ImagePullError"    // the registry does not have the image, or refuses to serve it
+	ReasonUnknownRegion   = "UnknownRegion"     // a region of the deployment does not exist, was made anew, or may not be used by the workspace
+	ReasonCancelled       = "Cancelled"         // a person aborted the rollout
+	ReasonAppDeleted      = "AppDeleted"        // the app was deleted
+	ReasonSuperseded      = "Superseded"        // a newer rollout of the app replaced it
+	ReasonDeploymentLost  = "DeploymentMissing" // the database has no row of the deployment that the rollout goes to
+	ReasonAbandoned       = "Abandoned"         // a person gave the region up while it was out of reach
+	ReasonInstancesFailed = "InstancesFailed"   // instances fail, and the agent gave no reason
+)
+
+const (
+	defaultReplicas       = 2
+	fullWeight      int32 = 100
 )
 
 // MaxRegions bounds the regions that one Output touches, as the store bounds the

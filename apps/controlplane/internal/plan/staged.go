@@ -167,7 +167,7 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 		return true
 	}
 	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
-		p.failRegion(d, w, st, cmp.Or(reason, "InstancesFailed"), cmp.Or(message, "no detail was reported"))
+		p.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true
 	}
 	if message, over := p.unhealthy(d, st, l); over {

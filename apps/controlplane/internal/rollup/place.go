@@ -17,8 +17,8 @@ import (
 
 // Reasons that the control plane itself gives.
 const (
-	ReasonRegionUnreachable = "RegionUnreachable"
-	ReasonDeadlineExceeded  = "DeadlineExceeded"
+	ReasonRegionUnreachable = "RegionUnreachable" // the lease of the region's agent ran out
+	ReasonDeadlineExceeded  = "DeadlineExceeded"  // the region made no progress for as long as the progress deadline
 )
 
 // Reasons of agents for which instances have no room.

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	durationName = "google.protobuf.Duration"
+	specName     = "windlass.v1.DeploymentSpec"
+	policyName   = "windlass.v1.RolloutPolicy"
+	freezeName   = "windlass.v1.FileFreeze"
+)
+
+// top are the fields of an app's file that are not the deployment's.
+var top = []struct{ name, kind, text string }{
+	{"app", "text", "Name of the app. Required."},
+	{"project", "text", "Name of the project. Default: the context's, else default."},
+	{"environment", "text", "Name of the environment. Default: the context's, else production."},
+	{"rollout", "[RolloutPolicy](#rolloutpolicy)", "How the app moves to a new version."},
+	{"freeze", "[FileFreeze](#filefreeze)", "A freeze of the app, as long as the file that is deployed has it."},
+}
+
+// messages of the app file: the spec, the policy and the freeze, and what their fields are.
+func messages() []protoreflect.MessageDescriptor {
+	var out []protoreflect.MessageDescriptor
+	seen := map[protoreflect.FullName]bool{}
+	var add func(m protoreflect.MessageDescriptor)
+	add = func(m protoreflect.MessageDescriptor) {
+		if seen[m.FullName()] || m.FullName() == durationName {
+			return
+		}
+		seen[m.FullName()] = true
+		out = append(out, m)
+		for i := range m.Fields().Len() {
+			if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && !readOnly[f.FullName()] {
+				add(f.Message())
+			}
+		}
+	}
+	add((&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor())
+	add((&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor())
+	add((&windlassv1.FileFreeze{}).ProtoReflect().Descriptor())
+	return out
+}
+
+// readOnly are fields that the control plane sets and ignores in requests.
+var readOnly = map[protoreflect.FullName]bool{
+	specName + ".inherited_env":    true,
+	specName + ".pinned_overrides": true,
+}
+
+func appFile(s *source) (string, error) {
+	var out strings.Builder
+	out.WriteString(generated + "# The app file\n\n`windlass deploy -f FILE` and `windlass plan -f FILE` read one YAML document or one JSON value. " +
+		"Durations are texts such as `10s`, `5m` or `1h30m`. Choices may be written as `blueGreen`, `blue-green` or `STRATEGY_BLUE_GREEN`. " +
+		"Fields have the names below, or those of the protos (`health_check`).\n\n## Top level\n\nBesides these fields the top level has those of [DeploymentSpec](#deploymentspec).\n\n")
+	t := newTable("field", "type", "meaning")
+	for _, f := range top {
+		t.row(code(f.name), f.kind, f.text)
+	}
+	out.WriteString(t.String())
+	for _, m := range messages() {
+		fmt.Fprintf(&out, "\n## %s\n\n", m.Name())
+		if about := s.comments[string(m.FullName())]; about != "" {
+			out.WriteString(paragraphs(about) + "\n\n")
+		}
+		t := newTable("field", "type", "limits", "meaning")
+		for i := range m.Fields().Len() {
+			f := m.Fields().Get(i)
+			if readOnly[f.FullName()] {
+				continue
+			}
+			t.row(code(f.JSONName()), typeText(f), prose(limits(f)), prose(s.comments[string(f.FullName())]))
+		}
+		out.WriteString(t.String())
+		if err := enumsOf(s, &out, m); err != nil {
+			return "", err
+		}
+	}
+	return out.String(), nil
+}
+
+// paragraphs keeps the blank lines of a comment and what it indents.
+func paragraphs(text string) string {
+	var out []string
+	indented := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		code := strings.HasPrefix(line, "\t")
+		if code != indented && (code || line != "") {
+			out, indented = append(out, "```"), code
+			if !code {
+				out = append(out, "")
+			}
+		}
+		if indented {
+			line = strings.TrimPrefix(line, "\t")
+		} else {
+			line = prose(line)
+		}
+		out = append(out, line)
+	}
+	if indented {
+		out = append(out, "```")
+	}
+	return strings.Join(out, "\n")
+}
+
+func typeText(f protoreflect.FieldDescriptor) string {
+	one := ""
+	switch {
+	case f.IsMap():
+		return "names to texts"
+	case f.Message() != nil && f.Message().FullName() == durationName:
+		one = "duration"
+	case f.Message() != nil:
+		one = fmt.Sprintf("[%s](#%s)", f.Message().Name(), strings.ToLower(string(f.Message().Name())))
+	case f.Enum() != nil:
+		one = "choice"
+	case f.Kind() == protoreflect.StringKind:
+		one = "text"
+	case f.Kind() == protoreflect.BoolKind:
+		one = "true or false"
+	case f.Kind() == protoreflect.DoubleKind:
+		one = "number"
+	default:
+		one = "whole number"
+	}
+	if f.IsList() {
+		return "list: " + one
+	}
+	return one
+}
+
+func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) error {
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		if f.Enum() == nil || readOnly[f.FullName()] {
+			continue
+		}
+		fmt.Fprintf(out, "\nChoices of `%s`:\n\n", f.JSONName())
+		t := newTable("choice", "meaning")
+		for _, v := range choices(f) {
+			name := string(f.Enum().FullName().Parent()) + "." + string(v.full)
+			if f.Enum().Parent() != nil {
+				name = string(f.Enum().FullName()) + "." + string(v.full)
+			}
+			comment, ok := s.comments[name]
+			if !ok {
+				return fmt.Errorf("no comment of %s was read", name)
+			}
+			t.row(code(v.camel), prose(comment))
+		}
+		out.WriteString(t.String())
+	}
+	return nil
+}
+
+// choiceName is one value of an enum in the forms that people write.
+type choiceName struct{ full, kebab, camel string }
+
+// choices of a field's enum, without UNSPECIFIED and what the schema forbids.
+func choices(f protoreflect.FieldDescriptor) []choiceName {
+	var out []choiceName
+	values := f.Enum().Values()
+	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
+	for i := 1; i < values.Len(); i++ {
+		full := string(values.Get(i).Name())
+		words := strings.Split(strings.ToLower(strings.TrimPrefix(full, prefix)), "_")
+		camel := words[0]
+		for _, w := range words[1:] {
+			camel += strings.ToUpper(w[:1]) + w[1:]
+		}
+		out = append(out, choiceName{full, strings.Join(words, "-"), camel})
+	}
+	return out
+}
+
+// rules of a field, empty ones for none.
+func rules(f protoreflect.FieldDescriptor) *validate.FieldRules {
+	r, err := protovalidate.ResolveFieldRules(f)
+	if err != nil || r == nil {
+		return &validate.FieldRules{}
+	}
+	return r
+}
+
+// limits of a field, for people.
+func limits(f protoreflect.FieldDescriptor) string {
+	r := rules(f)
+	var out []string
+	between := func(lowest, most string) {
+		switch {
+		case lowest != "" && most != "":
+			out = append(out, lowest+" to "+most)
+		case lowest != "":
+			out = append(out, "at least "+lowest)
+		case most != "":
+			out = append(out, "at most "+most)
+		}
+	}
+	if x := r.GetRepeated(); x != nil {
+		if x.GetMinItems() > 0 {
+			out = append(out, fmt.Sprintf("at least %d", x.GetMinItems()))
+		}
+		if x.GetMaxItems() > 0 {
+			out = append(out, fmt.Sprintf("at most %d", x.GetMaxItems()))
+		}
+		if x.GetUnique() {
+			out = append(out, "each once")
+		}
+	}
+	if x := r.GetMap(); x.GetMaxPairs() > 0 {
+		out = append(out, fmt.Sprintf("at most %d", x.GetMaxPairs()))
+	}
+	if x := r.GetString(); x != nil {
+		if x.GetMaxLen() > 0 {
+			out = append(out, fmt.Sprintf("%d characters", x.GetMaxLen()))
+		}
+		if x.GetPattern() != "" {
+			out = append(out, code(x.GetPattern()))
+		}
+	}
+	if x := r.GetInt32(); x != nil {
+		lowest, most := "", ""
+		if x.HasGte() {
+			lowest = strconv.Itoa(int(x.GetGte()))
+		}
+		if x.HasGt() {
+			lowest = strconv.Itoa(int(x.GetGt()) + 1)
+		}
+		if x.HasLte() {
+			most = strconv.Itoa(int(x.GetLte()))
+		}
+		between(lowest, most)
+	}
+	if x := r.GetInt64(); x != nil {
+		lowest, most := "", ""
+		if x.HasGte() {
+			lowest = strconv.FormatInt(x.GetGte(), 10)
+		}
+		if x.HasLte() {
+			most = strconv.FormatInt(x.GetLte(), 10)
+		}
+		between(lowest, most)
+	}
+	if x := r.GetDuration(); x != nil {
+		lowest, most := "", ""
+		if d := x.GetGte(); d != nil {
+			lowest = shortDuration(d.AsDuration())
+		}
+		if d := x.GetLte(); d != nil {
+			most = shortDuration(d.AsDuration())
+		}
+		between(lowest, most)
+	}
+	return strings.Join(out, ", ")
+}

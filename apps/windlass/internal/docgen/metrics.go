@@ -1,0 +1,369 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+)
+
+// metric is one that the code registers.
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
+
+// metricTrees are the sections of the page.
+var metricTrees = []struct{ title, about, tree string }{
+	{"Control plane", "", "apps/controlplane"},
+	{"Agent", "", "apps/agent"},
+	{"Gateway", "", "apps/gateway"},
+	{"Model server", "Every metric has the label `model_name`, too.", "apps/modelserver"},
+	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
+}
+
+func metrics(s *source) (string, error) {
+	var out strings.Builder
+	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server at its own port). " +
+		"Besides these there are the Go runtime's and the process's (`go_*`, `process_*`).\n")
+	for _, section := range metricTrees {
+		var all []metric
+		for dir, p := range s.packages {
+			if dir != section.tree && !strings.HasPrefix(dir, section.tree+"/") {
+				continue
+			}
+			found, err := s.metricsOf(p)
+			if err != nil {
+				return "", err
+			}
+			all = append(all, found...)
+		}
+		slices.SortFunc(all, func(a, b metric) int { return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.help, b.help)) })
+		fmt.Fprintf(&out, "\n## %s\n\n", section.title)
+		if section.about != "" {
+			out.WriteString(section.about + "\n\n")
+		}
+		t := newTable("metric", "type", "labels", "meaning")
+		for _, m := range all {
+			labels := ""
+			if len(m.labels) > 0 {
+				labels = code(strings.Join(m.labels, "` `"))
+			}
+			t.row(code(m.name), m.kind, labels, prose(m.help))
+		}
+		out.WriteString(t.String())
+	}
+	return out.String(), nil
+}
+
+// metricsOf are the metrics that a package makes.
+func (s *source) metricsOf(p *pkg) ([]metric, error) {
+	var out []metric
+	var failure error
+	fail := func(n ast.Node, what string) {
+		if failure == nil {
+			failure = fmt.Errorf("%s: %s: write it so that docgen can read it, or teach docgen", s.fset.Position(n.Pos()), what)
+		}
+	}
+	for _, f := range p.files {
+		for _, decl := range f.Decls {
+			locals := localsOf(decl)
+			eval := evaluator{p, locals}
+			made := makers(decl)
+			ast.Inspect(decl, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if kind, ok := made[calleeName(call)]; ok && len(call.Args) > 1 {
+					if name, ok := eval.text(call.Args[0]); ok {
+						help, _ := eval.text(call.Args[1])
+						out = append(out, metric{name: name, kind: kind, help: help})
+					}
+					return true
+				}
+				made := prometheusCall(call)
+				switch {
+				case made == "NewDesc":
+					m, what := eval.desc(call)
+					if what != "" {
+						fail(call, what)
+					}
+					m.kind = cmp.Or(p.kindOf(call), "gauge")
+					out = append(out, m)
+				case strings.HasPrefix(made, "New") && len(call.Args) > 0 && isOptions(call.Args[0]):
+					m, what := eval.options(call, made)
+					if what != "" {
+						fail(call, what)
+					}
+					if m.name != "" {
+						out = append(out, m)
+					}
+				}
+				return true
+			})
+		}
+	}
+	return out, failure
+}
+
+// prometheusCall is the name of the function of client_golang that is called.
+func prometheusCall(call *ast.CallExpr) string {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	if x, ok := sel.X.(*ast.Ident); !ok || x.Name != "prometheus" {
+		return ""
+	}
+	return sel.Sel.Name
+}
+
+// isOptions reports whether an argument is prometheus.CounterOpts{...} or a sibling.
+func isOptions(e ast.Expr) bool {
+	lit, ok := e.(*ast.CompositeLit)
+	if !ok {
+		return false
+	}
+	sel, ok := lit.Type.(*ast.SelectorExpr)
+	return ok && strings.HasSuffix(sel.Sel.Name, "Opts") && sel.Sel.Name != "HandlerOpts"
+}
+
+// kindName is the type of a metric from the name of its constructor.
+func kindName(constructor string) string {
+	for _, suffix := range []string{"Vec", "Func"} {
+		constructor = strings.TrimSuffix(constructor, suffix)
+	}
+	return strings.ToLower(strings.TrimPrefix(constructor, "New"))
+}
+
+// makers are local functions whose first two parameters are the name and help of a metric
+// that they make: the type of the metric by the function's name.
+func makers(decl ast.Decl) map[string]string {
+	out := map[string]string{}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		assign, ok := n.(*ast.AssignStmt)
+		if !ok || len(assign.Lhs) != 1 || len(assign.Rhs) != 1 {
+			return true
+		}
+		name, isName := assign.Lhs[0].(*ast.Ident)
+		fn, isFunc := assign.Rhs[0].(*ast.FuncLit)
+		if !isName || !isFunc || len(fn.Type.Params.List) == 0 || len(fn.Type.Params.List[0].Names) < 2 ||
+			fn.Type.Params.List[0].Names[0].Name != "name" || fn.Type.Params.List[0].Names[1].Name != "help" {
+			return true
+		}
+		ast.Inspect(fn, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 0 && isOptions(call.Args[0]) {
+				out[name.Name] = kindName(prometheusCall(call))
+			}
+			return true
+		})
+		return true
+	})
+	return out
+}
+
+// evaluator resolves texts and lists of texts that are written out in a package.
+type evaluator struct {
+	p      *pkg
+	locals map[string]ast.Expr
+}
+
+func localsOf(decl ast.Decl) map[string]ast.Expr {
+	out := map[string]ast.Expr{}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Lhs) == len(assign.Rhs) {
+			for i, left := range assign.Lhs {
+				if name, ok := left.(*ast.Ident); ok {
+					out[name.Name] = assign.Rhs[i]
+				}
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func (e evaluator) lookUp(name string) (ast.Expr, bool) {
+	if v, ok := e.locals[name]; ok {
+		return v, true
+	}
+	v, ok := e.p.vars[name]
+	return v, ok
+}
+
+func (e evaluator) text(x ast.Expr) (string, bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		return literal(x)
+	case *ast.BinaryExpr:
+		a, okA := e.text(x.X)
+		b, okB := e.text(x.Y)
+		return a + b, okA && okB
+	case *ast.Ident:
+		if v, ok := e.lookUp(x.Name); ok {
+			return e.text(v)
+		}
+	}
+	return "", false
+}
+
+func (e evaluator) list(x ast.Expr) ([]string, bool) {
+	switch x := x.(type) {
+	case *ast.CompositeLit:
+		var out []string
+		for _, item := range x.Elts {
+			text, ok := e.text(item)
+			if !ok {
+				return nil, false
+			}
+			out = append(out, text)
+		}
+		return out, true
+	case *ast.Ident:
+		if x.Name == "nil" {
+			return nil, true
+		}
+		if v, ok := e.lookUp(x.Name); ok {
+			return e.list(v)
+		}
+	case *ast.CallExpr:
+		switch calleeName(x) {
+		case "Clone":
+			return e.list(x.Args[0])
+		case "append", "Concat":
+			var out []string
+			for i, arg := range x.Args {
+				if i == 0 || x.Ellipsis.IsValid() || calleeName(x) == "Concat" {
+					more, ok := e.list(arg)
+					if !ok {
+						return nil, false
+					}
+					out = append(out, more...)
+					continue
+				}
+				text, ok := e.text(arg)
+				if !ok {
+					return nil, false
+				}
+				out = append(out, text)
+			}
+			return out, true
+		}
+	}
+	return nil, false
+}
+
+func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, problem string) {
+	m.kind = kindName(constructor)
+	for _, field := range call.Args[0].(*ast.CompositeLit).Elts { //nolint:forcetypeassert // isOptions looked
+		pair, ok := field.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		key, _ := pair.Key.(*ast.Ident)
+		switch {
+		case key == nil:
+		case key.Name == "Name":
+			if m.name, ok = e.text(pair.Value); !ok {
+				if v, isParameter := pair.Value.(*ast.Ident); isParameter && v.Name == "name" {
+					return metric{}, "" // of a function that makers finds
+				}
+				return m, "the metric's name is not written out"
+			}
+		case key.Name == "Help":
+			if m.help, ok = e.text(pair.Value); !ok {
+				return m, "the metric's help is not written out"
+			}
+		case key.Name == "ConstLabels":
+			value := pair.Value
+			if name, isName := value.(*ast.Ident); isName {
+				value, _ = e.lookUp(name.Name)
+			}
+			constant, ok := value.(*ast.CompositeLit)
+			if !ok {
+				return m, "the metric's labels are not written out"
+			}
+			for _, label := range constant.Elts {
+				if name, ok := e.text(label.(*ast.KeyValueExpr).Key); ok { //nolint:forcetypeassert // a map has no other
+					m.labels = append(m.labels, name)
+				}
+			}
+		}
+	}
+	if strings.HasSuffix(constructor, "Vec") && len(call.Args) > 1 {
+		labels, ok := e.list(call.Args[1])
+		if !ok {
+			return m, "the metric's labels are not written out"
+		}
+		m.labels = append(m.labels, labels...)
+	}
+	if m.name == "" {
+		return m, "the metric has no name"
+	}
+	return m, ""
+}
+
+func (e evaluator) desc(call *ast.CallExpr) (m metric, problem string) {
+	var ok bool
+	if m.name, ok = e.text(call.Args[0]); !ok {
+		return m, "the metric's name is not written out"
+	}
+	if m.help, ok = e.text(call.Args[1]); !ok {
+		return m, "the metric's help is not written out"
+	}
+	if m.labels, ok = e.list(call.Args[2]); !ok {
+		return m, "the metric's labels are not written out"
+	}
+	return m, ""
+}
+
+// kindOf is the type that the values of a description have: that of the call which uses the
+// variable or field that holds it.
+func (p *pkg) kindOf(desc *ast.CallExpr) string {
+	holder := ""
+	for _, f := range p.files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, v := range n.Values {
+					if v == desc {
+						holder = n.Names[i].Name
+					}
+				}
+			case *ast.KeyValueExpr:
+				if key, ok := n.Key.(*ast.Ident); ok && n.Value == desc {
+					holder = key.Name
+				}
+			}
+			return true
+		})
+	}
+	kind := ""
+	for _, f := range p.files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) < 2 {
+				return true
+			}
+			used := ""
+			switch first := call.Args[0].(type) {
+			case *ast.Ident:
+				used = first.Name
+			case *ast.SelectorExpr:
+				used = first.Sel.Name
+			}
+			if used != holder {
+				return true
+			}
+			for _, arg := range call.Args[1:] {
+				if sel, ok := arg.(*ast.SelectorExpr); ok && strings.HasSuffix(sel.Sel.Name, "Value") {
+					kind = strings.ToLower(strings.TrimSuffix(sel.Sel.Name, "Value"))
+				}
+			}
+			return true
+		})
+	}
+	return kind
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	runtimeDir  = "apps/agent/internal/runtime"
+	planDir     = "apps/controlplane/internal/plan"
+	rollupDir   = "apps/controlplane/internal/rollup"
+	remedy      = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
+	errorPrefix = "ERROR_REASON_"
+)
+
+// errorNames are the reasons of errors without UNSPECIFIED, by number.
+func errorNames() []string {
+	var out []string
+	values := windlassv1.ErrorReason(0).Descriptor().Values()
+	numbers := slices.Sorted(maps.Keys(windlassv1.ErrorReason_name))
+	for _, n := range numbers {
+		if n != 0 {
+			out = append(out, string(values.ByNumber(windlassv1.ErrorReason(n).Number()).Name()))
+		}
+	}
+	return out
+}
+
+func errorReasons(s *source) (string, error) {
+	t := newTable("reason", "number", "meaning")
+	for _, name := range errorNames() {
+		comment, ok := s.comments["windlass.v1.ErrorReason."+name]
+		if !ok {
+			return "", fmt.Errorf("%s has no comment in proto/windlass/v1", name)
+		}
+		t.row(code(name), fmt.Sprint(windlassv1.ErrorReason_value[name]), prose(comment))
+	}
+	return generated + "# Error reasons\n\nEvery error of the API carries an `ErrorDetail` with one of these reasons, the field at fault and what to do. " + remedy + t.String(), nil
+}
+
+func instanceReasons(s *source) (string, error) {
+	all, err := s.constants(runtimeDir, "Reason")
+	if err != nil {
+		return "", err
+	}
+	return generated + "# Instance reasons\n\nAn agent gives an instance, or a deployment that its region refuses, one of these reasons. `windlass list instances APP` shows them. " +
+		remedy + reasonTable(all), nil
+}
+
+// rolloutConstants are the reasons that the control plane gives itself. Some have the name of
+// an agent's.
+func rolloutConstants(s *source) ([]constant, error) {
+	all, err := s.constants(planDir, "Reason")
+	if err != nil {
+		return nil, err
+	}
+	more, err := s.constants(rollupDir, "Reason")
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, more...)
+	slices.SortFunc(all, func(a, b constant) int { return strings.Compare(a.value, b.value) })
+	return slices.CompactFunc(all, func(a, b constant) bool { return a.value == b.value }), nil
+}
+
+func rolloutReasons(s *source) (string, error) {
+	all, err := rolloutConstants(s)
+	if err != nil {
+		return "", err
+	}
+	return generated + "# Reasons of deployments, rollouts and regions\n\nThe control plane gives these reasons itself. A deployment or region that fails for what its instances say " +
+		"carries the [reason of the instance](instance-reasons.md). `windlass rollout status APP` shows them. " + remedy + reasonTable(all), nil
+}
+
+func reasonTable(all []constant) string {
+	t := newTable("reason", "meaning")
+	for _, c := range all {
+		comment := strings.TrimPrefix(c.comment, c.name+" ")
+		comment = strings.TrimPrefix(comment, "is why ")
+		t.row(code(c.value), prose(comment))
+	}
+	return t.String()
+}
+
+// entry is a kind of history entry, and the package that writes it.
+type entry struct{ name, by string }
+
+var camel = regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)*$`)
+
+// writers of history by the folder of their package.
+var writers = map[string]string{
+	planDir:                             "the planner",
+	"apps/controlplane/internal/api":    "a call",
+	"apps/controlplane/internal/ingest": "an agent",
+	"apps/controlplane/internal/fleet":  "the control plane's check of domains",
+	"apps/controlplane/internal/model":  "the control plane's check of domains",
+}
+
+// historyEntries finds what the field What of model.History may be: literals of that field,
+// arguments of parameters named what, assignments to variables named what, and what a
+// function named what returns.
+func historyEntries(s *source) ([]entry, error) {
+	found := map[string]string{}
+	for dir, by := range writers {
+		p := s.packages[dir]
+		if p == nil {
+			return nil, fmt.Errorf("no package %s", dir)
+		}
+		positions := whatParameters(p)
+		add := func(e ast.Expr) {
+			if text, ok := literal(e); ok && camel.MatchString(text) {
+				if _, known := found[text]; !known || dir == planDir {
+					found[text] = by
+				}
+			}
+		}
+		for _, f := range p.files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					if i, ok := positions[calleeName(n)]; ok && i < len(n.Args) {
+						add(n.Args[i])
+					}
+				case *ast.KeyValueExpr:
+					if key, ok := n.Key.(*ast.Ident); ok && key.Name == "What" {
+						add(n.Value)
+					}
+				case *ast.AssignStmt:
+					for i, left := range n.Lhs {
+						if name, ok := left.(*ast.Ident); ok && name.Name == "what" && i < len(n.Rhs) {
+							add(n.Rhs[i])
+						}
+					}
+				case *ast.FuncDecl:
+					if n.Name.Name == "what" {
+						ast.Inspect(n, func(n ast.Node) bool {
+							if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == 1 {
+								add(r.Results[0])
+							}
+							return true
+						})
+					}
+				}
+				return true
+			})
+		}
+	}
+	if err := complete(s, found); err != nil {
+		return nil, err
+	}
+	var out []entry
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, entry{name, found[name]})
+	}
+	return out, nil
+}
+
+// whatParameters has the position of the parameter what of each function that has one.
+func whatParameters(p *pkg) map[string]int {
+	out := map[string]int{}
+	for _, f := range p.files {
+		for _, decl := range f.Decls {
+			ast.Inspect(decl, func(n ast.Node) bool {
+				name, params := "", (*ast.FieldList)(nil)
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					name, params = n.Name.Name, n.Type.Params
+				case *ast.AssignStmt:
+					if fn, ok := n.Rhs[0].(*ast.FuncLit); ok {
+						if left, ok := n.Lhs[0].(*ast.Ident); ok {
+							name, params = left.Name, fn.Type.Params
+						}
+					}
+				}
+				if i := position(params, "what"); i >= 0 {
+					out[name] = i
+				}
+				return true
+			})
+		}
+	}
+	return out
+}
+
+// position of a parameter, -1 without it.
+func position(params *ast.FieldList, name string) int {
+	if params == nil {
+		return -1
+	}
+	i := 0
+	for _, field := range params.List {
+		for _, p := range field.Names {
+			if p.Name == name {
+				return i
+			}
+			i++
+		}
+	}
+	return -1
+}
+
+func calleeName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
+
+// complete fails for a text of the planner that looks like an entry and was not found to be
+// one, so that a new way to write history is seen here.
+func complete(s *source, found map[string]string) error {
+	known := map[string]bool{}
+	for _, dir := range []string{runtimeDir, planDir, rollupDir} {
+		for _, prefix := range []string{"Reason", "reason"} {
+			all, err := s.constants(dir, prefix)
+			if err != nil && prefix == "Reason" {
+				return err
+			}
+			for _, c := range all {
+				known[c.value] = true
+			}
+		}
+	}
+	var missed []string
+	for _, f := range s.packages[planDir].files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			e, ok := n.(ast.Expr)
+			if !ok {
+				return true
+			}
+			text, ok := literal(e)
+			if ok && camel.MatchString(text) && strings.ToLower(text[1:]) != text[1:] && !known[text] && found[text] == "" {
+				missed = append(missed, fmt.Sprintf("%s: %q", s.fset.Position(n.Pos()), text))
+			}
+			return true
+		})
+	}
+	if len(missed) > 0 {
+		return fmt.Errorf("texts that look like history entries, and do not reach a parameter named what:\n  %s", strings.Join(missed, "\n  "))
+	}
+	return nil
+}
+
+func history(s *source) (string, error) {
+	all, err := historyEntries(s)
+	if err != nil {
+		return "", err
+	}
+	t := newTable("entry", "written by")
+	for _, e := range all {
+		t.row(code(e.name), e.by)
+	}
+	return generated + "# History entries\n\n`windlass history APP` lists what was decided about an app: what, why, by whom, and the figures. " +
+		"[Troubleshooting](../guides/troubleshooting.md#history-entries) says what each entry means.\n\n" + t.String(), nil
+}

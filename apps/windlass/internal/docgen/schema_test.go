@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+const repository = "../../../.."
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	src, err := readSource(repository)
+	require.NoError(t, err)
+	text, err := schema(src)
+	require.NoError(t, err)
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	require.NoError(t, err)
+	compiler := jsonschema.NewCompiler()
+	require.NoError(t, compiler.AddResource("app.schema.json", document))
+	s, err := compiler.Compile("app.schema.json")
+	require.NoError(t, err)
+	return s
+}
+
+func TestSchemaTakesEveryExample(t *testing.T) {
+	s := compiled(t)
+	files, err := filepath.Glob(repository + "/deployments/examples/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var file any
+		require.NoError(t, yaml.Unmarshal(data, &file))
+		require.NoError(t, s.Validate(file), path)
+	}
+}
+
+// What the CLI takes and refuses, the schema does.
+func TestSchemaAgreesWithTheCLI(t *testing.T) {
+	s := compiled(t)
+	const head = "app: a\ncommand: [x]\nregions: [eu]\n"
+	for text, good := range map[string]bool{
+		"health_check: {path: /up}":                                                    true,
+		"healthCheck: {interval: 1m30s, expectedCodes: [200-299, 404]}":                true,
+		"rollout: {strategy: blueGreen, promotion: auto after 10m}":                    true,
+		"rollout: {strategy: blue-green}":                                              true,
+		"rollout: {strategy: STRATEGY_BLUE_GREEN}":                                     true,
+		"rollout: {maxSurge: 1, autoRollback: false}":                                  true,
+		"rollout: {autoRollback: {conditions: [crash]}}":                               true,
+		"freeze: {reason: x, weekly: [Fri 16:00 - Mon 08:00], from: 2026-12-24 18:00}": true,
+		"routing: {crossRegion: off}":                                                  true,
+		"overrides: [{labels: {gpu: l4}, replicas: 1, env: {A: \"1\"}}]":               true,
+		"replica: 2":                        false,
+		"replicas: two":                     false,
+		"progressDeadline: 90":              false,
+		"rollout: {strategy: purple}":       false,
+		"rollout: {maxSurge: many}":         false,
+		"env: {A: 1}":                       false,
+		"args: --model":                     false,
+		"ports: [{port: 80}]":               false,
+		"resources: {gpu: {cont: 1}}":       false,
+		"overrides: {regions: [eu]}":        false,
+		"resources: {cpuMillicores: -1}":    false,
+		"modelCache: {claim: {sizeGib: 5}}": false,
+	} {
+		var file any
+		require.NoError(t, yaml.Unmarshal([]byte(head+text), &file), text)
+		err := s.Validate(file)
+		if good {
+			require.NoError(t, err, text)
+		} else {
+			require.Error(t, err, text)
+		}
+	}
+}
+
+func TestReferenceIsDeterministic(t *testing.T) {
+	first, err := generate(repository)
+	require.NoError(t, err)
+	second, err := generate(repository)
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+}
