@@ -97,7 +97,7 @@ func (c *change) holds(course *model.Course, what string) (out []string, err err
 	if err != nil {
 		return nil, err
 	}
-	return append(out, plan.ShutGates(course, func(id string) string { return orDefault(names[id].Name, id) })...), nil
+	return append(out, plan.ShutGates(course, func(id string) string { return names[id].ShownName() })...), nil
 }
 
 // sameAgain says why a word changed nothing.
@@ -244,7 +244,7 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 				return "", err
 			}
 			names, err := c.regionNames(course)
-			text = append(text, plan.Awaited(course, func(id string) string { return orDefault(names[id].Name, id) })...)
+			text = append(text, plan.Awaited(course, func(id string) string { return names[id].ShownName() })...)
 			return strings.Join(text, "; "), err
 		})
 		return &windlassv1.PromoteResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err

@@ -5,6 +5,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -34,7 +36,7 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
-	w.temporary("tmp-2")
+	id := w.temporary("tmp-2")
 	w.deploy("chat", args("b"), regions("us-east-1", "eu-west-1", "tmp-2"))
 	refused(t, w.deleteRegion("tmp-2"), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the region that never had an agent is left out")
@@ -47,6 +49,31 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 	require.NoError(t, w.deleteRegion("tmp-2"))
 	app := w.settle("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
+	w.requireNoIDOf(id)
+}
+
+// requireNoIDOf holds that nothing of app chat that people are shown has the region's id in place of
+// its name.
+func (w *world) requireNoIDOf(region string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	x := w.watch(w.viewer, "chat")
+	defer x.cancel()
+	picture := x.until(func(*windlassv1.WatchAppResponse) bool { return true })
+	history, err := w.history(w.viewer).ListHistory(ctx, &windlassv1.ListHistoryRequest{App: "chat"})
+	require.NoError(w.t, err)
+	deployments, err := w.deployments(w.viewer).ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{App: "chat"})
+	require.NoError(w.t, err)
+	rollouts, err := w.rollouts(w.viewer).ListRollouts(ctx, &windlassv1.ListRolloutsRequest{App: "chat"})
+	require.NoError(w.t, err)
+	routes, err := w.routes(w.viewer).ListRoutes(ctx, &windlassv1.ListRoutesRequest{App: "chat", Ended: true})
+	require.NoError(w.t, err)
+	for _, shown := range []proto.Message{picture, history, deployments, rollouts, routes} {
+		text, err := protojson.Marshal(shown)
+		require.NoError(w.t, err)
+		require.NotContains(w.t, string(text), region)
+	}
+	require.Contains(w.t, protojson.Format(history), "a deleted region")
 }
 
 func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {
@@ -104,4 +131,27 @@ func TestGoneRegion_ThatStillServesIsNotLeftOutInPassing(t *testing.T) {
 	w.settle("chat")
 	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 	require.NoError(t, err)
+}
+
+func TestGoneRegion_OfOneAppKeepsNoOtherFromASecretsNewValue(t *testing.T) {
+	w := setup(t)
+	w.setSecret("token", "one")
+	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
+	require.NoError(t, err)
+	id := made.GetRegion().GetId()
+	_, err = w.regionService(w.operator).GrantRegion(t.Context(), &windlassv1.GrantRegionRequest{Region: id, Workspace: w.workspace})
+	require.NoError(t, err)
+	w.deploy("alone", withSecret("token"), regions("shared-1"))
+	with := w.deploy("with", withSecret("token"))
+	w.settle("alone")
+	w.settle("with")
+	_, err = w.regionService(w.operator).RevokeGrant(t.Context(), &windlassv1.RevokeGrantRequest{Region: id, Workspace: w.workspace})
+	require.NoError(t, err)
+
+	res := w.setSecret("token", "two")
+	require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
+	require.Equal(t, []string{"app alone is left out, and keeps the value that it has: the workspace has none of its regions any longer"}, res.GetWarnings())
+	require.Equal(t, int32(1), w.app("alone").GetLatestVersion())
+	require.Contains(t, w.said("alone"), "SecretNotTaken")
+	require.Equal(t, int32(2), w.app("with").GetLatestVersion())
 }

@@ -114,17 +114,9 @@ func (c *change) appsNaming(r model.Region, apps []model.App) (users []string, e
 // withoutGone takes regions out of a spec that was good once and that the workspace may use no
 // longer, with the overrides of theirs, and returns their names. It fails if none is left.
 func (c *change) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gone []string, err error) {
-	known, err := c.regionsNamed(spec.GetRegions())
+	left, gone, err := c.regionsLeft(spec)
 	if err != nil {
 		return nil, err
-	}
-	var left []string
-	for _, name := range spec.GetRegions() {
-		if slices.ContainsFunc(known, func(r model.Region) bool { return r.Name == name }) {
-			left = append(left, name)
-		} else {
-			gone = append(gone, name)
-		}
 	}
 	if len(gone) == 0 || len(left) == 0 {
 		return nil, c.checkRegions(spec, field)
@@ -144,6 +136,23 @@ func (c *change) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gon
 	}
 	spec.Overrides = overrides
 	return gone, nil
+}
+
+// regionsLeft are the names of the spec's regions that the workspace may use, and of those that it
+// may use no longer.
+func (c *change) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone []string, err error) {
+	known, err := c.regionsNamed(spec.GetRegions())
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range spec.GetRegions() {
+		if slices.ContainsFunc(known, func(r model.Region) bool { return r.Name == name }) {
+			left = append(left, name)
+		} else {
+			gone = append(gone, name)
+		}
+	}
+	return left, gone, nil
 }
 
 // servesIn returns which of the regions that are gone, by name, the app still serves in, empty for

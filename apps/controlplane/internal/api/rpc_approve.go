@@ -25,7 +25,7 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 				return "", err
 			}
 			var where []string
-			where, out.Missing, err = plan.Approve(course, by, func(id string) string { return orDefault(names[id].Name, id) })
+			where, out.Missing, err = plan.Approve(course, by, func(id string) string { return names[id].ShownName() })
 			text = fmt.Sprintf("as %s, at %s", roleName(c.by.Role), strings.Join(where, ", "))
 			if len(out.Missing) > 0 {
 				text += "; " + strings.Join(out.Missing, "; ")

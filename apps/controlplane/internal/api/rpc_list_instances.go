@@ -96,7 +96,7 @@ func (a *API) instanceViews(tx Tx, rows []model.Instance) ([]*windlassv1.Instanc
 	for _, i := range rows {
 		out = append(out, &windlassv1.Instance{
 			Id: i.ID, AppId: i.AppID, AppName: apps[i.AppID].Name, DeploymentId: i.DeploymentID, Version: versions[i.DeploymentID],
-			Region: cmp.Or(regions[i.RegionID].Name, i.RegionID), Role: i.Role, Group: i.Group, Slot: i.Slot,
+			Region: regions[i.RegionID].ShownName(), Role: i.Role, Group: i.Group, Slot: i.Slot,
 			Status: i.Status, Reason: i.Reason, Message: i.Message, Address: i.Address, Restarts: i.Restarts,
 			Gpus: i.GPUs, RuntimeName: i.RuntimeName, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: i.UpdatedAt,
 		})

@@ -211,7 +211,7 @@ func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
 		if sum < 100 {
 			continue
 		}
-		name := r.RegionID
+		name := model.DeletedRegion
 		if region, err := c.GetRegion(r.RegionID); err == nil {
 			name = region.Name
 		}

@@ -245,13 +245,18 @@ func (r *dryRun) response() (*windlassv1.PlanDeployResponse, error) {
 
 // findingOf is a refusal as Deploy would answer it.
 func findingOf(err error) *windlassv1.PlanFinding {
-	detail, message := rpc.DetailOf(err), err.Error()
-	if coded, ok := errors.AsType[*connect.Error](err); ok {
-		message = coded.Message()
-	}
+	detail := rpc.DetailOf(err)
 	return &windlassv1.PlanFinding{
-		Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Message: message, Fix: detail.GetFix(), Limit: detail.GetLimit(),
+		Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Message: messageOf(err), Fix: detail.GetFix(), Limit: detail.GetLimit(),
 	}
+}
+
+// messageOf is a refusal's text, without its code.
+func messageOf(err error) string {
+	if coded, ok := errors.AsType[*connect.Error](err); ok {
+		return coded.Message()
+	}
+	return err.Error()
 }
 
 func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -52,7 +53,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if res.AppIds, err = c.rotate(e, s, req.GetOverrideFreeze()); err != nil {
+		if res.AppIds, res.Warnings, err = c.rotate(e, s, req.GetOverrideFreeze()); err != nil {
 			return nil, err
 		}
 		return res, c.audit("secret", e.ID, before, secretProto(s))
@@ -69,11 +70,12 @@ func (a *API) hasValue(s model.Secret, value string) bool {
 
 // rotate makes a version with the secret's new value of each app that is to run with it, and
 // has what pulls images with it fetch it again. The environment is locked, and so are, one
-// after the other in the order of their ids, its apps that refer to the secret.
-func (c *change) rotate(e model.Environment, s model.Secret, override string) (apps []string, err error) {
+// after the other in the order of their ids, its apps that refer to the secret. An app that cannot
+// have such a version does not keep the others from theirs: warnings say why it is left out.
+func (c *change) rotate(e model.Environment, s model.Secret, override string) (apps, warnings []string, err error) {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, id := range users {
 		app, err := c.LockApp(c.workspaceID, id)
@@ -81,17 +83,23 @@ func (c *change) rotate(e model.Environment, s model.Secret, override string) (a
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("lock app %s: %w", id, err)
+			return nil, nil, fmt.Errorf("lock app %s: %w", id, err)
 		}
-		rotated, err := c.rotateOf(app, s, override)
+		rotated, leftOut, err := c.rotateOf(app, s, override)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if rotated {
 			apps = append(apps, id)
 		}
+		if leftOut != "" {
+			warnings = append(warnings, fmt.Sprintf("app %s is left out, and keeps the value that it has: %s", app.Name, leftOut))
+			c.log(app, model.History{
+				What: "SecretNotTaken", Why: fmt.Sprintf("version %d of secret %s: %s", s.Version, s.Name, leftOut), DeploymentID: app.LiveDeploymentID,
+			})
+		}
 	}
-	return apps, nil
+	return apps, warnings, nil
 }
 
 // usersOf are the apps, by id and sorted, of which anything refers to the secret.
@@ -109,70 +117,84 @@ func (c *change) usersOf(e model.Environment, secret string) (apps []string, err
 	return slices.Compact(apps), err
 }
 
-// rotateOf does so for one app, which is locked.
-func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotated bool, err error) {
+// rotateOf does so for one app, which is locked. leftOut is why it gets no version, empty for one
+// that does or needs none.
+func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
-		return false, nil
+		return false, "", nil
 	}
 	base, err := c.newest(app)
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	have, changed, err := c.fetching(app.ID, s.Name)
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	spec, moves := withVersion(base, s)
+	if moves {
+		left, _, err := c.regionsLeft(spec)
+		if err != nil {
+			return false, "", err
+		}
+		if moves = len(left) > 0; !moves {
+			leftOut = "the workspace has none of its regions any longer"
+		}
+	}
 	if len(changed) == 0 && !moves {
-		return false, nil
+		return false, leftOut, nil
 	}
 	freezes, err := c.freezesFor(app.ID, "")
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
 		// The value is for now: a start that waits would have it come as a surprise.
-		return false, refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
+		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {
 		if frozen && !moves {
 			if err := c.overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
-				return false, err
+				return false, "", err
 			}
 		}
 		if err := topology.Write(c, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
-			return false, fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
+			return false, "", fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
 		}
 		c.log(app, model.History{
 			What: "SecretRotated", Why: fmt.Sprintf("version %d of secret %s replaces the one that it runs with", s.Version, s.Name),
 			RolloutID: app.RolloutID, DeploymentID: app.LiveDeploymentID,
 		})
 		if err := c.wake(app.ID); err != nil {
-			return false, err
+			return false, "", err
 		}
 	}
 	if !moves {
-		return true, nil
+		return true, leftOut, nil
 	}
 	whole := proto.CloneOf(spec)
 	gone, err := c.withoutGone(spec, "spec")
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	if region, err := c.servesIn(app, gone); err != nil {
-		return false, err
+		return false, "", err
 	} else if region != "" {
 		// Its rollout fails by the region's name. The other apps get the value all the same.
 		spec, gone = whole, nil
 	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
 	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
+	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
+		// A fixed port, which the app's policy has it want twice.
+		return len(changed) > 0, messageOf(err), nil
+	}
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	c.alongside()
-	return true, c.roomToBegin(app, out)
+	return true, "", c.roomToBegin(app, out)
 }
 
 // newest returns the deployment that the app is to run: the one in flight unless it is being

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -118,7 +117,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		return app.Status, app.Message // the workflow's word: it alone knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
-		in.Pins = plan.FailedPins(f.pins[app.ID], func(id string) string { return cmp.Or(f.regions[id].Name, id) })
+		in.Pins = plan.FailedPins(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
 	case app.Status == windlassv1.AppStatus_APP_STATUS_FAILED:
 		return app.Status, app.Message
 	}
@@ -154,9 +153,9 @@ func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Dep
 }
 
 func historyProto(f map[string]model.Region, h model.History) *windlassv1.HistoryEntry {
-	region := h.RegionID
-	if r, ok := f[region]; ok {
-		region = r.Name
+	region := ""
+	if h.RegionID != "" {
+		region = f[h.RegionID].ShownName()
 	}
 	return &windlassv1.HistoryEntry{
 		Id: h.ID, At: h.At, What: h.What, Why: h.Why, Who: h.Who,

@@ -154,9 +154,7 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Course, st mod
 // fillRegion fills in what runs in the region of both versions, of which only ids and
 // numbers are read.
 func fillRegion(f facts, app model.App, st model.CourseRegion, out *windlassv1.RegionProgress, older, newer model.Deployment) {
-	if region, ok := f.regions[st.RegionID]; ok {
-		out.Region = region.Name
-	}
+	out.Region = f.regions[st.RegionID].ShownName()
 	version := func(d model.Deployment) *windlassv1.VersionProgress {
 		v := &windlassv1.VersionProgress{Version: d.Version}
 		for _, t := range f.rows[app.ID] {

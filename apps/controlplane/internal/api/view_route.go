@@ -92,10 +92,7 @@ func (a *API) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err
 	return f, nil
 }
 
-// regionName of a region that is gone is its id.
-func (f routeFacts) regionName(p rollup.RoutePlace) string {
-	return cmp.Or(p.Region.Name, p.Route.RegionID)
-}
+func (f routeFacts) regionName(p rollup.RoutePlace) string { return p.Region.ShownName() }
 
 // path of an app as people name it.
 func (f facts) path(app model.App) string {

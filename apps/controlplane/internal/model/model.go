@@ -322,6 +322,12 @@ type Region struct {
 	ResourceVersion     int64
 }
 
+// DeletedRegion stands for the name of a region that was deleted.
+const DeletedRegion = "a deleted region"
+
+// ShownName is the region's name for people; that of the zero region is DeletedRegion.
+func (r Region) ShownName() string { return cmp.Or(r.Name, DeletedRegion) }
+
 // GatewayApproved reports whether gateways of the platform's regions may be told of the region's.
 // The agent tells where those are, and of a workspace's region it is a tenant's.
 func (r Region) GatewayApproved() bool {

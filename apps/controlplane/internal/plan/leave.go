@@ -239,10 +239,7 @@ func (p *planner) logWeights() {
 				to = t.DeploymentID
 			}
 		}
-		n := p.regions[region].Name
-		if n == "" {
-			n = region
-		}
+		n := p.regionName(region)
 		if to == "" && len(p.routes[region].Hosts) > 0 {
 			bare = append(bare, n)
 			continue

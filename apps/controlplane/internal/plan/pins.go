@@ -140,11 +140,11 @@ func nextPinned(in Input, now int64) Output {
 func (in Input) failed(pins []model.Pin) string {
 	return FailedPins(pins, func(id string) string {
 		for _, r := range in.Regions {
-			if r.ID == id && r.Name != "" {
-				return r.Name
+			if r.ID == id {
+				return r.ShownName()
 			}
 		}
-		return id
+		return model.DeletedRegion
 	})
 }
 

@@ -187,7 +187,7 @@ func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {
 }
 
 func (p *planner) regionName(id string) string {
-	return cmp.Or(p.regions[id].Name, id)
+	return p.regions[id].ShownName()
 }
 
 func (p *planner) regionNames(w *model.CourseWave) string {

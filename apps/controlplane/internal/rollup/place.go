@@ -152,12 +152,7 @@ func noRoom(o model.Observed) bool {
 }
 
 // Name of the region, for people.
-func (p Place) Name() string {
-	if p.Region.Name != "" {
-		return p.Region.Name
-	}
-	return p.Row.RegionID
-}
+func (p Place) Name() string { return p.Region.ShownName() }
 
 // String is the place in one line: "us-east-1: 1 of 2 replicas ready (CrashLoop:
 // exit code 1)".

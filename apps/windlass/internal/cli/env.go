@@ -182,6 +182,9 @@ by the app's own policy, which goes back to the value before if it fails.`,
 			case n > 1:
 				text = fmt.Sprintf("; %d apps are taking it up: see `windlass rollout status APP`", n)
 			}
+			for _, text := range resp.GetWarnings() {
+				a.infof("%s", text)
+			}
 			return a.done(resp, "secret %s is at version %d%s", resp.Secret.Name, resp.Secret.Version, text)
 		}),
 	}

@@ -796,7 +796,11 @@ type SetSecretResponse struct {
 	// Apps whose instances are being replaced because of it.
 	AppIds []string `protobuf:"bytes,2,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
 	// The secret has this value already: no version of it was made, and no app is touched.
-	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// Apps that use the secret and are left out, and why: the workspace has none of their regions
+	// any longer, or a fixed port keeps them from a new version. They run on with the value that
+	// they have.
+	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -850,6 +854,13 @@ func (x *SetSecretResponse) GetUnchanged() bool {
 		return x.Unchanged
 	}
 	return false
+}
+
+func (x *SetSecretResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type ListSecretsRequest struct {
@@ -1127,11 +1138,12 @@ const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12$\n" +
 	"\x05value\x18\x04 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x04\x80\x01\x01R\x05value\x121\n" +
 	"\x0foverride_freeze\x18\n" +
-	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"w\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"\x93\x01\n" +
 	"\x11SetSecretResponse\x12+\n" +
 	"\x06secret\x18\x01 \x01(\v2\x13.windlass.v1.SecretR\x06secret\x12\x17\n" +
 	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\x12\x1c\n" +
-	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"p\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x1a\n" +
+	"\bwarnings\x18\x1f \x03(\tR\bwarnings\"p\n" +
 	"\x12ListSecretsRequest\x12,\n" +
 	"\venvironment\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\venvironment\x12,\n" +

@@ -471,10 +471,10 @@ func (w *world) side(t model.Topology) Side {
 func (w *world) regionName(id string) string {
 	for _, r := range w.in.Regions {
 		if r.ID == id {
-			return r.Name
+			return r.ShownName()
 		}
 	}
-	return id
+	return model.DeletedRegion
 }
 
 func (w *world) waveOf(c *model.Course, region string) string {

@@ -246,10 +246,14 @@ func TestAForecastCountsHowOftenReplicasLoad(t *testing.T) {
 		want string
 	}{
 		"a first version, in two regions at once": {nil, first(nil, 2, "eu", "us"), "move+0 move+0 live+1, 1 in all"},
-		"replica by replica": {nil, update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 2, "eu"),
-			"wave+0 move+0 move+1 move+1 move+1 move+2 live+2 move+2, 2 in all"},
-		"two regions, one after the other": {nil, update(&windlassv1.RolloutPolicy{MaxSurge: "100%"}, 2, "eu", "us"),
-			"wave+0 move+0 move+1 move+1 move+2 live+2 move+2 move+2, 2 in all"},
+		"replica by replica": {
+			nil, update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 2, "eu"),
+			"wave+0 move+0 move+1 move+1 move+1 move+2 live+2 move+2, 2 in all",
+		},
+		"two regions, one after the other": {
+			nil, update(&windlassv1.RolloutPolicy{MaxSurge: "100%"}, 2, "eu", "us"),
+			"wave+0 move+0 move+1 move+1 move+2 live+2 move+2 move+2, 2 in all",
+		},
 		"in place, two at a time": {nil, inPlace, "wave+0 move+0 live+2, 2 in all"},
 		"instances are kept":      {nil, alike, "wave+0 move+0 live+0, 0 in all"},
 		"scaled":                  {was, scaled, "move+0, 1 in all"},
