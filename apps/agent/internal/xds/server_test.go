@@ -476,8 +476,8 @@ func TestIncrementalIsRefusedWithTheWayOut(t *testing.T) {
 }
 
 // The example is what an Envoy's operator begins with.
-func TestTheReadmesBootstrapIsOne(t *testing.T) {
-	text, err := os.ReadFile("../../../../README.md")
+func TestTheGuidesBootstrapIsOne(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/guides/xds.md")
 	require.NoError(t, err)
 	_, rest, ok := strings.Cut(string(text), "```yaml\nnode: {id: edge-1")
 	require.True(t, ok)

@@ -26,10 +26,10 @@ func TestEveryExampleIsAnAppFile(t *testing.T) {
 	}
 }
 
-func TestTheReadmesAppFileIsOne(t *testing.T) {
-	readme, err := os.ReadFile("../../../../README.md")
+func TestTheGuidesAppFileIsOne(t *testing.T) {
+	guide, err := os.ReadFile("../../../../docs/guides/kubernetes.md")
 	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(readme), "```yaml\napp: ")
+	_, rest, ok := strings.Cut(string(guide), "```yaml\napp: ")
 	require.True(t, ok)
 	text, _, _ := strings.Cut("app: "+rest, "```")
 	f, err := parseAppFile([]byte(text))
@@ -316,9 +316,9 @@ func TestADiffTellsTheReplicasThatRegionsHave(t *testing.T) {
 }
 
 func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
-	readme, err := os.ReadFile("../../../../README.md")
+	guide, err := os.ReadFile("../../../../docs/guides/overrides.md")
 	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(readme), "```yaml\nreplicas: 4\n")
+	_, rest, ok := strings.Cut(string(guide), "```yaml\nreplicas: 4\n")
 	require.True(t, ok)
 	text, _, _ := strings.Cut("app: a\nreplicas: 4\n"+rest, "```")
 	f, err := parseAppFile([]byte(text))

@@ -44,6 +44,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 			}},
 		},
+		"url":               {{args: []string{"url", "a"}}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
 		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}},
 		"rollback":          {{args: []string{"rollback", "a"}}, {args: []string{"rollback", "a", "--wait=false"}}},

@@ -132,7 +132,14 @@ func code(text string) string {
 	return "`" + text + "`"
 }
 
-// prose keeps a text of the code from being read as HTML or a placeholder of Markdown.
+// prose keeps a text of the code from being read as HTML, a link or emphasis. What is
+// between backquotes stays as it is.
 func prose(text string) string {
-	return strings.NewReplacer("<", "&lt;", "*", "\\*", "{{", "&#123;&#123;", "[", "\\[").Replace(strings.TrimSpace(text))
+	parts := strings.Split(strings.TrimSpace(text), "`")
+	for i := range parts {
+		if i%2 == 0 {
+			parts[i] = strings.NewReplacer("<", "&lt;", "*", "\\*", "[", "\\[").Replace(parts[i])
+		}
+	}
+	return strings.Join(parts, "`")
 }

@@ -95,11 +95,12 @@ var urlLine = regexp.MustCompile(`(?m)^http://\S+$`)
 
 func testCLI(t *testing.T, s *stack) {
 	c := s.cli(t)
-	// The way of a newcomer, with the files of the README.
+	// The way of a newcomer, with the files of README.
 	out := c.ok("deploy", "-f", example(t, "echo.yaml"))
 	require.Contains(t, out, "echo v1 is ready: 4 of 4 replicas")
 	urls := urlLine.FindAllString(out, -1)
 	require.Len(t, urls, 4, out)
+	require.Equal(t, urls[0], strings.TrimSpace(c.ok("url", "echo")))
 	text, version := chat(t, urls[0], "hello from the shell")
 	require.Equal(t, "hello from the shell", text)
 	require.Equal(t, "v1", version)

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/gateway"
+)
+
+// pages are the Markdown files that people read, by their path from the root.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	files, err := filepath.Glob(repository + "/*.md")
+	require.NoError(t, err)
+	require.NoError(t, filepath.WalkDir(repository+"/docs", func(path string, _ os.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			files = append(files, path)
+		}
+		return err
+	}))
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		rel, err := filepath.Rel(repository, path)
+		require.NoError(t, err)
+		out[filepath.ToSlash(rel)] = string(data)
+	}
+	return out
+}
+
+var (
+	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	span    = regexp.MustCompile("`[^`\n]*`")
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
+)
+
+func TestDocs(t *testing.T) {
+	all := pages(t)
+	t.Run("every link and anchor leads somewhere", func(t *testing.T) {
+		for page, text := range all {
+			for _, m := range link.FindAllStringSubmatch(span.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), -1) {
+				if strings.Contains(m[1], "://") {
+					continue
+				}
+				path, fragment, _ := strings.Cut(m[1], "#")
+				target := page
+				if path != "" {
+					target = filepath.Join(filepath.Dir(page), path)
+					_, err := os.Stat(filepath.Join(repository, target))
+					require.NoError(t, err, "%s links to %s", page, m[1])
+				}
+				if fragment == "" || !strings.HasSuffix(target, ".md") {
+					continue
+				}
+				var anchors []string
+				for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(all[target], ""), -1) {
+					anchors = append(anchors, anchor(strings.NewReplacer("`", "").Replace(h[1])))
+				}
+				require.Contains(t, anchors, fragment, "%s links to %s", page, m[1])
+			}
+		}
+	})
+	t.Run("troubleshooting has each reason and history entry once", func(t *testing.T) {
+		src, err := readSource(repository)
+		require.NoError(t, err)
+		instances, err := src.constants(runtimeDir, "Reason")
+		require.NoError(t, err)
+		rollouts, err := rolloutConstants(src)
+		require.NoError(t, err)
+		entries, err := historyEntries(src)
+		require.NoError(t, err)
+		want := map[string][]string{"Error reasons": errorNames()}
+		var agents []string
+		for _, c := range instances {
+			agents = append(agents, c.value)
+		}
+		want["Instance reasons"] = agents
+		for _, c := range rollouts {
+			if !slices.Contains(agents, c.value) {
+				want["Reasons of deployments, rollouts and regions"] = append(want["Reasons of deployments, rollouts and regions"], c.value)
+			}
+		}
+		for _, e := range entries {
+			want["History entries"] = append(want["History entries"], e.name)
+		}
+		row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| .+ \\| .+ \\|$")
+		for title, names := range want {
+			_, section, ok := strings.Cut(all["docs/guides/troubleshooting.md"], "\n## "+title+"\n")
+			require.True(t, ok, title)
+			section, _, _ = strings.Cut(section, "\n## ")
+			var got []string
+			for _, m := range row.FindAllStringSubmatch(section, -1) {
+				got = append(got, m[1])
+			}
+			require.ElementsMatch(t, names, got, title)
+		}
+	})
+	t.Run("commands of shell blocks are commands with these flags", func(t *testing.T) {
+		for page, text := range all {
+			if strings.HasPrefix(page, "docs/reference/") {
+				continue
+			}
+			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatchIndex(text, -1) {
+				// A comment before the block says why no test runs it; it is read here all the same.
+				for _, line := range strings.Split(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
+					checkLine(t, page, line)
+				}
+			}
+		}
+	})
+}
+
+var (
+	nested  = regexp.MustCompile(`\$\(([^)]*)\)`)
+	remark  = regexp.MustCompile(`\s+#.*$`)
+	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
+	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
+	// passed are commands of others.
+	passed = []string{"curl", "jq", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm"}
+)
+
+func checkLine(t *testing.T, page, line string) {
+	t.Helper()
+	line = remark.ReplaceAllString(line, "")
+	for _, m := range nested.FindAllStringSubmatch(line, -1) {
+		checkLine(t, page, m[1])
+	}
+	for _, command := range between.Split(nested.ReplaceAllString(line, "X"), -1) {
+		command, _, _ = strings.Cut(command, " > ")
+		words := word.FindAllString(command, -1)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		for i, w := range words {
+			words[i] = strings.Trim(w, `"'`)
+		}
+		programs := map[string]func() (*kong.Application, error){
+			"agent": agent.CommandLine, "gateway": gateway.CommandLine, "controlplane": controlplane.CommandLine,
+		}
+		switch model := programs[words[0]]; {
+		case words[0] == "windlass":
+			c, rest, err := commands().Find(words[1:])
+			require.NoError(t, err, "%s: %s", page, line)
+			require.NoError(t, c.ParseFlags(rest), "%s: %s", page, line)
+			if c.Args != nil {
+				require.NoError(t, c.Args(c, c.Flags().Args()), "%s: %s", page, line)
+			}
+		case model != nil:
+			app, err := model()
+			require.NoError(t, err)
+			var names []string
+			for _, group := range app.AllFlags(false) {
+				for _, f := range group {
+					names = append(names, f.Name)
+				}
+			}
+			for _, w := range words[1:] {
+				if name, ok := strings.CutPrefix(w, "--"); ok {
+					name, _, _ = strings.Cut(name, "=")
+					require.Contains(t, names, name, "%s: %s", page, line)
+				}
+			}
+		case words[0] == "go" && len(words) > 3 && words[1] == "tool" && words[2] == "task":
+			tasks, err := os.ReadFile(repository + "/Taskfile.yml")
+			require.NoError(t, err)
+			require.Contains(t, string(tasks), "\n  "+words[3]+":\n", "%s: %s", page, line)
+		default:
+			require.Contains(t, passed, words[0], "%s: %s", page, line)
+		}
+	}
+}
