@@ -120,7 +120,7 @@ func TestEveryRuleBites(t *testing.T) {
 		"apps/windlass/internal/dev":        {"apps/controlplane/internal/api", "database/sql", "github.com/restatedev/sdk-go", "apps/kubelab"},
 		"apps/kubelab/internal/nodeagent":   {"apps/agent"},
 		cp + "plan":                         {"math/rand/v2", "net/http", cp + "topology"},
-		cp + "model":                        {cp + "rollup"},
+		cp + "model":                        {cp + "rollup", "sync"},
 		cp + "rollup":                       {cp + "plan"},
 		cp + "changefeed":                   {cp + "rollup"},
 		cp + "topology":                     {cp + "api"},
