@@ -2,10 +2,13 @@ package api_test
 
 import (
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -131,15 +134,40 @@ func TestRollback_ToWhatWasNeverStableTakesAllSteps(t *testing.T) {
 	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion())
 }
 
-func TestRollback_SaysThatAnOldSecretComesBack(t *testing.T) {
+func TestRollback_KeepsTheNewestSecretsUnlessAskedForThoseOfThen(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	w.deploy("chat", withSecret("token"))
 	w.settle("chat")
+	w.deploy("chat", withSecret("token"), args("b"))
+	w.settle("chat")
 	w.setSecret("token", "two")
 	w.settle("chat")
-	res := w.rollback(&windlassv1.RollbackRequest{})
+	pinned := func(version int32) int32 { return w.version("chat", version).GetSpec().GetSecrets()[0].GetVersion() }
+	res := w.rollback(&windlassv1.RollbackRequest{Version: 1})
+	require.Equal(t, []string{"it runs with version 2 of secret token, the newest; v1 ran with version 1, which --with-secrets brings back"}, res.GetWarnings())
+	require.Equal(t, int32(2), pinned(res.GetVersion()))
+	w.settle("chat")
+	res = w.rollback(&windlassv1.RollbackRequest{Version: 2, WithSecrets: true})
 	require.Equal(t, []string{"it runs with version 1 of secret token again, and the newest is 2: deploy the app again for that one"}, res.GetWarnings())
+	require.Equal(t, int32(1), pinned(res.GetVersion()))
+}
+
+func TestRollback_BringsNoRetainedVersionBackWithASecretThatWasRotated(t *testing.T) {
+	w := setup(t)
+	w.setSecret("token", "one")
+	green := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Retain: durationpb.New(time.Hour)}
+	for _, name := range []string{"a", "b"} {
+		_, err := w.deployBy("chat", green, withSecret("token"), args(name))
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	w.setSecret("token", "two")
+	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion(), "v2 is retained, with the value before")
+	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
+	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+	require.Contains(t, rpc.DetailOf(err).GetFix(), "windlass rollback --with-secrets")
+	require.True(t, w.rollback(&windlassv1.RollbackRequest{WithSecrets: true}).GetRetained())
 }
 
 func TestDeploy_TheStatusLineIsOfTheNewVersionAtOnce(t *testing.T) {

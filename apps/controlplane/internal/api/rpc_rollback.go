@@ -14,7 +14,8 @@ import (
 
 // Rollback takes back what is in flight, unless a version is asked for. Else it makes a version
 // that is retained live again. Of another it makes a version with its configuration: its variables,
-// its secrets' versions, its image by digest, and as many replicas as the app has now. While such a
+// its image by digest, and as many replicas as the app has now. Secrets are at their newest versions,
+// unless those of then are asked for: a key that was rotated may be revoked by now. While such a
 // version is on its way, it is the answer.
 func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
@@ -32,11 +33,19 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 		if err != nil {
 			return nil, err
 		}
-		warnings, err := c.rollbackWarnings(app, environment, old)
+		rotated, err := c.rotatedSince(environment, old)
 		if err != nil {
 			return nil, err
 		}
-		res, err := c.restore(app, old, req.GetMessage())
+		warnings, err := c.rollbackWarnings(app, old)
+		if err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, secretWarnings(old, rotated, req.GetWithSecrets())...)
+		var res *windlassv1.RollbackResponse
+		if len(rotated) == 0 || req.GetWithSecrets() {
+			res, err = c.restore(app, old, req.GetMessage())
+		}
 		if res == nil && err == nil {
 			res, err = c.rollbackAnew(app, environment, old, req)
 		}
@@ -61,6 +70,11 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 	if err != nil {
 		return nil, err
 	}
+	if !req.GetWithSecrets() {
+		if err := c.pinSecrets(e.ID, spec, "spec"); err != nil {
+			return nil, err
+		}
+	}
 	v := version{
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
 		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID, Gone: gone,
@@ -70,8 +84,15 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 		return nil, err
 	}
 	if out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY {
-		return nil, nothingToDo(fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version),
-			"Name another version.")
+		text := fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version)
+		same, err := sameSpec(out.Deployment.Spec, old.Spec)
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			return nil, nothingToDo(text+", but for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
+		}
+		return nil, nothingToDo(text, "Name another version.")
 	}
 	err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
 	if err != nil {
@@ -123,7 +144,7 @@ func (c *change) takeBackInFlight(app model.App, message string) (*windlassv1.Ro
 }
 
 // rollbackWarnings says what going back to the version brings that a person may not expect.
-func (c *change) rollbackWarnings(app model.App, e model.Environment, old model.Deployment) (warnings []string, err error) {
+func (c *change) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
 	if !old.Stable {
 		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
 			old.Version, neverStable(old)))
@@ -135,22 +156,45 @@ func (c *change) rollbackWarnings(app model.App, e model.Environment, old model.
 	if live != nil && live.Source == model.SourceRollback && old.ID == app.PreviousDeploymentID {
 		warnings = append(warnings, fmt.Sprintf("v%d, which is live, is a rollback from v%d: this brings v%d back", live.Version, old.Version, old.Version))
 	}
+	return warnings, nil
+}
+
+// rotatedSince are the secrets of which the version runs with one that is not the newest, and the
+// newest versions of those.
+func (c *change) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := secretsOf(old.Spec, "spec")
+	if len(names) == 0 {
+		return nil, nil
+	}
 	newest, err := c.SecretVersions(e.ID, names)
 	if err != nil {
 		return nil, fmt.Errorf("read secrets of environment %s: %w", e.ID, err)
 	}
+	out := map[string]int32{}
+	eachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
+		if now := newest[ref.GetSecret()]; ref.GetVersion() != 0 && ref.GetVersion() < now {
+			out[ref.GetSecret()] = now
+		}
+	})
+	return out, nil
+}
+
+// secretWarnings says with which versions of secrets that were rotated since it runs.
+func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets bool) (warnings []string) {
 	told := map[string]bool{}
 	eachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
-		now := newest[ref.GetSecret()]
-		if ref.GetVersion() == 0 || ref.GetVersion() >= now || told[ref.GetSecret()] {
+		name, now := ref.GetSecret(), rotated[ref.GetSecret()]
+		if told[name] || now == 0 || ref.GetVersion() == 0 || ref.GetVersion() == now {
 			return
 		}
-		told[ref.GetSecret()] = true
-		warnings = append(warnings, fmt.Sprintf("it runs with version %d of secret %s again, and the newest is %d: deploy the app again for that one",
-			ref.GetVersion(), ref.GetSecret(), now))
+		told[name] = true
+		text := fmt.Sprintf("it runs with version %d of secret %s, the newest; v%d ran with version %d, which --with-secrets brings back", now, name, old.Version, ref.GetVersion())
+		if withSecrets {
+			text = fmt.Sprintf("it runs with version %d of secret %s again, and the newest is %d: deploy the app again for that one", ref.GetVersion(), name, now)
+		}
+		warnings = append(warnings, text)
 	})
-	return warnings, nil
+	return warnings
 }
 
 // neverStable says what became of a version that was never stable.

@@ -92,8 +92,17 @@ func TestASecretsNewValueIsARolloutLikeAnyOther(t *testing.T) {
 			require.Equal(t, int32(3), w.app("with").GetLiveVersion())
 			require.True(t, w.deploy("with", withSecret("token")).GetUnchanged())
 
-			// The way back has the value of then.
+			// A key that was rotated stays rotated, unless the way back is to have the value of then.
+			_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
+			refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+			require.ErrorContains(t, err, "v3, which is live, has the configuration of v1 already, but for the versions of secrets")
+			w.deploy("with", withSecret("token"), args("b"))
+			w.settle("with")
 			back, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
+			require.NoError(t, err)
+			require.Equal(t, int32(3), pinned(back.GetVersion()))
+			w.settle("with")
+			back, err = w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1, WithSecrets: true})
 			require.NoError(t, err)
 			require.Equal(t, int32(1), pinned(back.GetVersion()))
 		})

@@ -190,7 +190,7 @@ func orAll(region string) string {
 func (a *app) rollbackCommand() *cobra.Command {
 	var to int32
 	var message string
-	var withSteps bool
+	var withSteps, withSecrets bool
 	var w waiting
 	c := &cobra.Command{
 		Use:   "rollback APP",
@@ -200,6 +200,8 @@ nothing in flight it goes back to the previous stable version, and with --to to 
 given: while that is retained it is live again at once, else a new version is made with
 its configuration. One that was stable goes straight back, past the steps, pauses,
 approvals, analysis and bake times of the app's policy, unless --with-steps asks for them.
+Secrets stay at their newest versions, so that a key that was rotated stays rotated:
+--with-secrets goes back to those that the version ran with.
 
 ` + exitCodesText,
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
@@ -208,7 +210,7 @@ approvals, analysis and bake times of the app's policy, unless --with-steps asks
 			if err := w.check(); err != nil {
 				return err
 			}
-			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps})
+			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps, WithSecrets: withSecrets})
 			if err != nil {
 				return err
 			}
@@ -220,6 +222,7 @@ approvals, analysis and bake times of the app's policy, unless --with-steps asks
 	}
 	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2); default: what is live while a rollout is in flight, else the previous stable one")
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
+	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "go back to the versions of secrets that the version ran with, too")
 	c.Flags().BoolVar(&withSteps, "with-steps", false, "take the policy's steps, pauses, approvals, analysis and bake times on the way back")
 	w.flags(c, true)
 	return c

@@ -1427,7 +1427,11 @@ type RollbackRequest struct {
 	// deploy does. Default: a version that was stable before goes straight back, past all of them
 	// in the order of the waves and within max_surge and max_unavailable. Approvals are waived for
 	// the previous stable version alone: the way to an older one is gated as ever.
-	WithSteps     bool `protobuf:"varint,30,opt,name=with_steps,json=withSteps,proto3" json:"with_steps,omitempty"`
+	WithSteps bool `protobuf:"varint,30,opt,name=with_steps,json=withSteps,proto3" json:"with_steps,omitempty"`
+	// Go back to the versions of secrets that the version ran with, too. Default: the newest ones,
+	// so that a key that was rotated stays rotated. A version that is retained then is live again
+	// only if it runs with those.
+	WithSecrets   bool `protobuf:"varint,31,opt,name=with_secrets,json=withSecrets,proto3" json:"with_secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1493,6 +1497,13 @@ func (x *RollbackRequest) GetMessage() string {
 func (x *RollbackRequest) GetWithSteps() bool {
 	if x != nil {
 		return x.WithSteps
+	}
+	return false
+}
+
+func (x *RollbackRequest) GetWithSecrets() bool {
+	if x != nil {
+		return x.WithSecrets
 	}
 	return false
 }
@@ -2003,7 +2014,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
-	"\bwarnings\x18! \x03(\tR\bwarnings\"\xc8\x01\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\"\xeb\x01\n" +
 	"\x0fRollbackRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -2011,7 +2022,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\x12\"\n" +
 	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12\x1d\n" +
 	"\n" +
-	"with_steps\x18\x1e \x01(\bR\twithSteps\"\xe9\x02\n" +
+	"with_steps\x18\x1e \x01(\bR\twithSteps\x12!\n" +
+	"\fwith_secrets\x18\x1f \x01(\bR\vwithSecrets\"\xe9\x02\n" +
 	"\x10RollbackResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
