@@ -335,6 +335,7 @@ func refused(t *testing.T, err error, code connect.Code, reason windlassv1.Error
 	require.NotNil(t, detail, "%v", err)
 	require.Equal(t, reason, detail.GetReason(), "%v", err)
 	require.Equal(t, field, detail.GetField(), "%v", err)
+	namesFieldsAsFilesDo(t, err.Error()+"\n"+detail.GetFix())
 }
 
 // post calls a procedure as curl would.

@@ -131,12 +131,12 @@ func checkWindows(f model.Freeze, now int64, at string) error {
 	case f.Until != 0 && f.Until <= f.From:
 		return invalidFix(at+"until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
 	case len(f.Weekly) == 0 && f.TimeZone != "":
-		return invalidFix(at+"time_zone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
+		return invalidFix(at+"timeZone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
 	case len(f.Weekly) == 0:
 		return nil
 	}
 	if _, err := freeze.Zone(f.TimeZone); err != nil {
-		return invalidFix(at+"time_zone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
+		return invalidFix(at+"timeZone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
 	}
 	if i, err := freeze.Check(f, now); err != nil && i >= 0 {
 		return invalidFix(fmt.Sprintf("%sweekly[%d].start", at, i), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)

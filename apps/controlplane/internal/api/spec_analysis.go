@@ -74,7 +74,7 @@ func (c *change) checkSigningSecrets(environmentID string, p *windlassv1.Rollout
 		if name == "" || versions[name] != 0 {
 			continue
 		}
-		if err := c.hold(unknownSecret(fmt.Sprintf("%s[%d].webhook.signing_secret", field, i), name)); err != nil {
+		if err := c.hold(unknownSecret(fmt.Sprintf("%s[%d].webhook.signingSecret", field, i), name)); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
 		return invalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
 	}
-	for name, query := range map[string]string{"query": c.GetQuery(), "samples_query": c.GetSamplesQuery()} {
+	for name, query := range map[string]string{"query": c.GetQuery(), "samplesQuery": c.GetSamplesQuery()} {
 		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
 			return invalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
 		}
@@ -144,12 +144,12 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 	}{
 		{"template", c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED},
 		{"query", c.GetQuery() != ""},
-		{"samples_query", c.GetSamplesQuery() != ""},
-		{"min_samples", c.GetMinSamples() != 0},
+		{"samplesQuery", c.GetSamplesQuery() != ""},
+		{"minSamples", c.GetMinSamples() != 0},
 		{"window", c.GetWindow() != nil},
 		{"max", c.Max != nil},
 		{"min", c.Min != nil},
-		{"versus_old", c.GetVersusOld() != nil},
+		{"versusOld", c.GetVersusOld() != nil},
 	} {
 		if other.set {
 			return invalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
@@ -175,8 +175,8 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 		most, least *float64
 	}{
 		{"max", c.Max, c.Min},
-		{"versus_old.max_ratio", versus(v).MaxRatio, versus(v).MinRatio},
-		{"versus_old.max_difference", versus(v).MaxDifference, versus(v).MinDifference},
+		{"versusOld.maxRatio", versus(v).MaxRatio, versus(v).MinRatio},
+		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
 	} {
 		if b.most != nil && b.least != nil && *b.most < *b.least {
 			return invalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")

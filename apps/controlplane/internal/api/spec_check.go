@@ -129,7 +129,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 			pulls[r.GetSecret()] = true
 			continue
 		}
-		at += ".env_name"
+		at += ".envName"
 		if reservedVariable(r.GetEnvName()) {
 			return invalid(at, reserved(r.GetEnvName()))
 		}

@@ -76,7 +76,7 @@ func checkSelector(selector map[string]string, field string) error {
 			return takenError(field, key, "Ask for a pool of the region with resources.gpu.pool, or select nodes by a label of yours.")
 		}
 		for _, say := range []struct{ label, field string }{
-			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "min_memory_mib"}, {"nvidia.com/gpu.count", "count"},
+			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "minMemoryMib"}, {"nvidia.com/gpu.count", "count"},
 		} {
 			if key == say.label {
 				return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is asked for elsewhere",

@@ -103,10 +103,10 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 			"spec.terminationGrace", "3600s",
 		},
 
-		{"a cache nowhere", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.modelCache", "claim or host_path"},
+		{"a cache nowhere", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.modelCache", "claim or hostPath"},
 		{"a cache twice", cache(&windlassv1.ModelCache{
 			MountPath: "/models", HostPath: "/data", Claim: &windlassv1.VolumeClaim{SizeGib: 1},
-		}), "spec.modelCache", "claim or host_path"},
+		}), "spec.modelCache", "claim or hostPath"},
 		{"a cache of nothing", cache(&windlassv1.ModelCache{
 			MountPath: "/models", Claim: &windlassv1.VolumeClaim{},
 		}), "spec.modelCache.claim.sizeGib", ""},
@@ -176,7 +176,7 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 			Reason: "x", AddCapabilities: []string{"CAP_IPC_LOCK"},
 		}), "spec.kubernetes.security.addCapabilities[0]", `"IPC_LOCK"`},
 
-		{"a secret for nothing", secrets(&windlassv1.SecretReference{Secret: "registry"}), "spec.secrets[0]", "image_pull"},
+		{"a secret for nothing", secrets(&windlassv1.SecretReference{Secret: "registry"}), "spec.secrets[0]", "imagePull"},
 		{"a secret for both", secrets(&windlassv1.SecretReference{Secret: "registry", EnvName: "A", ImagePull: true}), "spec.secrets[0]", "one of the two"},
 		{"a pull secret twice", secrets(
 			&windlassv1.SecretReference{Secret: "registry", ImagePull: true},

@@ -21,7 +21,7 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		return invalidFix(field+".autoRollback.conditions", "autoRollback is off, and names conditions: nothing goes back by itself",
 			"Leave out enabled to go back for those alone, or leave out conditions.")
 	}
-	if err := checkAmounts(auto, field+".auto_rollback"); err != nil {
+	if err := checkAmounts(auto, field+".autoRollback"); err != nil {
 		return err
 	}
 	for i, w := range p.GetWaves() {
@@ -44,7 +44,7 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 // checkAmounts fails on limits that nothing could keep, or that mean nothing.
 func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	for _, limit := range []struct{ name, text, of string }{
-		{"failed_instances", auto.GetFailedInstances(), "instances"},
+		{"failedInstances", auto.GetFailedInstances(), "instances"},
 		{"unhealthy", auto.GetUnhealthy(), "replicas that were ready"},
 	} {
 		switch {

@@ -85,7 +85,7 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		return invalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
 			plan.FixNoRoomForBoth)
 	}
-	for name, text := range map[string]string{"max_surge": surge, "max_unavailable": unavailable} {
+	for name, text := range map[string]string{"maxSurge": surge, "maxUnavailable": unavailable} {
 		if tooManyPercent(text) {
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
@@ -130,10 +130,10 @@ func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
 		set  bool
 		of   []windlassv1.RolloutPolicy_Strategy
 	}{
-		{"max_surge", p.GetMaxSurge() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
-		{"max_unavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary, inPlace}},
+		{"maxSurge", p.GetMaxSurge() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
+		{"maxUnavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary, inPlace}},
 		{"steps", len(p.GetSteps()) > 0, []windlassv1.RolloutPolicy_Strategy{canary}},
-		{"initial_weight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
+		{"initialWeight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
 		{"approval", p.GetApproval() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
 		{"promotion", p.GetPromotion() != "", []windlassv1.RolloutPolicy_Strategy{green}},
 		{"retain", p.GetRetain() != nil, []windlassv1.RolloutPolicy_Strategy{green}},

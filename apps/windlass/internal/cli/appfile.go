@@ -29,6 +29,10 @@ type appFile struct {
 	// Rollout and Freeze are nil without such a block.
 	Rollout *windlassv1.RolloutPolicy
 	Freeze  *windlassv1.FileFreeze
+
+	// path is where it was read; document has the lines of its fields.
+	path     string
+	document *document
 }
 
 // maxAppFile is what the API takes, with room for YAML's own words.
@@ -56,6 +60,7 @@ func readAppFile(path string, stdin io.Reader) (*appFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	file.path = path
 	return file, nil
 }
 
@@ -69,6 +74,7 @@ func parseAppFile(data []byte) (*appFile, error) {
 	if err != nil {
 		return nil, d.locate(err)
 	}
+	file.document = d
 	return file, nil
 }
 

@@ -325,6 +325,13 @@ func Explain(err error) string {
 	}
 	detail := rpc.DetailOf(err)
 	var b strings.Builder
+	if fault, ok := errors.AsType[*fileFault](err); ok {
+		b.WriteString(fault.Error())
+		if fix := detail.GetFix(); fix != "" {
+			b.WriteString("\n" + fix)
+		}
+		return b.String()
+	}
 	if field := detail.GetField(); field != "" && !strings.Contains(ce.Message(), field) {
 		b.WriteString(field + ": ")
 	}

@@ -62,7 +62,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 	if dryRun && a.output != "table" {
 		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
 		if err != nil {
-			return err
+			return f.explain(err)
 		}
 		return showList(a, plan.Changes, nil)
 	}
@@ -75,7 +75,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 	}
 	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, OverrideFreeze: override})
 	if err != nil {
-		return err
+		return f.explain(err)
 	}
 	if isNew {
 		a.infof("%s: new app", path)
@@ -128,7 +128,7 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	}
 	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
 	if err != nil {
-		return false, err
+		return false, f.explain(err)
 	}
 	changes = withSizes(changes, plan)
 	if len(changes) == 0 {

@@ -64,9 +64,9 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 		}}}, nil
 	}
 	if err != nil {
-		return err
+		return f.explain(err)
 	}
-	if err := a.showPlan(path, resp); err != nil {
+	if err := a.showPlan(path, f, resp); err != nil {
 		return err
 	}
 	if !resp.GetWouldRun() {
@@ -75,9 +75,9 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 	return nil
 }
 
-func (a *app) showPlan(path string, p *windlassv1.PlanDeployResponse) error {
+func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse) error {
 	if a.output == "table" {
-		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, p) })
+		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, f, p) })
 	}
 	// With what is false, 0 or empty, so that programs find every field.
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(p)
@@ -87,7 +87,7 @@ func (a *app) showPlan(path string, p *windlassv1.PlanDeployResponse) error {
 	return a.raw(data)
 }
 
-func planTable(w *tabwriter.Writer, path string, p *windlassv1.PlanDeployResponse) {
+func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.PlanDeployResponse) {
 	row(w, "App:", path)
 	row(w, "Outcome:", outcomeText(p))
 	verdict := "it would run"
@@ -101,7 +101,7 @@ func planTable(w *tabwriter.Writer, path string, p *windlassv1.PlanDeployRespons
 	if len(p.GetSteps()) > 0 {
 		row(w, "Waits:", waitsText(p))
 	}
-	findingsTable(w, p)
+	findingsTable(w, file, p)
 	changesTable(w, p)
 	stepsTable(w, p)
 	regionsTable(w, p)
@@ -134,7 +134,7 @@ func outcomeText(p *windlassv1.PlanDeployResponse) string {
 	return text
 }
 
-func findingsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+func findingsTable(w *tabwriter.Writer, file *appFile, p *windlassv1.PlanDeployResponse) {
 	for i, f := range p.GetFindings() {
 		switch {
 		case i == 0 && f.Blocks:
@@ -143,10 +143,7 @@ func findingsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 			section(w, "To be known:")
 		}
 		text := strings.TrimPrefix(f.Reason.String(), "ERROR_REASON_") + ": "
-		if f.Field != "" && !strings.Contains(f.Message, f.Field) {
-			text += f.Field + ": "
-		}
-		fmt.Fprintln(w, "  "+text+f.Message) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintln(w, "  "+text+file.place(f.Field, f.Message).Error()) //nolint:errcheck // the writer's Flush tells
 		if f.Fix != "" {
 			fmt.Fprintln(w, "    "+f.Fix) //nolint:errcheck // the writer's Flush tells
 		}

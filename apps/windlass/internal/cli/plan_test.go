@@ -115,7 +115,7 @@ Verdict:   it would not run
 Waits:     2h10m in all, besides the time that replicas take to load, 3 times in a row, and at 1 step until somebody promotes
 
 Against it:
-  NO_CAPACITY: spec.resources.gpu: region eu needs 4 more GPUs H100 at its peak and has 2 free
+  NO_CAPACITY: resources.gpu: region eu needs 4 more GPUs H100 at its peak and has 2 free
     Ask for fewer replicas.
 
 To be known:

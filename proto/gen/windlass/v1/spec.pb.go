@@ -1570,14 +1570,14 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x03gpu\x18\x03 \x01(\v2\x10.windlass.v1.GpuR\x03gpu\x12%\n" +
 	"\ashm_mib\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80\b(\x00R\x06shmMib\x12A\n" +
 	"\x15ephemeral_storage_mib\x18\x05 \x01(\x05B\r\xbaH\n" +
-	"\x1a\b\x18\x80\x80\x80\x80\x04(\x00R\x13ephemeralStorageMib\"\xc5\x04\n" +
+	"\x1a\b\x18\x80\x80\x80\x80\x04(\x00R\x13ephemeralStorageMib\"\xc2\x04\n" +
 	"\x03Gpu\x12\x1f\n" +
 	"\x05count\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18@(\x00R\x05count\x125\n" +
 	"\aproduct\x18\x02 \x01(\tB\x1b\xbaH\x18r\x16\x18\x80\x012\x11^[-A-Za-z0-9_.]*$R\aproduct\x12?\n" +
 	"\x04pool\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04pool\x122\n" +
 	"\x0emin_memory_mib\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80\b(\x00R\fminMemoryMib\x12{\n" +
-	"\rresource_name\x18\x05 \x01(\tBV\xbaHSrQ\x18\x80\x012L^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\fresourceName:\xf3\x01\xbaH\xef\x01\x1a\xec\x01\n" +
-	"\tgpu.count\x12lproduct, pool, min_memory_mib and resource_name choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\x8c\x02\n" +
+	"\rresource_name\x18\x05 \x01(\tBV\xbaHSrQ\x18\x80\x012L^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\fresourceName:\xf0\x01\xbaH\xec\x01\x1a\xe9\x01\n" +
+	"\tgpu.count\x12iproduct, pool, minMemoryMib and resourceName choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\x8c\x02\n" +
 	"\bRoleSpec\x12<\n" +
 	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12(\n" +
 	"\tinstances\x18\x02 \x01(\x05B\n" +
@@ -1585,15 +1585,15 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x05image\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12#\n" +
 	"\acommand\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12\x1d\n" +
 	"\x04args\x18\x05 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x04args\x124\n" +
-	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\"\x82\x03\n" +
+	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\"\x80\x03\n" +
 	"\x0fSecretReference\x12#\n" +
 	"\benv_name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\aenvName\x12@\n" +
 	"\x06secret\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x06secret\x12\x1d\n" +
 	"\n" +
 	"image_pull\x18\x03 \x01(\bR\timagePull\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\x05R\aversion:\xce\x01\xbaH\xca\x01\x1a\xc7\x01\n" +
+	"\aversion\x18\x04 \x01(\x05R\aversion:\xcc\x01\xbaH\xc8\x01\x1a\xc5\x01\n" +
 	"\n" +
-	"secret.use\x12^set env_name (a variable's name) or image_pull, one of the two: it says what the secret is for\x1aYthis.image_pull ? this.env_name == '' : this.env_name.matches('^[A-Za-z_][A-Za-z0-9_]*$')\"\xae\x03\n" +
+	"secret.use\x12\\set envName (a variable's name) or imagePull, one of the two: it says what the secret is for\x1aYthis.image_pull ? this.env_name == '' : this.env_name.matches('^[A-Za-z_][A-Za-z0-9_]*$')\"\xad\x03\n" +
 	"\n" +
 	"ModelCache\x121\n" +
 	"\n" +
@@ -1604,8 +1604,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\tRetention\x12\x19\n" +
 	"\x15RETENTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10RETENTION_DELETE\x10\x01\x12\x12\n" +
-	"\x0eRETENTION_KEEP\x10\x02:l\xbaHi\x1ag\n" +
-	"\x12model_cache.volume\x12&set claim or host_path, one of the two\x1a)has(this.claim) != (this.host_path != '')\"\xaa\x01\n" +
+	"\x0eRETENTION_KEEP\x10\x02:k\xbaHh\x1af\n" +
+	"\x12model_cache.volume\x12%set claim or hostPath, one of the two\x1a)has(this.claim) != (this.host_path != '')\"\xaa\x01\n" +
 	"\vVolumeClaim\x12&\n" +
 	"\bsize_gib\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\x80\x80@ \x00R\asizeGib\x12R\n" +
 	"\rstorage_class\x18\x02 \x01(\tB-\xbaH*r(\x18\xfd\x012#^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$R\fstorageClass\x12\x1f\n" +

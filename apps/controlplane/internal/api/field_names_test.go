@@ -1,0 +1,48 @@
+package api_test
+
+import (
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// protoName is a name of several words as protos have it.
+var protoName = regexp.MustCompile(`\b[a-z]+(_[a-z]+)+\b`)
+
+// namesFieldsAsFilesDo requires that a text has no field of an app's file by its name in the proto.
+func namesFieldsAsFilesDo(t *testing.T, text string) {
+	t.Helper()
+	for _, word := range protoName.FindAllString(text, -1) {
+		require.NotContains(t, fileFields(), word, text)
+	}
+}
+
+// fileFields are the names in the proto of all fields that a file may have.
+var fileFields = sync.OnceValue(func() map[string]bool {
+	names := map[string]bool{}
+	seen := map[protoreflect.FullName]bool{}
+	var add func(m protoreflect.MessageDescriptor)
+	add = func(m protoreflect.MessageDescriptor) {
+		if seen[m.FullName()] {
+			return
+		}
+		seen[m.FullName()] = true
+		for i := range m.Fields().Len() {
+			f := m.Fields().Get(i)
+			names[string(f.Name())] = true
+			if f.Message() != nil {
+				add(f.Message())
+			}
+		}
+	}
+	for _, m := range []proto.Message{&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}} {
+		add(m.ProtoReflect().Descriptor())
+	}
+	return names
+})

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fileFault is a refusal of the control plane with the place in the file that it is about.
+type fileFault struct {
+	refusal error
+	// place is the field with its file and line.
+	place *fieldError
+	file  string
+}
+
+func (f *fileFault) Error() string { return fmt.Sprintf("%s: %s", f.file, f.place.Error()) }
+func (f *fileFault) Unwrap() error { return f.refusal }
+
+// explain returns the error of a call that sent the file. A refusal of one of the file's
+// fields names that field as the file does, and its line.
+func (f *appFile) explain(err error) error {
+	var refusal *connect.Error
+	detail := rpc.DetailOf(err)
+	if !errors.As(err, &refusal) || detail.GetField() == "" {
+		return err
+	}
+	if _, ok := filePath(detail.GetField()); !ok {
+		return err
+	}
+	return &fileFault{refusal: err, place: f.place(detail.GetField(), refusal.Message()), file: f.path}
+}
+
+// place is what a refusal says of a field, with the field's name and line in the file.
+func (f *appFile) place(field, message string) *fieldError {
+	path, ok := filePath(field)
+	if !ok {
+		path = field
+	}
+	place := &fieldError{path: path, text: strings.TrimPrefix(message, field+": ")}
+	if ok && f != nil && f.document != nil {
+		_ = f.document.locate(place) // it completes the place
+	}
+	return place
+}
+
+// filePath is the path in an app's file of a field of the request that carries it:
+// "spec.resources.cpuMillicores" is "resources.cpuMillicores". Its names are those of the
+// file's schema, also where the path has the proto's. ok: the file has such a field.
+func filePath(field string) (path string, ok bool) {
+	if field == "app" {
+		return field, true
+	}
+	root, rest, _ := strings.Cut(field, ".")
+	var schema protoreflect.MessageDescriptor
+	switch root {
+	case "spec":
+		schema, root = (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor(), ""
+	case "rollout":
+		schema = (&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor()
+	case "freeze":
+		schema = (&windlassv1.FileFreeze{}).ProtoReflect().Descriptor()
+	default:
+		return "", false
+	}
+	for path = root; rest != ""; {
+		var part string
+		part, rest = firstPart(rest)
+		name, index, _ := strings.Cut(part, "[")
+		if index != "" {
+			index = "[" + index
+		}
+		if schema == nil {
+			// A key of a mapping of texts.
+			path = join(path, name) + index
+			continue
+		}
+		known := schema.Fields().ByJSONName(name)
+		if known == nil {
+			known = schema.Fields().ByName(protoreflect.Name(name))
+		}
+		if known == nil {
+			return "", false
+		}
+		path = join(path, known.JSONName()) + index
+		schema = known.Message()
+		if known.IsMap() {
+			schema = nil
+		}
+	}
+	return path, true
+}
+
+// firstPart cuts a path after its first name, with the indexes and keys that follow it. A key in
+// quotes may have dots.
+func firstPart(path string) (first, rest string) {
+	quoted := false
+	for i := 0; i < len(path); i++ {
+		switch c := path[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == '.' && !quoted:
+			return path[:i], path[i+1:]
+		}
+	}
+	return path, ""
+}
