@@ -336,8 +336,8 @@ func Explain(err error) string {
 		b.WriteString(field + ": ")
 	}
 	switch {
-	case ce.Code() == connect.CodeUnavailable && detail == nil:
-		b.WriteString("cannot reach the control plane: " + ce.Message() + "\nIs it running? `windlass dev status` tells for this machine.")
+	case detail == nil && unreached(ce):
+		b.WriteString("cannot reach the control plane: " + ce.Message() + "\n" + reachHint(err))
 	case ce.Code() == connect.CodeDeadlineExceeded && detail == nil:
 		b.WriteString("the control plane did not answer in time (--timeout): " + ce.Message())
 	default:
