@@ -45,6 +45,9 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 		return out, nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
 			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
+	if f.rollout.CancelRequested {
+		return out, nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
+	}
 	before := s.Clone()
 	text, err := say(s.Course)
 	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
@@ -55,9 +58,6 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	}
 	if err != nil {
 		return out, err
-	}
-	if f.rollout.CancelRequested && text != "" {
-		return out, nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
 	}
 	holds, err := c.holds(s.Course, what)
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	return out, c.audit("rollout", f.rollout.ID, courseProto(before.Course), courseProto(s.Course))
 }
 
-// holds says what keeps the rollout from moving after a person's word that is to move it.
+// holds says what keeps the rollout from moving after a word that would move it.
 func (c *change) holds(course *model.Course, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
@@ -229,7 +229,7 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 			waves, err := plan.Promote(course, c.by.Name, req.GetFull(), c.at)
 			var text []string
 			if req.GetFull() {
-				text = append(text, "no step, pause, analysis or bake time holds it any more")
+				text = append(text, "no pause of a step, analysis or bake time holds it any more")
 			}
 			if failed && !course.Failed {
 				text = append(text, "what failed by its analysis is accepted")
@@ -240,11 +240,6 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 			if held {
 				text = append(text, "promotions happen by themselves again")
 			}
-			if err != nil {
-				return "", err
-			}
-			names, err := c.regionNames(course)
-			text = append(text, plan.Awaited(course, func(id string) string { return names[id].ShownName() })...)
 			return strings.Join(text, "; "), err
 		})
 		return &windlassv1.PromoteResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err

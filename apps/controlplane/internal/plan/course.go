@@ -215,7 +215,7 @@ func SkipBake(c *model.Course, who string) (wave string, err error) {
 
 // Promote has the regions go on that wait at a step, but for those whose gate is shut, and
 // what is promoted by itself be promoted so again. What failed by its analysis alone is
-// accepted. full: no step, pause, analysis or bake time holds any region from now on.
+// accepted. full: no pause of a step, analysis or bake time holds any region from now on.
 func Promote(c *model.Course, who string, full bool, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack

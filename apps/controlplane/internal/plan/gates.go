@@ -188,16 +188,6 @@ func shutBefore(c *model.Course) error {
 	return nil
 }
 
-// Awaited tells where the rollout waits for approvals now, and for whose.
-func Awaited(c *model.Course, name func(string) string) (out []string) {
-	for _, g := range gates(c, name) {
-		if text := Missing(c, g.gate, *g.given); text != "" {
-			out = append(out, g.where+" needs "+text)
-		}
-	}
-	return out
-}
-
 // approvedBy tells who opened the gate, empty if there is none or nobody had to.
 func approvedBy(gate *windlassv1.Approval, given []model.Approval) string {
 	if gate == nil || len(given) == 0 {

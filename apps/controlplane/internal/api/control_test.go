@@ -1,0 +1,149 @@
+package api_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// saidTo says a word about chat's rollout, and returns its effect or its refusal. A word that
+// changed nothing begins with "=".
+func (w *world) saidTo(word string) string {
+	w.t.Helper()
+	ctx, c := w.t.Context(), w.rollouts(w.deployer)
+	type answer interface {
+		GetEffect() string
+		GetUnchanged() bool
+	}
+	var res answer
+	var err error
+	switch word {
+	case "pause":
+		res, err = c.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{App: "chat"})
+	case "resume":
+		res, err = c.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{App: "chat"})
+	case "retry":
+		res, err = c.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{App: "chat"})
+	case "promote", "promote --full":
+		res, err = c.Promote(ctx, &windlassv1.PromoteRequest{App: "chat", Full: word != "promote"})
+	case "skip-bake":
+		res, err = c.SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
+	case "approve":
+		return w.saidOtherwise(func(ctx context.Context) (bool, error) {
+			res, err := w.rollouts(w.owner).Approve(ctx, &windlassv1.ApproveRequest{App: "chat"})
+			return res.GetUnchanged(), err
+		})
+	case "abort":
+		return w.saidOtherwise(func(ctx context.Context) (bool, error) {
+			res, err := w.apps(w.deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "chat"})
+			return res.GetUnchanged(), err
+		})
+	}
+	if err != nil {
+		return "refused: " + err.Error() + " / " + rpc.DetailOf(err).GetFix()
+	}
+	if res.GetUnchanged() {
+		return "= " + res.GetEffect()
+	}
+	return res.GetEffect()
+}
+
+// saidOtherwise is saidTo for a word whose answer has no effect.
+func (w *world) saidOtherwise(say func(context.Context) (bool, error)) string {
+	switch unchanged, err := say(w.t.Context()); {
+	case err != nil:
+		return "refused: " + err.Error() + " / " + rpc.DetailOf(err).GetFix()
+	case unchanged:
+		return "="
+	}
+	return "done"
+}
+
+func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
+	const (
+		gate       = "step 1 of 1 of wave 1 in us-east-1 needs approval by a key of role owner"
+		paused     = "role-2 has paused it: nothing moves until it is resumed"
+		notPaused  = "= it is not paused: nothing to resume"
+		nothing    = "= no region of it failed: nothing to retry"
+		noStep     = "refused: failed_precondition: no region of the rollout waits at a step now"
+		noGate     = "refused: failed_precondition: the rollout waits for no approval now"
+		noBake     = "refused: failed_precondition: no wave of the rollout is baking now"
+		needsGate  = "refused: failed_precondition: step 1 of the rollout needs approval by a key of role owner: to promote it is not enough / Have it approved"
+		cancelled  = "refused: failed_precondition: the rollout is being cancelled / Wait until it is back"
+		goesOn     = "regions that wait go on, in wave 1"
+		full       = "no pause of a step, analysis or bake time holds it any more"
+		nothingNow = "nothing starts or stops until it is resumed"
+	)
+	step := func(s *windlassv1.CanaryStep) *windlassv1.RolloutPolicy {
+		s.Weight = 20
+		return canary(s)
+	}
+	timed, manual := step(&windlassv1.CanaryStep{Pause: "1h"}), step(&windlassv1.CanaryStep{Pause: "manual"})
+	approval := step(&windlassv1.CanaryStep{Approval: &windlassv1.Approval{}})
+	bake := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}, BakeTime: durationpb.New(time.Hour)}, {}}}
+	// Words that change something come last: those before them find the same state.
+	for name, tc := range map[string]struct {
+		policy *windlassv1.RolloutPolicy
+		words  [][2]string
+	}{
+		"a step that ends by itself": {timed, [][2]string{
+			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote", goesOn}, {"promote", "= it was said before"},
+		}},
+		"a manual step": {manual, [][2]string{
+			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote --full", full + "; " + goesOn}, {"promote --full", "= it was said before"},
+		}},
+		"a manual step, paused": {manual, [][2]string{
+			{"pause", nothingNow}, {"pause", "= role-2 has paused it already"}, {"retry", nothing + "; " + paused}, {"approve", noGate},
+			{"promote", goesOn + "; " + paused}, {"promote", "= it was said before; " + paused},
+			{"promote --full", full + "; " + paused}, {"resume", "role-2 had paused it for"}, {"resume", notPaused},
+		}},
+		"an approval": {approval, [][2]string{
+			{"resume", notPaused + "; " + gate}, {"retry", nothing + "; " + gate}, {"promote", needsGate}, {"skip-bake", noBake},
+			{"promote --full", full + "; " + gate}, {"promote --full", "= it was said before; " + gate}, {"promote", needsGate}, {"approve", "done"}, {"approve", "="},
+		}},
+		"an approval, paused": {approval, [][2]string{
+			{"pause", nothingNow}, {"retry", nothing + "; " + paused + "; " + gate}, {"promote", needsGate},
+			{"promote --full", full + "; " + paused + "; " + gate}, {"resume", "role-2 had paused it for"},
+		}},
+		"a bake": {bake, [][2]string{
+			{"resume", notPaused}, {"retry", nothing}, {"promote", noStep}, {"approve", noGate}, {"skip-bake", "wave 1 bakes no longer"}, {"skip-bake", "= its bake is skipped already"},
+		}},
+		"a bake, paused": {bake, [][2]string{
+			{"pause", nothingNow}, {"promote", noStep}, {"skip-bake", "wave 1 bakes no longer; " + paused},
+		}},
+		"taken back at an approval": {approval, [][2]string{
+			{"abort", "done"}, {"abort", "="}, {"pause", cancelled}, {"resume", cancelled}, {"retry", cancelled}, {"promote", cancelled},
+			{"promote --full", cancelled}, {"approve", cancelled}, {"skip-bake", cancelled},
+		}},
+		"taken back in a bake": {bake, [][2]string{
+			{"abort", "done"}, {"promote", cancelled}, {"skip-bake", cancelled}, {"approve", cancelled},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			for _, arg := range []string{"a", "b"} {
+				_, err := w.apps(w.owner).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args(arg)), Rollout: tc.policy})
+				require.NoError(t, err)
+				w.settle("chat")
+			}
+			for _, word := range tc.words {
+				said := w.saidTo(word[0])
+				require.Equal(t, word[1], said[:min(len(said), len(word[1]))], "%s: %s", word[0], said)
+			}
+		})
+	}
+	t.Run("no rollout", func(t *testing.T) {
+		w := setup(t)
+		w.deploy("chat", args("a"))
+		w.settle("chat")
+		for _, word := range []string{"pause", "resume", "retry", "promote", "promote --full", "approve", "skip-bake", "abort"} {
+			require.Contains(t, w.saidTo(word), "refused: failed_precondition: app chat has no rollout in flight")
+		}
+	})
+}
