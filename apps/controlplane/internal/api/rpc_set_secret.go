@@ -53,7 +53,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if res.AppIds, res.Warnings, err = c.rotate(e, s, req.GetOverrideFreeze()); err != nil {
+		if err := c.rotate(e, s, req.GetOverrideFreeze(), res); err != nil {
 			return nil, err
 		}
 		return res, c.audit("secret", e.ID, before, secretProto(s))
@@ -71,11 +71,12 @@ func (a *API) hasValue(s model.Secret, value string) bool {
 // rotate makes a version with the secret's new value of each app that is to run with it, and
 // has what pulls images with it fetch it again. The environment is locked, and so are, one
 // after the other in the order of their ids, its apps that refer to the secret. An app that cannot
-// have such a version does not keep the others from theirs: warnings say why it is left out.
-func (c *change) rotate(e model.Environment, s model.Secret, override string) (apps, warnings []string, err error) {
+// have such a version does not keep the others from theirs: warnings say why it is left out. What
+// came of it is added to res.
+func (c *change) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, id := range users {
 		app, err := c.LockApp(c.workspaceID, id)
@@ -83,23 +84,23 @@ func (c *change) rotate(e model.Environment, s model.Secret, override string) (a
 			continue
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("lock app %s: %w", id, err)
+			return fmt.Errorf("lock app %s: %w", id, err)
 		}
-		rotated, leftOut, err := c.rotateOf(app, s, override)
+		rotated, leftOut, err := c.rotateOf(app, s, override, res)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if rotated {
-			apps = append(apps, id)
+			res.AppIds = append(res.AppIds, id)
 		}
 		if leftOut != "" {
-			warnings = append(warnings, fmt.Sprintf("app %s is left out, and keeps the value that it has: %s", app.Name, leftOut))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("app %s is left out, and keeps the value that it has: %s", app.Name, leftOut))
 			c.log(app, model.History{
 				What: "SecretNotTaken", Why: fmt.Sprintf("version %d of secret %s: %s", s.Version, s.Name, leftOut), DeploymentID: app.LiveDeploymentID,
 			})
 		}
 	}
-	return apps, warnings, nil
+	return nil
 }
 
 // usersOf are the apps, by id and sorted, of which anything refers to the secret.
@@ -118,8 +119,8 @@ func (c *change) usersOf(e model.Environment, secret string) (apps []string, err
 }
 
 // rotateOf does so for one app, which is locked. leftOut is why it gets no version, empty for one
-// that does or needs none.
-func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotated bool, leftOut string, err error) {
+// that does or needs none. The rollout of a version that it gets is added to res.
+func (c *change) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
 		return false, "", nil
 	}
@@ -192,6 +193,11 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string) (rotat
 	}
 	if err != nil {
 		return false, "", err
+	}
+	if out.RolloutID != "" {
+		res.Rollouts = append(res.Rollouts, &windlassv1.SecretRollout{
+			AppId: app.ID, App: app.Name, RolloutId: out.RolloutID, DeploymentId: out.Deployment.ID, Version: out.Deployment.Version, Hold: out.Hold,
+		})
 	}
 	c.alongside()
 	return true, "", c.roomToBegin(app, out)

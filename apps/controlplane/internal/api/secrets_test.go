@@ -179,3 +179,22 @@ func TestADeployerChangesVariablesAndOnlyAnOwnerRenames(t *testing.T) {
 	require.Contains(t, entry.GetSource(), "test/1")
 	require.Equal(t, "/windlass.v1.EnvironmentService/UpdateEnvironment", entry.GetProcedure())
 }
+
+func TestSetSecret_NamesTheRolloutsThatItBegins(t *testing.T) {
+	w := setup(t)
+	w.setSecret("token", "one")
+	for _, app := range []string{"chat", "other"} {
+		w.deploy(app, withSecret("token"))
+		w.settle(app)
+	}
+	res := w.setSecret("token", "two")
+	require.Len(t, res.GetRollouts(), 2)
+	for i, r := range res.GetRollouts() {
+		app := w.app(r.GetApp())
+		require.Equal(t, res.GetAppIds()[i], r.GetAppId())
+		require.Equal(t, []any{app.GetId(), app.GetRolloutId(), int32(2)}, []any{r.GetAppId(), r.GetRolloutId(), r.GetVersion()})
+		require.NotEmpty(t, r.GetDeploymentId())
+	}
+	again := w.setSecret("token", "two")
+	require.Empty(t, again.GetRollouts())
+}

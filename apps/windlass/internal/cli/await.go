@@ -79,7 +79,7 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 		return nil
 	}
 	if exit, ok := errors.AsType[*ExitError](err); ok {
-		v = verdict{over: true, outcome: map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code], code: exit.Code, message: exit.Message}
+		v = cutShort(exit)
 		if exit.Code == codePatience {
 			v.message += p.waitsFor(last, s.rolloutID)
 		}
@@ -107,6 +107,12 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 		fmt.Fprintln(a.Stdout, url) //nolint:errcheck // nobody to tell
 	}
 	return nil
+}
+
+// cutShort is the verdict where following ended before what was followed.
+func cutShort(exit *ExitError) verdict {
+	outcome := map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code]
+	return verdict{over: true, outcome: outcome, code: exit.Code, message: exit.Message}
 }
 
 func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {

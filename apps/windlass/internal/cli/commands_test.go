@@ -53,7 +53,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 		"env list":          {{args: []string{"env", "list"}}, {args: []string{"env", "list", "a"}}},
 		"env set":           {{args: []string{"env", "set", "a", "A=b"}}, {args: []string{"env", "set", "a", "A=b", "--wait=false"}}},
 		"env shared":        {{args: []string{"env", "shared", "A=b"}}},
-		"secret set":        {{args: []string{"secret", "set", "a"}, stdin: "x"}},
+		"secret set":        {{args: []string{"secret", "set", "a"}, stdin: "x"}, {args: []string{"secret", "set", "a", "--wait=false"}, stdin: "x"}},
 		"secret list":       {{args: []string{"secret", "list"}}},
 		"secret delete":     {{args: []string{"secret", "delete", "a"}}},
 		"restart":           {{args: []string{"restart", "ins_1"}}},
@@ -210,24 +210,20 @@ func mustBePrintable(t *testing.T, text string) {
 
 func mustBeJSON(t *testing.T, text string) {
 	t.Helper()
-	decoder := json.NewDecoder(strings.NewReader(text))
-	for n := 0; ; n++ {
-		var v any
-		err := decoder.Decode(&v)
-		if errors.Is(err, io.EOF) {
-			require.Positive(t, n, "nothing is no answer")
-			return
-		}
-		require.NoError(t, err, text)
-	}
+	mustDecode(t, text, json.NewDecoder(strings.NewReader(text)).Decode)
 }
 
 func mustBeYAML(t *testing.T, text string) {
 	t.Helper()
-	decoder := yaml.NewDecoder(strings.NewReader(text))
+	mustDecode(t, text, yaml.NewDecoder(strings.NewReader(text)).Decode)
+}
+
+// mustDecode requires one document or more.
+func mustDecode(t *testing.T, text string, decode func(any) error) {
+	t.Helper()
 	for n := 0; ; n++ {
 		var v any
-		err := decoder.Decode(&v)
+		err := decode(&v)
 		if errors.Is(err, io.EOF) {
 			require.Positive(t, n, "nothing is no answer")
 			return

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,7 +31,7 @@ version of each of its apps.`,
 				if err != nil {
 					return err
 				}
-				return a.show(got.Environment, variables(got.Environment.Variables))
+				return a.showVariables(got.Environment.Variables)
 			}
 			app, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(args[0])})
 			if err != nil {
@@ -43,7 +44,7 @@ version of each of its apps.`,
 			if err != nil {
 				return err
 			}
-			return a.show(&windlassv1.DeploymentSpec{Env: d.Deployment.Spec.Env}, variables(d.Deployment.Spec.Env))
+			return a.showVariables(d.Deployment.Spec.Env)
 		}),
 	}
 	var message, override string
@@ -135,6 +136,21 @@ func assignments(args []string) (map[string]string, error) {
 	return out, nil
 }
 
+// showVariables prints variables, of an app as of an environment: {"variables": {NAME: VALUE}}.
+func (a *app) showVariables(env map[string]string) error {
+	if a.output == "table" {
+		return a.show(nil, variables(env))
+	}
+	if env == nil {
+		env = map[string]string{}
+	}
+	data, err := json.Marshal(map[string]any{"variables": env})
+	if err != nil {
+		return fmt.Errorf("encode output: %w", err)
+	}
+	return a.raw(data)
+}
+
 func variables(env map[string]string) func(*tabwriter.Writer) {
 	return func(w *tabwriter.Writer) {
 		names := make([]string, 0, len(env))
@@ -146,76 +162,4 @@ func variables(env map[string]string) func(*tabwriter.Writer) {
 			row(w, k+"="+env[k])
 		}
 	}
-}
-
-func (a *app) secretCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "secret",
-		Short: "Manage the secrets of the environment",
-		Long: `A secret belongs to an environment. An app names it in its file, and finds its
-value in a variable:
-
-  secrets: [{envName: HF_TOKEN, secret: hf-token}]
-
-Setting it again makes a version of each app that uses it: a rollout like any other,
-by the app's own policy, which goes back to the value before if it fails.`,
-	}
-	var override string
-	set := &cobra.Command{
-		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
-		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			value, err := a.readSecret("Value: ")
-			if err != nil {
-				return err
-			}
-			resp, err := a.clients.environments.SetSecret(ctx, &windlassv1.SetSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0], Value: value, OverrideFreeze: override})
-			if err != nil {
-				return err
-			}
-			text := ""
-			switch n := len(resp.AppIds); {
-			case resp.Unchanged:
-				text = ", and has this value already"
-			case n == 1:
-				text = "; an app is taking it up: see `windlass rollout status APP`"
-			case n > 1:
-				text = fmt.Sprintf("; %d apps are taking it up: see `windlass rollout status APP`", n)
-			}
-			for _, text := range resp.GetWarnings() {
-				a.infof("%s", text)
-			}
-			return a.done(resp, "secret %s is at version %d%s", resp.Secret.Name, resp.Secret.Version, text)
-		}),
-	}
-	overrideFlag(set, &override)
-	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List secrets by name, without values", Args: cobra.NoArgs,
-		RunE: a.run(func(ctx context.Context, _ []string) error {
-			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Secret, *windlassv1.PageResponse, error) {
-				r, err := a.clients.environments.ListSecrets(ctx, &windlassv1.ListSecretsRequest{Page: p, Environment: a.environmentPath()})
-				return r.GetSecrets(), r.GetPage(), err
-			})
-			if err != nil {
-				return err
-			}
-			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "SECRET", "VERSION", "CREATED", "UPDATED")
-				for _, s := range items {
-					row(w, s.Name, s.Version, ago(s.CreatedAt), ago(s.UpdatedAt))
-				}
-			})
-		}),
-	}
-	remove := &cobra.Command{
-		Use: "delete NAME", Short: "Delete a secret that no running version refers to", Args: cobra.ExactArgs(1),
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.environments.DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0]})
-			if err != nil {
-				return err
-			}
-			return a.done(resp, "secret %s is deleted", args[0])
-		}),
-	}
-	return group(c, set, list, remove)
 }

@@ -22,7 +22,8 @@ func exitCodesTopic() *cobra.Command {
   130  interrupted (Ctrl-C); what was started goes on by itself
 
 Codes 3 to 6 are those of commands that wait for a rollout or its likes: deploy, env set,
-rollback, scale, rollout status --watch. With --until promotion, 5 is 0.
+rollback, scale, rollout status --watch, and secret set, which ends as the rollout that
+came to the worst end. With --until promotion, 5 is 0.
 
 With -o json or -o yaml standard output holds the answer and nothing else, also where a
 rollout that began failed: "outcome" is then a word for the code (succeeded, unchanged,

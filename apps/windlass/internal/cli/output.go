@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,24 +43,32 @@ func (a *app) done(answer proto.Message, format string, args ...any) error {
 // showOutcome gives programs what the API answered to a command that started something,
 // what came of it, and the app and its rollout as they were then.
 func (a *app) showOutcome(answer proto.Message, outcome string, last *windlassv1.WatchAppResponse, ro *windlassv1.Rollout) error {
-	fields := map[string]json.RawMessage{}
-	add := func(key string, m proto.Message) error {
-		data, err := protojson.Marshal(m)
-		if err == nil && key == "" {
-			err = json.Unmarshal(data, &fields)
-		} else if err == nil {
-			fields[key] = data
-		}
-		return err
-	}
-	err := add("", answer)
+	more := map[string]any{"outcome": outcome}
 	if app := last.GetApp(); app != nil {
-		err = errors.Join(err, add("app", app))
+		more["app"] = app
 	}
 	if ro != nil {
-		err = errors.Join(err, add("rollout", ro))
+		more["rollout"] = ro
 	}
-	fields["outcome"] = json.RawMessage(strconv.Quote(outcome))
+	return a.showWith(answer, more)
+}
+
+// showWith gives programs what the API answered, with more fields: messages, and what JSON has a
+// form for.
+func (a *app) showWith(answer proto.Message, more map[string]any) error {
+	fields := map[string]json.RawMessage{}
+	data, err := protojson.Marshal(answer)
+	if err == nil {
+		err = json.Unmarshal(data, &fields)
+	}
+	for key, value := range more {
+		encode := func() ([]byte, error) { return json.Marshal(value) }
+		if m, ok := value.(proto.Message); ok {
+			encode = func() ([]byte, error) { return protojson.Marshal(m) }
+		}
+		encoded, encodeErr := encode()
+		fields[key], err = encoded, errors.Join(err, encodeErr)
+	}
 	data, encodeErr := json.Marshal(fields)
 	if err := errors.Join(err, encodeErr); err != nil {
 		return fmt.Errorf("encode output: %w", err)

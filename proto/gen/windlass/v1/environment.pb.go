@@ -795,6 +795,9 @@ type SetSecretResponse struct {
 	Secret *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Apps whose instances are being replaced because of it.
 	AppIds []string `protobuf:"bytes,2,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
+	// Rollouts of the versions that were made for it, one an app, in the order of app_ids. An app
+	// whose instances only pull their image with it has none.
+	Rollouts []*SecretRollout `protobuf:"bytes,3,rep,name=rollouts,proto3" json:"rollouts,omitempty"`
 	// The secret has this value already: no version of it was made, and no app is touched.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Apps that use the secret and are left out, and why: the workspace has none of their regions
@@ -849,6 +852,13 @@ func (x *SetSecretResponse) GetAppIds() []string {
 	return nil
 }
 
+func (x *SetSecretResponse) GetRollouts() []*SecretRollout {
+	if x != nil {
+		return x.Rollouts
+	}
+	return nil
+}
+
 func (x *SetSecretResponse) GetUnchanged() bool {
 	if x != nil {
 		return x.Unchanged
@@ -863,6 +873,93 @@ func (x *SetSecretResponse) GetWarnings() []string {
 	return nil
 }
 
+// SecretRollout is the rollout that brings a secret's new value to an app.
+type SecretRollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// Name of the app.
+	App          string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	RolloutId    string `protobuf:"bytes,3,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	DeploymentId string `protobuf:"bytes,4,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	Version      int32  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	// What keeps it from starting; absent: nothing.
+	Hold          *FreezeHold `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretRollout) Reset() {
+	*x = SecretRollout{}
+	mi := &file_windlass_v1_environment_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretRollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretRollout) ProtoMessage() {}
+
+func (x *SecretRollout) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_environment_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretRollout.ProtoReflect.Descriptor instead.
+func (*SecretRollout) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SecretRollout) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *SecretRollout) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *SecretRollout) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
+}
+
+func (x *SecretRollout) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *SecretRollout) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SecretRollout) GetHold() *FreezeHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
 type ListSecretsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Environment   string                 `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
@@ -873,7 +970,7 @@ type ListSecretsRequest struct {
 
 func (x *ListSecretsRequest) Reset() {
 	*x = ListSecretsRequest{}
-	mi := &file_windlass_v1_environment_proto_msgTypes[14]
+	mi := &file_windlass_v1_environment_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +982,7 @@ func (x *ListSecretsRequest) String() string {
 func (*ListSecretsRequest) ProtoMessage() {}
 
 func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_environment_proto_msgTypes[14]
+	mi := &file_windlass_v1_environment_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +995,7 @@ func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
 func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListSecretsRequest) GetEnvironment() string {
@@ -925,7 +1022,7 @@ type ListSecretsResponse struct {
 
 func (x *ListSecretsResponse) Reset() {
 	*x = ListSecretsResponse{}
-	mi := &file_windlass_v1_environment_proto_msgTypes[15]
+	mi := &file_windlass_v1_environment_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1034,7 @@ func (x *ListSecretsResponse) String() string {
 func (*ListSecretsResponse) ProtoMessage() {}
 
 func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_environment_proto_msgTypes[15]
+	mi := &file_windlass_v1_environment_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1047,7 @@ func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSecretsResponse) GetSecrets() []*Secret {
@@ -978,7 +1075,7 @@ type DeleteSecretRequest struct {
 
 func (x *DeleteSecretRequest) Reset() {
 	*x = DeleteSecretRequest{}
-	mi := &file_windlass_v1_environment_proto_msgTypes[16]
+	mi := &file_windlass_v1_environment_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1087,7 @@ func (x *DeleteSecretRequest) String() string {
 func (*DeleteSecretRequest) ProtoMessage() {}
 
 func (x *DeleteSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_environment_proto_msgTypes[16]
+	mi := &file_windlass_v1_environment_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1100,7 @@ func (x *DeleteSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecretRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSecretRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteSecretRequest) GetMutation() *Mutation {
@@ -1035,7 +1132,7 @@ type DeleteSecretResponse struct {
 
 func (x *DeleteSecretResponse) Reset() {
 	*x = DeleteSecretResponse{}
-	mi := &file_windlass_v1_environment_proto_msgTypes[17]
+	mi := &file_windlass_v1_environment_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1144,7 @@ func (x *DeleteSecretResponse) String() string {
 func (*DeleteSecretResponse) ProtoMessage() {}
 
 func (x *DeleteSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_environment_proto_msgTypes[17]
+	mi := &file_windlass_v1_environment_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,14 +1157,14 @@ func (x *DeleteSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecretResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSecretResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_environment_proto_rawDescGZIP(), []int{18}
 }
 
 var File_windlass_v1_environment_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/v1/environment.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xe1\x02\n" +
+	"\x1dwindlass/v1/environment.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xe1\x02\n" +
 	"\vEnvironment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1138,12 +1235,21 @@ const file_windlass_v1_environment_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12$\n" +
 	"\x05value\x18\x04 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x04\x80\x01\x01R\x05value\x121\n" +
 	"\x0foverride_freeze\x18\n" +
-	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"\x93\x01\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\"\xcb\x01\n" +
 	"\x11SetSecretResponse\x12+\n" +
 	"\x06secret\x18\x01 \x01(\v2\x13.windlass.v1.SecretR\x06secret\x12\x17\n" +
-	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\x12\x1c\n" +
+	"\aapp_ids\x18\x02 \x03(\tR\x06appIds\x126\n" +
+	"\brollouts\x18\x03 \x03(\v2\x1a.windlass.v1.SecretRolloutR\brollouts\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x1a\n" +
-	"\bwarnings\x18\x1f \x03(\tR\bwarnings\"p\n" +
+	"\bwarnings\x18\x1f \x03(\tR\bwarnings\"\xc3\x01\n" +
+	"\rSecretRollout\x12\x15\n" +
+	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x10\n" +
+	"\x03app\x18\x02 \x01(\tR\x03app\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\x03 \x01(\tR\trolloutId\x12#\n" +
+	"\rdeployment_id\x18\x04 \x01(\tR\fdeploymentId\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x05R\aversion\x12+\n" +
+	"\x04hold\x18\x06 \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\"p\n" +
 	"\x12ListSecretsRequest\x12,\n" +
 	"\venvironment\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\venvironment\x12,\n" +
@@ -1180,7 +1286,7 @@ func file_windlass_v1_environment_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_environment_proto_rawDescData
 }
 
-var file_windlass_v1_environment_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_windlass_v1_environment_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_windlass_v1_environment_proto_goTypes = []any{
 	(*Environment)(nil),               // 0: windlass.v1.Environment
 	(*Secret)(nil),                    // 1: windlass.v1.Secret
@@ -1196,57 +1302,61 @@ var file_windlass_v1_environment_proto_goTypes = []any{
 	(*DeleteEnvironmentResponse)(nil), // 11: windlass.v1.DeleteEnvironmentResponse
 	(*SetSecretRequest)(nil),          // 12: windlass.v1.SetSecretRequest
 	(*SetSecretResponse)(nil),         // 13: windlass.v1.SetSecretResponse
-	(*ListSecretsRequest)(nil),        // 14: windlass.v1.ListSecretsRequest
-	(*ListSecretsResponse)(nil),       // 15: windlass.v1.ListSecretsResponse
-	(*DeleteSecretRequest)(nil),       // 16: windlass.v1.DeleteSecretRequest
-	(*DeleteSecretResponse)(nil),      // 17: windlass.v1.DeleteSecretResponse
-	nil,                               // 18: windlass.v1.Environment.VariablesEntry
-	nil,                               // 19: windlass.v1.CreateEnvironmentRequest.VariablesEntry
-	nil,                               // 20: windlass.v1.UpdateEnvironmentRequest.VariablesEntry
-	(*Mutation)(nil),                  // 21: windlass.v1.Mutation
-	(*PageRequest)(nil),               // 22: windlass.v1.PageRequest
-	(*PageResponse)(nil),              // 23: windlass.v1.PageResponse
+	(*SecretRollout)(nil),             // 14: windlass.v1.SecretRollout
+	(*ListSecretsRequest)(nil),        // 15: windlass.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),       // 16: windlass.v1.ListSecretsResponse
+	(*DeleteSecretRequest)(nil),       // 17: windlass.v1.DeleteSecretRequest
+	(*DeleteSecretResponse)(nil),      // 18: windlass.v1.DeleteSecretResponse
+	nil,                               // 19: windlass.v1.Environment.VariablesEntry
+	nil,                               // 20: windlass.v1.CreateEnvironmentRequest.VariablesEntry
+	nil,                               // 21: windlass.v1.UpdateEnvironmentRequest.VariablesEntry
+	(*Mutation)(nil),                  // 22: windlass.v1.Mutation
+	(*PageRequest)(nil),               // 23: windlass.v1.PageRequest
+	(*PageResponse)(nil),              // 24: windlass.v1.PageResponse
+	(*FreezeHold)(nil),                // 25: windlass.v1.FreezeHold
 }
 var file_windlass_v1_environment_proto_depIdxs = []int32{
-	18, // 0: windlass.v1.Environment.variables:type_name -> windlass.v1.Environment.VariablesEntry
-	21, // 1: windlass.v1.CreateEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	19, // 2: windlass.v1.CreateEnvironmentRequest.variables:type_name -> windlass.v1.CreateEnvironmentRequest.VariablesEntry
+	19, // 0: windlass.v1.Environment.variables:type_name -> windlass.v1.Environment.VariablesEntry
+	22, // 1: windlass.v1.CreateEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	20, // 2: windlass.v1.CreateEnvironmentRequest.variables:type_name -> windlass.v1.CreateEnvironmentRequest.VariablesEntry
 	0,  // 3: windlass.v1.CreateEnvironmentResponse.environment:type_name -> windlass.v1.Environment
 	0,  // 4: windlass.v1.GetEnvironmentResponse.environment:type_name -> windlass.v1.Environment
-	22, // 5: windlass.v1.ListEnvironmentsRequest.page:type_name -> windlass.v1.PageRequest
+	23, // 5: windlass.v1.ListEnvironmentsRequest.page:type_name -> windlass.v1.PageRequest
 	0,  // 6: windlass.v1.ListEnvironmentsResponse.environments:type_name -> windlass.v1.Environment
-	23, // 7: windlass.v1.ListEnvironmentsResponse.page:type_name -> windlass.v1.PageResponse
-	21, // 8: windlass.v1.UpdateEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	20, // 9: windlass.v1.UpdateEnvironmentRequest.variables:type_name -> windlass.v1.UpdateEnvironmentRequest.VariablesEntry
+	24, // 7: windlass.v1.ListEnvironmentsResponse.page:type_name -> windlass.v1.PageResponse
+	22, // 8: windlass.v1.UpdateEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	21, // 9: windlass.v1.UpdateEnvironmentRequest.variables:type_name -> windlass.v1.UpdateEnvironmentRequest.VariablesEntry
 	0,  // 10: windlass.v1.UpdateEnvironmentResponse.environment:type_name -> windlass.v1.Environment
-	21, // 11: windlass.v1.DeleteEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	21, // 12: windlass.v1.SetSecretRequest.mutation:type_name -> windlass.v1.Mutation
+	22, // 11: windlass.v1.DeleteEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	22, // 12: windlass.v1.SetSecretRequest.mutation:type_name -> windlass.v1.Mutation
 	1,  // 13: windlass.v1.SetSecretResponse.secret:type_name -> windlass.v1.Secret
-	22, // 14: windlass.v1.ListSecretsRequest.page:type_name -> windlass.v1.PageRequest
-	1,  // 15: windlass.v1.ListSecretsResponse.secrets:type_name -> windlass.v1.Secret
-	23, // 16: windlass.v1.ListSecretsResponse.page:type_name -> windlass.v1.PageResponse
-	21, // 17: windlass.v1.DeleteSecretRequest.mutation:type_name -> windlass.v1.Mutation
-	2,  // 18: windlass.v1.EnvironmentService.CreateEnvironment:input_type -> windlass.v1.CreateEnvironmentRequest
-	4,  // 19: windlass.v1.EnvironmentService.GetEnvironment:input_type -> windlass.v1.GetEnvironmentRequest
-	6,  // 20: windlass.v1.EnvironmentService.ListEnvironments:input_type -> windlass.v1.ListEnvironmentsRequest
-	8,  // 21: windlass.v1.EnvironmentService.UpdateEnvironment:input_type -> windlass.v1.UpdateEnvironmentRequest
-	10, // 22: windlass.v1.EnvironmentService.DeleteEnvironment:input_type -> windlass.v1.DeleteEnvironmentRequest
-	12, // 23: windlass.v1.EnvironmentService.SetSecret:input_type -> windlass.v1.SetSecretRequest
-	14, // 24: windlass.v1.EnvironmentService.ListSecrets:input_type -> windlass.v1.ListSecretsRequest
-	16, // 25: windlass.v1.EnvironmentService.DeleteSecret:input_type -> windlass.v1.DeleteSecretRequest
-	3,  // 26: windlass.v1.EnvironmentService.CreateEnvironment:output_type -> windlass.v1.CreateEnvironmentResponse
-	5,  // 27: windlass.v1.EnvironmentService.GetEnvironment:output_type -> windlass.v1.GetEnvironmentResponse
-	7,  // 28: windlass.v1.EnvironmentService.ListEnvironments:output_type -> windlass.v1.ListEnvironmentsResponse
-	9,  // 29: windlass.v1.EnvironmentService.UpdateEnvironment:output_type -> windlass.v1.UpdateEnvironmentResponse
-	11, // 30: windlass.v1.EnvironmentService.DeleteEnvironment:output_type -> windlass.v1.DeleteEnvironmentResponse
-	13, // 31: windlass.v1.EnvironmentService.SetSecret:output_type -> windlass.v1.SetSecretResponse
-	15, // 32: windlass.v1.EnvironmentService.ListSecrets:output_type -> windlass.v1.ListSecretsResponse
-	17, // 33: windlass.v1.EnvironmentService.DeleteSecret:output_type -> windlass.v1.DeleteSecretResponse
-	26, // [26:34] is the sub-list for method output_type
-	18, // [18:26] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	14, // 14: windlass.v1.SetSecretResponse.rollouts:type_name -> windlass.v1.SecretRollout
+	25, // 15: windlass.v1.SecretRollout.hold:type_name -> windlass.v1.FreezeHold
+	23, // 16: windlass.v1.ListSecretsRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 17: windlass.v1.ListSecretsResponse.secrets:type_name -> windlass.v1.Secret
+	24, // 18: windlass.v1.ListSecretsResponse.page:type_name -> windlass.v1.PageResponse
+	22, // 19: windlass.v1.DeleteSecretRequest.mutation:type_name -> windlass.v1.Mutation
+	2,  // 20: windlass.v1.EnvironmentService.CreateEnvironment:input_type -> windlass.v1.CreateEnvironmentRequest
+	4,  // 21: windlass.v1.EnvironmentService.GetEnvironment:input_type -> windlass.v1.GetEnvironmentRequest
+	6,  // 22: windlass.v1.EnvironmentService.ListEnvironments:input_type -> windlass.v1.ListEnvironmentsRequest
+	8,  // 23: windlass.v1.EnvironmentService.UpdateEnvironment:input_type -> windlass.v1.UpdateEnvironmentRequest
+	10, // 24: windlass.v1.EnvironmentService.DeleteEnvironment:input_type -> windlass.v1.DeleteEnvironmentRequest
+	12, // 25: windlass.v1.EnvironmentService.SetSecret:input_type -> windlass.v1.SetSecretRequest
+	15, // 26: windlass.v1.EnvironmentService.ListSecrets:input_type -> windlass.v1.ListSecretsRequest
+	17, // 27: windlass.v1.EnvironmentService.DeleteSecret:input_type -> windlass.v1.DeleteSecretRequest
+	3,  // 28: windlass.v1.EnvironmentService.CreateEnvironment:output_type -> windlass.v1.CreateEnvironmentResponse
+	5,  // 29: windlass.v1.EnvironmentService.GetEnvironment:output_type -> windlass.v1.GetEnvironmentResponse
+	7,  // 30: windlass.v1.EnvironmentService.ListEnvironments:output_type -> windlass.v1.ListEnvironmentsResponse
+	9,  // 31: windlass.v1.EnvironmentService.UpdateEnvironment:output_type -> windlass.v1.UpdateEnvironmentResponse
+	11, // 32: windlass.v1.EnvironmentService.DeleteEnvironment:output_type -> windlass.v1.DeleteEnvironmentResponse
+	13, // 33: windlass.v1.EnvironmentService.SetSecret:output_type -> windlass.v1.SetSecretResponse
+	16, // 34: windlass.v1.EnvironmentService.ListSecrets:output_type -> windlass.v1.ListSecretsResponse
+	18, // 35: windlass.v1.EnvironmentService.DeleteSecret:output_type -> windlass.v1.DeleteSecretResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_environment_proto_init() }
@@ -1255,13 +1365,14 @@ func file_windlass_v1_environment_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
+	file_windlass_v1_freeze_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_environment_proto_rawDesc), len(file_windlass_v1_environment_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) secretCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "secret",
+		Short: "Manage the secrets of the environment",
+		Long: `A secret belongs to an environment. An app names it in its file, and finds its
+value in a variable:
+
+  secrets: [{envName: HF_TOKEN, secret: hf-token}]
+
+Setting it again makes a version of each app that uses it: a rollout like any other,
+by the app's own policy, which goes back to the value before if it fails.`,
+	}
+	var override string
+	var w waiting
+	set := &cobra.Command{
+		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
+		Long: `Set stores a value, makes the next version of each app that runs with the secret, and
+follows their rollouts to their ends, as deploy does. The value that the secret has
+already makes none. The exit code is that of the rollout that came to the worst end.
+
+` + exitCodesText,
+		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			if err := w.check(); err != nil {
+				return err
+			}
+			value, err := a.readSecret("Value: ")
+			if err != nil {
+				return err
+			}
+			resp, err := a.clients.environments.SetSecret(ctx, &windlassv1.SetSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0], Value: value, OverrideFreeze: override})
+			if err != nil {
+				return err
+			}
+			return a.finishSecret(ctx, resp, w)
+		}),
+	}
+	w.flags(set, true)
+	overrideFlag(set, &override)
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List secrets by name, without values", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Secret, *windlassv1.PageResponse, error) {
+				r, err := a.clients.environments.ListSecrets(ctx, &windlassv1.ListSecretsRequest{Page: p, Environment: a.environmentPath()})
+				return r.GetSecrets(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "SECRET", "VERSION", "CREATED", "UPDATED")
+				for _, s := range items {
+					row(w, s.Name, s.Version, ago(s.CreatedAt), ago(s.UpdatedAt))
+				}
+			})
+		}),
+	}
+	remove := &cobra.Command{
+		Use: "delete NAME", Short: "Delete a secret that no running version refers to", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.environments.DeleteSecret(ctx, &windlassv1.DeleteSecretRequest{Mutation: mutation(), Environment: a.environmentPath(), Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.done(resp, "secret %s is deleted", args[0])
+		}),
+	}
+	return group(c, set, list, remove)
+}
+
+// finishSecret says what a new value came to, waits for the rollouts that bring it to apps,
+// and ends as the one that came to the worst end.
+func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretResponse, w waiting) error {
+	text := ""
+	switch pulls := len(resp.AppIds) - len(resp.Rollouts); {
+	case resp.Unchanged:
+		text = ", and has this value already"
+	case pulls == 1:
+		text = "; an app fetches it anew to pull its image: see `windlass status`"
+	case pulls > 1:
+		text = fmt.Sprintf("; %d apps fetch it anew to pull their images: see `windlass status`", pulls)
+	}
+	a.infof("secret %s is at version %d%s", resp.Secret.GetName(), resp.Secret.GetVersion(), text)
+	for _, text := range resp.GetWarnings() {
+		a.infof("%s", text)
+	}
+	for _, r := range resp.Rollouts {
+		a.infof("%s: %s", r.App, asked{version: r.Version, hold: r.Hold}.text())
+	}
+	outcome, outcomes := outcomeAccepted, map[string]string{}
+	if resp.Unchanged {
+		outcome = outcomeUnchanged
+	}
+	var worst *ExitError
+	deadline := time.Now().Add(w.patience)
+	for _, r := range resp.Rollouts {
+		outcomes[r.AppId] = outcomeAccepted
+		if !w.wait {
+			continue
+		}
+		v, err := a.awaitSecret(ctx, r, w.until, time.Until(deadline))
+		if err != nil {
+			return err
+		}
+		outcomes[r.AppId] = v.outcome
+		if exit, ok := errors.AsType[*ExitError](v.err()); ok {
+			a.infof("%s", exit.Message)
+			exit.Message = ""
+			if worst == nil || worseCode(exit.Code, worst.Code) {
+				worst, outcome = exit, v.outcome
+			}
+		} else if worst == nil {
+			outcome = v.outcome
+		}
+	}
+	if a.output != "table" {
+		if err := a.showWith(resp, map[string]any{"outcome": outcome, "outcomes": outcomes}); err != nil {
+			return err
+		}
+	}
+	if worst != nil {
+		return worst
+	}
+	return nil
+}
+
+// worseCode reports whether one exit code is a worse end than another: an interruption, then a
+// failure, then what is paused, superseded, or goes on.
+func worseCode(one, other int) bool {
+	order := []int{0, codePatience, codePeople, codeSuperseded, codePaused, 1, codeInterrupted}
+	return slices.Index(order, one) > slices.Index(order, other)
+}
+
+// awaitSecret follows one of the rollouts.
+func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
+	p := &progress{app: a, started: time.Now(), live: a.interactive()}
+	s := started{app: ro.AppId, rolloutID: ro.RolloutId}
+	var v verdict
+	var last *windlassv1.WatchAppResponse
+	err := a.follow(ctx, ro.AppId, ro.RolloutId, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+		last = r
+		p.show(r, ro.RolloutId, ro.DeploymentId)
+		v = s.verdict(r, until)
+		return v.over, nil
+	})
+	p.end()
+	if exit, ok := errors.AsType[*ExitError](err); ok {
+		v = cutShort(exit)
+		if exit.Code == codePatience {
+			v.message = ro.App + " " + version(ro.Version) + " is " + v.message + p.waitsFor(last, ro.RolloutId)
+		}
+		return v, nil
+	}
+	if err == nil && v.code == 0 && v.message != "" {
+		a.infof("%s", v.message)
+	} else if err == nil && v.code == 0 && a.output == "table" {
+		fmt.Fprintln(a.Stdout, isReady(last, time.Since(p.started))) //nolint:errcheck // nobody to tell
+	}
+	return v, err
+}
