@@ -58,8 +58,8 @@ type serveFlags struct {
 	PeerListen         string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. Whoever deploys can have the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
-	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. Whoever deploys can have the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. A user who deploys can make the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
 	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers are told apart by address where failed log-ins are limited, and in the audit." env:"WINDLASS_TRUSTED_PROXIES"`
 	Domain             string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	DNSServer          string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
@@ -80,7 +80,7 @@ type serveFlags struct {
 type metricsFlags struct {
 	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
-	Raw       bool   `help:"Ask what tenants wrote as it is: whoever deploys may read all that this Prometheus has, of other workspaces too." env:"WINDLASS_PROMETHEUS_RAW"`
+	Raw       bool   `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
 func (f metricsFlags) source(registry prometheus.Registerer, log *slog.Logger) (rollout.Measurer, error) {

@@ -15,9 +15,9 @@ const (
 	StableAfter = 60 * time.Second
 )
 
-// JudgeEnd returns what to report of an instance that has ended so many times in a row, the
-// last time for this reason: a loop dooms it, and is called one unless the cause has a name of
-// its own. It is the only definition of a crash loop, so that the reason that people read
+// JudgeEnd returns what to report of an instance that has ended the given number of times in a
+// row, the last time for this reason. A loop dooms the instance, and is called CrashLoop unless
+// the cause has a name of its own. It is the only definition of a crash loop, so that the reason that people read
 // and the count that a rollout goes by cannot differ.
 func JudgeEnd(ends int, reason, message string) (r, m string, doomed bool) {
 	if ends < LoopAfter {

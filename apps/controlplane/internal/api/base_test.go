@@ -115,8 +115,8 @@ func (w *world) newestSpec(app string) *windlassv1.DeploymentSpec {
 func TestChange_KeepsTheOneInFlight(t *testing.T) {
 	for i, first := range appChanges(t) {
 		for j, second := range appChanges(t) {
-			// A deploy says all that the app is to be: of what came before it keeps replicas and
-			// what its environment has.
+			// A deploy states the whole app. Of what came before, it keeps the replicas and the
+			// variables of the environment.
 			if i == j || second.name == "deploy" && first.shows(&windlassv1.DeploymentSpec{Env: map[string]string{"A": "1", "B": "1", "SHARED": "1"}}, &windlassv1.App{}) {
 				continue
 			}

@@ -12,10 +12,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// usersOfRegion says which apps are to run in the region, by what names it: the version that is
-// live, the one on its way, or a region's way back to the live one. Older versions do not count: a
-// rollback leaves out a region that is gone. At most so many are named. Of a region of the platform
-// it names the workspaces: their apps are not the operator's to see.
+// usersOfRegion names the apps that use the region: in the version that is live, in the one in
+// flight, or on a region's way back to the live one. Older versions do not count: a
+// rollback leaves out a region that is gone. It names at most the given number. For a region of
+// the platform it names workspaces, because operators must not see their apps.
 func (c *change) usersOfRegion(r model.Region, most int) (users []string, err error) {
 	workspaces, err := c.workspacesWith(r)
 	if err != nil {

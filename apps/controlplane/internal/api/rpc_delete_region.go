@@ -11,7 +11,7 @@ import (
 // maxRegionUsers are named when they keep a region from being deleted.
 const maxRegionUsers = 10
 
-// DeleteRegion forgets a region that nothing is assigned to, nor is to be.
+// DeleteRegion forgets a region that no app uses, and none is about to use.
 func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
 		r, err := c.managedRegion(req.GetRegion())

@@ -179,7 +179,7 @@ func (a *app) listCommand() *cobra.Command {
 			return a.listDeployments(ctx, ofApp, limit)
 		}),
 	}
-	deployments.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 for all")
+	deployments.Flags().IntVar(&limit, "limit", 50, "how many at most; 0 for all")
 	instances := &cobra.Command{
 		Use: "instances [APP]", Aliases: []string{"instance"}, Short: "List instances", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -292,7 +292,7 @@ func (a *app) historyCommand() *cobra.Command {
 			})
 		}),
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "at most so many, the newest; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 100, "how many of the newest at most; 0 for all")
 	return c
 }
 
@@ -318,7 +318,7 @@ func (a *app) auditCommand() *cobra.Command {
 			})
 		}),
 	}
-	c.Flags().IntVar(&limit, "limit", 50, "at most so many, the newest; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
 	return c
 }
 

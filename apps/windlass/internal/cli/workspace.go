@@ -30,7 +30,7 @@ var limits = []limit{
 	{"gpus", "GPUs of those instances", func(l *windlassv1.Limits) **int64 { return &l.Gpus }, (*windlassv1.Usage).GetGpus},
 	{"rollouts", "rollouts in flight", func(l *windlassv1.Limits) **int64 { return &l.Rollouts }, (*windlassv1.Usage).GetRollouts},
 	{"starts-per-minute", "calls that start work, in the long run", func(l *windlassv1.Limits) **int64 { return &l.StartsPerMinute }, nil},
-	{"starts-burst", "so many of them at once", func(l *windlassv1.Limits) **int64 { return &l.StartsBurst }, nil},
+	{"starts-burst", "how many of them at once", func(l *windlassv1.Limits) **int64 { return &l.StartsBurst }, nil},
 }
 
 const (

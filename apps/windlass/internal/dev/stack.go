@@ -78,7 +78,7 @@ func (r *run) controlPlane(dsn string) child {
 			"--restate-advertise=" + localURL(workflows),
 			"--key-file=" + filepath.Join(dir, "keyset.json"),
 			"--prometheus-url=" + r.opts.prometheus,
-			// Whoever deploys here is here.
+			// Only users of this machine deploy here.
 			"--webhook-allow=" + thisMachine,
 			"--registry-allow=" + thisMachine,
 			"--domain=" + hostsBelow,

@@ -4,7 +4,7 @@
 // A value is found as it is, as each of its lines, and as programs commonly encode it: base64
 // (also in the midst of a longer text), hex, URL escapes, and quoted as in JSON. What was cut
 // out of a longer text may begin or end within a value: that piece is blanked, too, so that
-// whoever keeps the end of an output needs no margin. Redact first, cut after.
+// a caller which keeps the end of an output needs no margin. Redact first, cut after.
 //
 // It is a net under programs that print what they should not. One that wants to give its
 // secrets away can.

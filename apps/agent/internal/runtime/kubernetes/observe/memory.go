@@ -262,7 +262,7 @@ func (w *past) remember(p *corev1.Pod) {
 const recallSlack = 2 * time.Second
 
 // recall finds in a pod that is seen for the first time whether it was ready
-// before. How long a run was ready nobody knows any more: how long it ran stands for that.
+// before. The time that a run was ready is not known: the time that it ran stands for it.
 func (w *past) recall(p *corev1.Pod) {
 	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
 	if c == nil || cs == nil {

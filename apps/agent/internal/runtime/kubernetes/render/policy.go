@@ -12,8 +12,8 @@ import (
 )
 
 // Policy is what pods may ask for beyond Kubernetes' "restricted" standard, and which shared things
-// of the cluster they may use. The zero value allows nothing, because whoever deploys to a shared
-// region must not own its nodes.
+// of the cluster they may use. The zero value allows nothing, because a user who deploys to a
+// shared region must not own its nodes.
 type Policy struct {
 	RunAsRoot         bool `json:"runAsRoot"`
 	Privileged        bool `json:"privileged"`
