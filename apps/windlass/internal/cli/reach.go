@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"syscall"
 
 	"connectrpc.com/connect"
 )
@@ -34,7 +35,7 @@ func reachHint(err error) string {
 		return "It speaks plain HTTP there: write http:// in --server of `windlass login`, or the port that it has for TLS."
 	case speaksTLS(err):
 		return "It speaks TLS there: write https:// in --server of `windlass login`."
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+	case closed(err):
 		return "What listens there closed the connection: if it speaks TLS, write https:// in --server of `windlass login`."
 	}
 	return "Is it running? `windlass dev status` tells for this machine."
@@ -49,6 +50,17 @@ func speaksTLS(err error) bool {
 	}
 	// An alert of TLS where HTTP is expected begins with 0x15 0x03.
 	return strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`)
+}
+
+// closed reports whether a server closed the connection instead of answering. How that shows
+// depends on which side is faster.
+func closed(err error) bool {
+	for _, end := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return strings.Contains(err.Error(), "http2: client conn")
 }
 
 // unreached reports whether a call found no control plane that understood it.
