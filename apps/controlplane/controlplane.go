@@ -60,7 +60,7 @@ type serveFlags struct {
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
 	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. A user who deploys can make the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
-	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers are told apart by address where failed log-ins are limited, and in the audit." env:"WINDLASS_TRUSTED_PROXIES"`
+	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers without a credential share the memory of requests by address, and the audit has the address." env:"WINDLASS_TRUSTED_PROXIES"`
 	Domain             string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	DNSServer          string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
 	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
