@@ -69,7 +69,7 @@ func testOverrides(t *testing.T, s *stack) {
 	s.waitLive(t, app, 2)
 
 	c.fails(1, []string{"deploy", "-f", changed(t, text, "regions: [eu-west-1] #", "labels: {tier: none} #")},
-		"spec.overrides[0].labels", "none of the app's regions has these labels")
+		"overrides[0].labels", "none of the app's regions has these labels")
 	c.ok("delete", app, "--yes")
 }
 
