@@ -374,3 +374,18 @@ func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
 	require.Contains(t, p.GetFindings()[0].GetMessage(), "stays until it returns")
 }
+
+func TestAPlanTellsOfAnApprovalThatNoWaveIsLeftFor(t *testing.T) {
+	w := setup(t)
+	policy := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{
+		{Name: "all", Regions: []string{"us-east-1", "eu-west-1"}}, {Name: "rest", Approval: &windlassv1.Approval{}},
+	}}
+	_, err := w.deployBy("chat", policy, args("a"))
+	require.NoError(t, err)
+	w.settle("chat")
+	p := w.planned("chat", policy, args("b"))
+	require.True(t, p.GetWouldRun())
+	require.Len(t, p.GetFindings(), 1)
+	require.Equal(t, "rollout.waves[1].approval", p.GetFindings()[0].GetField())
+	require.Equal(t, "wave rest takes no region, so that no approval is needed at its end", p.GetFindings()[0].GetMessage())
+}

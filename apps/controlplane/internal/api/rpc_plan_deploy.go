@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -302,6 +303,15 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 			Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL, Blocks: true,
 			Message: fmt.Sprintf("even if all went well the rollout would not succeed: %s %s", end.Reason, end.Message),
 		})
+	}
+	if c := r.course(); c != nil && f.Course != nil && f.Course.RolloutID == c.RolloutID {
+		empty := plan.EmptyGates(f.Course)
+		for _, i := range slices.Sorted(maps.Keys(empty)) {
+			out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Field: fmt.Sprintf("rollout.waves[%d].approval", i), Message: empty[i],
+				Fix: "Ask for the approval at a wave that takes regions, or have the last one name some of them.",
+			})
+		}
 	}
 	return r.regionViews(f, out)
 }

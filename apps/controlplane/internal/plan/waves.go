@@ -27,7 +27,7 @@ func (p *planner) begin(d *model.Deployment) {
 		taken, left = p.take(w, left)
 		p.addWave(w, i, taken)
 		if len(taken) == 0 && w.GetApproval() != nil {
-			fmt.Fprintf(&empty, "; wave %s takes no region, so that nobody has to approve its end", waveName(w, i))
+			fmt.Fprintf(&empty, "; %s", emptyGateText(w, i))
 		}
 	}
 	if len(left) > 0 {
@@ -46,6 +46,22 @@ func (p *planner) begin(d *model.Deployment) {
 	}
 	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
 		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty.String()), d, "")
+}
+
+func emptyGateText(w *windlassv1.Wave, i int) string {
+	return fmt.Sprintf("wave %s takes no region, so that no approval is needed at its end", waveName(w, i))
+}
+
+// EmptyGates are the waves of a course that has begun, by their index in the policy, whose approval is
+// not needed because they take no region, each with a sentence that says so.
+func EmptyGates(c *model.Course) map[int]string {
+	out := map[int]string{}
+	for i, w := range c.Policy.GetWaves() {
+		if w.GetApproval() != nil && !slices.ContainsFunc(c.Waves, func(of model.CourseWave) bool { return of.Policy == i }) {
+			out[i] = emptyGateText(w, i)
+		}
+	}
+	return out
 }
 
 // waves of the policy, or the one that there is by default.
