@@ -31,7 +31,7 @@ func (a *API) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*w
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.GetQuotaResponse{Quota: quota}, nil
+	return &windlassv1.GetQuotaResponse{Quota: quota, LowerOnly: !by.IsOperator()}, nil
 }
 
 func (a *API) quotaView(tx Tx, w model.Workspace, have model.Admission) (*windlassv1.Quota, error) {

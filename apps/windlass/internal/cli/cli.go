@@ -258,10 +258,16 @@ func (a *app) environmentPath() string {
 	return project + "/" + environment
 }
 
-// interactive tells whether a person watches the error output.
+// interactive reports whether a person watches the error output on a terminal that lines can
+// be redrawn on.
 func (a *app) interactive() bool {
+	return a.canAsk() && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+}
+
+// canAsk reports whether a person sees a question.
+func (a *app) canAsk() bool {
 	s, ok := a.Stderr.(*screen)
-	return ok && s.terminal && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+	return ok && s.terminal
 }
 
 // data is standard output for programs.

@@ -100,7 +100,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 		"region delete":    {{args: []string{"region", "delete", "a"}}},
 		"region revoke":    {{args: []string{"region", "revoke", "a"}}},
 		"region prune":     {{args: []string{"region", "prune", "a"}}, {args: []string{"region", "prune", "a", "--approve"}}},
-		"workspace quota":  {{args: []string{"workspace", "quota", "--gpus", "3"}}},
+		"workspace quota":  {{args: []string{"workspace", "quota", "--gpus", "3", "--yes"}}},
 		"key create":       {{args: []string{"key", "create", "a"}}},
 		"key list":         {{args: []string{"key", "list"}}},
 		"key revoke":       {{args: []string{"key", "revoke", "a"}}},

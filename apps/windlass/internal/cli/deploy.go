@@ -258,7 +258,7 @@ func (a *app) deleteCommand() *cobra.Command {
 		Short: "Stop an app in every region and forget it",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			if !yes && a.interactive() {
+			if !yes && a.canAsk() {
 				fmt.Fprintf(a.Stderr, "Delete %s and stop all of its instances? Type its name to go on: ", args[0]) //nolint:errcheck // a prompt
 				var answer string
 				if _, err := fmt.Fscanln(a.Stdin, &answer); err != nil || answer != args[0] {

@@ -113,9 +113,10 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 		if !w.wait {
 			continue
 		}
-		v, err := a.awaitSecret(ctx, r, w.until, time.Until(deadline))
+		// One that used up all of the patience leaves the others time for a look.
+		v, err := a.awaitSecret(ctx, r, w, max(time.Until(deadline), lastLook))
 		if err != nil {
-			return err
+			v = verdict{true, outcomeFailed, 1, fmt.Sprintf("%s %s is no longer followed: %v", r.App, version(r.Version), err)}
 		}
 		outcomes[r.AppId] = v.outcome
 		if exit, ok := errors.AsType[*ExitError](v.err()); ok {
@@ -146,8 +147,11 @@ func worseCode(one, other int) bool {
 	return slices.Index(order, one) > slices.Index(order, other)
 }
 
-// awaitSecret follows one of the rollouts.
-func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
+// lastLook is enough to read how a rollout stands.
+const lastLook = 5 * time.Second
+
+// awaitSecret follows one of the rollouts for as long as patience.
+func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, w waiting, patience time.Duration) (verdict, error) {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	s := started{app: ro.AppId, rolloutID: ro.RolloutId}
 	var v verdict
@@ -155,14 +159,14 @@ func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, unt
 	err := a.follow(ctx, ro.AppId, ro.RolloutId, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		last = r
 		p.show(r, ro.RolloutId, ro.DeploymentId)
-		v = s.verdict(r, until)
+		v = s.verdict(r, w.until)
 		return v.over, nil
 	})
 	p.end()
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		v = cutShort(exit)
 		if exit.Code == codePatience {
-			v.message = ro.App + " " + version(ro.Version) + " is " + v.message + p.waitsFor(last, ro.RolloutId)
+			v.message = fmt.Sprintf("%s %s is still under way after %s (--patience)%s", ro.App, version(ro.Version), short(w.patience), p.waitsFor(last, ro.RolloutId))
 		}
 		return v, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,7 @@ const (
 
 func (a *app) quotaCommand() *cobra.Command {
 	values := make([]string, len(limits))
+	var yes bool
 	c := &cobra.Command{
 		Use:   "quota [WORKSPACE]",
 		Short: "Show what a workspace may have and has, or change what it may",
@@ -47,8 +49,9 @@ func (a *app) quotaCommand() *cobra.Command {
 for operators, of the one named. With flags it changes them first. A limit is a number,
 "unlimited", or "default", which is what the control plane was started with.
 
-Operators set any limit; owners may lower those of their workspace. What is there
-already stays, also where it is more than is allowed from then on.`,
+Operators set any limit; owners may lower those of their workspace, and are asked first,
+because only an operator raises them again. What is there already stays, also where it
+is more than is allowed from then on.`,
 		Example: "  windlass workspace quota\n  windlass workspace quota search --gpus 64 --instances default",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -66,6 +69,16 @@ already stays, also where it is more than is allowed from then on.`,
 				return err
 			}
 			if changed {
+				if down := loweredLimits(quota.GetLimits(), own); got.GetLowerOnly() && len(down) > 0 {
+					a.infof("Only an operator of the platform can raise these limits again: %s.", strings.Join(down, ", "))
+					if !yes && a.canAsk() {
+						fmt.Fprint(a.Stderr, "Lower them? Type yes to go on: ") //nolint:errcheck // a prompt
+						var answer string
+						if _, err := fmt.Fscanln(a.Stdin, &answer); err != nil || answer != "yes" {
+							return &ExitError{Code: 1, Message: "nothing changed"}
+						}
+					}
+				}
 				set, err := a.clients.workspaces.SetQuota(ctx, &windlassv1.SetQuotaRequest{
 					Mutation: mutation(), Workspace: workspace, Own: own, ResourceVersion: quota.ResourceVersion,
 				})
@@ -73,9 +86,6 @@ already stays, also where it is more than is allowed from then on.`,
 					return err
 				}
 				quota = set.Quota
-				for _, text := range set.Warnings {
-					a.infof("%s", text)
-				}
 			}
 			return a.show(quota, func(w *tabwriter.Writer) { quotaTable(w, quota) })
 		}),
@@ -83,7 +93,24 @@ already stays, also where it is more than is allowed from then on.`,
 	for i, l := range limits {
 		c.Flags().StringVar(&values[i], l.name, "", l.help)
 	}
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
+}
+
+// loweredLimits names the limits in force that own would lower, with both values.
+func loweredLimits(inForce, own *windlassv1.Limits) (names []string) {
+	for _, l := range limits {
+		was, is := *l.of(inForce), *l.of(own)
+		if was == nil || is == nil || *is == 0 || *was != 0 && *is >= *was {
+			continue
+		}
+		from := unlimited
+		if *was != 0 {
+			from = strconv.FormatInt(*was, 10)
+		}
+		names = append(names, fmt.Sprintf("%s (%s to %d)", l.name, from, *is))
+	}
+	return names
 }
 
 // changeLimits sets those for which there is a value.

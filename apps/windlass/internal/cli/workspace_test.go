@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -128,4 +129,53 @@ starts-burst        -      1000        control plane
 		_, err = f.windlass(t, "workspace", "quota", "--gpus="+bad)
 		require.ErrorContains(t, err, `--gpus="`+bad+`": use a number from 1, unlimited or default`)
 	}
+}
+
+func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
+	server := newAnything(t)
+	sets := 0
+	setUp := func(lowerOnly bool) {
+		sets = 0
+		server.set(func() {
+			server.answers = map[string]func(proto.Message){
+				"GetQuota": func(m proto.Message) {
+					answer := &windlassv1.GetQuotaResponse{LowerOnly: lowerOnly, Quota: &windlassv1.Quota{
+						Limits: &windlassv1.Limits{Gpus: new(int64(8)), Instances: new(int64(0))}, Own: &windlassv1.Limits{},
+					}}
+					data, err := proto.Marshal(answer)
+					require.NoError(t, err)
+					require.NoError(t, proto.Unmarshal(data, m))
+				},
+				"SetQuota": func(proto.Message) { sets++ },
+			}
+		})
+	}
+	for _, tc := range []struct {
+		name      string
+		args      []string
+		stdin     string
+		lowerOnly bool
+		code      int
+		sets      int
+		warns     bool
+	}{
+		{"an owner says yes", []string{"--gpus", "3"}, "yes\n", true, 0, 1, true},
+		{"an owner says no", []string{"--gpus", "3"}, "no\n", true, 1, 0, true},
+		{"an owner said so before", []string{"--instances", "3", "--yes"}, "", true, 0, 1, true},
+		{"the same limit again", []string{"--gpus", "8"}, "", true, 0, 1, false},
+		{"an operator", []string{"--gpus", "3"}, "", false, 0, 1, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			setUp(tc.lowerOnly)
+			got := runCommand(t, server, true, commandRun{args: append([]string{"workspace", "quota"}, tc.args...), stdin: tc.stdin})
+			require.Equal(t, tc.code, got.code, got.stderr)
+			require.Equal(t, tc.sets, sets)
+			require.Equal(t, tc.warns, strings.Contains(got.stderr, "Only an operator of the platform can raise"), got.stderr)
+		})
+	}
+	setUp(true)
+	got := runCommand(t, server, false, commandRun{args: []string{"workspace", "quota", "--gpus", "3"}}, "-o", "json")
+	require.Zero(t, got.code, "a script is not asked")
+	require.Contains(t, got.stderr, "gpus (8 to 3)")
+	mustBeJSON(t, got.stdout)
 }

@@ -921,8 +921,10 @@ func (x *GetQuotaRequest) GetWorkspace() string {
 }
 
 type GetQuotaResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// True unless the caller is an operator: only operators raise limits, owners may lower them.
+	LowerOnly     bool `protobuf:"varint,2,opt,name=lower_only,json=lowerOnly,proto3" json:"lower_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +964,13 @@ func (x *GetQuotaResponse) GetQuota() *Quota {
 		return x.Quota
 	}
 	return nil
+}
+
+func (x *GetQuotaResponse) GetLowerOnly() bool {
+	if x != nil {
+		return x.LowerOnly
+	}
+	return false
 }
 
 type SetQuotaRequest struct {
@@ -1177,9 +1186,11 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\x05usage\x18\x05 \x01(\v2\x12.windlass.v1.UsageR\x05usage\x12)\n" +
 	"\x10resource_version\x18\x06 \x01(\x03R\x0fresourceVersion\"9\n" +
 	"\x0fGetQuotaRequest\x12&\n" +
-	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"<\n" +
+	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"[\n" +
 	"\x10GetQuotaResponse\x12(\n" +
-	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\"\xcf\x01\n" +
+	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x12\x1d\n" +
+	"\n" +
+	"lower_only\x18\x02 \x01(\bR\tlowerOnly\"\xcf\x01\n" +
 	"\x0fSetQuotaRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12&\n" +
 	"\tworkspace\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\x12-\n" +
