@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -34,9 +35,7 @@ func fieldPaths(request, file string, m protoreflect.MessageDescriptor, within m
 		from, to := strings.TrimPrefix(request+"."+string(f.Name()), "."), strings.TrimPrefix(file+"."+f.JSONName(), ".")
 		out[from], out[from+index] = to, to+index
 		if f.Message() != nil && !f.IsMap() && f.Message().FullName() != durationName {
-			for k, v := range fieldPaths(from+index, to+index, f.Message(), within) {
-				out[k] = v
-			}
+			maps.Copy(out, fieldPaths(from+index, to+index, f.Message(), within))
 		}
 	}
 	return out
@@ -48,9 +47,7 @@ func TestExplain_FieldsOfAFileAreNamedAsTheFileDoes(t *testing.T) {
 		request, file string
 		of            proto.Message
 	}{{"spec", "", &windlassv1.DeploymentSpec{}}, {"rollout", "rollout", &windlassv1.RolloutPolicy{}}, {"freeze", "freeze", &windlassv1.FileFreeze{}}} {
-		for k, v := range fieldPaths(part.request, part.file, part.of.ProtoReflect().Descriptor(), map[protoreflect.FullName]bool{}) {
-			all[k] = v
-		}
+		maps.Copy(all, fieldPaths(part.request, part.file, part.of.ProtoReflect().Descriptor(), map[protoreflect.FullName]bool{}))
 	}
 	require.Greater(t, len(all), 150)
 	file := &appFile{path: "app.yaml"}

@@ -9,7 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
-	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -43,7 +43,7 @@ func selfSigned(t *testing.T, change func(*x509.Certificate)) (tls.Certificate, 
 func TestExplain_UnreachableNamesTheWayOut(t *testing.T) {
 	serve := func(secure bool, change func(*x509.Certificate)) (*httptest.Server, string) {
 		s := httptest.NewUnstartedServer(http.NotFoundHandler())
-		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 		t.Cleanup(s.Close)
 		if !secure {
 			s.Start()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -115,7 +116,7 @@ func paragraphs(text string) string {
 }
 
 func typeText(f protoreflect.FieldDescriptor) string {
-	one := ""
+	var one string
 	switch {
 	case f.IsMap():
 		return "names to texts"
@@ -149,9 +150,9 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 		fmt.Fprintf(out, "\nChoices of `%s`:\n\n", f.JSONName())
 		t := newTable("choice", "meaning")
 		for _, v := range choices(f) {
-			name := string(f.Enum().FullName().Parent()) + "." + string(v.full)
+			name := string(f.Enum().FullName().Parent()) + "." + v.full
 			if f.Enum().Parent() != nil {
-				name = string(f.Enum().FullName()) + "." + string(v.full)
+				name = string(f.Enum().FullName()) + "." + v.full
 			}
 			comment, ok := s.comments[name]
 			if !ok {
@@ -175,11 +176,12 @@ func choices(f protoreflect.FieldDescriptor) []choiceName {
 	for i := 1; i < values.Len(); i++ {
 		full := string(values.Get(i).Name())
 		words := strings.Split(strings.ToLower(strings.TrimPrefix(full, prefix)), "_")
-		camel := words[0]
+		var camel strings.Builder
+		camel.WriteString(words[0])
 		for _, w := range words[1:] {
-			camel += strings.ToUpper(w[:1]) + w[1:]
+			camel.WriteString(strings.ToUpper(w[:1]) + w[1:])
 		}
-		out = append(out, choiceName{full, strings.Join(words, "-"), camel})
+		out = append(out, choiceName{full, strings.Join(words, "-"), camel.String()})
 	}
 	return out
 }

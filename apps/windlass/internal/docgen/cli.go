@@ -128,7 +128,9 @@ func programFlags(*source) (string, error) {
 		name  string
 		model func() (*kong.Application, error)
 	}{
-		{"controlplane", controlplane.CommandLine}, {"agent", agent.CommandLine}, {"gateway", gateway.CommandLine},
+		{"controlplane", controlplane.CommandLine},
+		{"agent", agent.CommandLine},
+		{"gateway", gateway.CommandLine},
 		{"modelserver", func() (*kong.Application, error) {
 			parser, err := kong.New(&modelserver.Config{}, kong.Name("modelserver"), kong.DefaultEnvars("MODELSERVER"))
 			if err != nil {
@@ -151,12 +153,12 @@ func programFlags(*source) (string, error) {
 }
 
 func node(out *strings.Builder, path string, n *kong.Node) {
-	t, any := newTable("flag", "environment", "default", "meaning"), false
+	t, some := newTable("flag", "environment", "default", "meaning"), false
 	for _, f := range n.Flags {
 		if f.Hidden || f.Name == "help" || f.Name == "version" {
 			continue
 		}
-		any = true
+		some = true
 		name := "--" + f.Name
 		if f.IsBool() {
 			if f.Tag.Negatable != "" {
@@ -174,7 +176,7 @@ func node(out *strings.Builder, path string, n *kong.Node) {
 		}
 		t.row(code(name), code(strings.Join(f.Envs, " ")), value, prose(f.Help))
 	}
-	if any {
+	if some {
 		out.WriteString("\n" + t.String())
 	}
 	for _, child := range n.Children {

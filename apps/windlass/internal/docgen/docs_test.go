@@ -39,7 +39,7 @@ func pages(t *testing.T) map[string]string {
 }
 
 var (
-	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	fence   = regexp.MustCompile("(?s)(?m:^)```.*?\n```(?m:$)")
 	span    = regexp.MustCompile("`[^`\n]*`")
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
@@ -111,9 +111,9 @@ func TestDocs(t *testing.T) {
 			if strings.HasPrefix(page, "docs/reference/") {
 				continue
 			}
-			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatchIndex(text, -1) {
+			for _, block := range regexp.MustCompile("(?s)(?m:^)```sh\n(.*?\n)```(?m:$)").FindAllStringSubmatchIndex(text, -1) {
 				// A comment before the block says why no test runs it; it is read here all the same.
-				for _, line := range strings.Split(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
+				for line := range strings.SplitSeq(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
 					checkLine(t, page, line)
 				}
 			}

@@ -143,7 +143,7 @@ func (s *source) constants(dir, prefix string) ([]constant, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no constants %s...", dir, prefix)
+		return nil, fmt.Errorf("%s has no constants that begin with %s", dir, prefix)
 	}
 	return out, nil
 }
