@@ -375,6 +375,22 @@ func TestAnOperatorSetsQuotasAndAnOwnerOnlyStricterOnes(t *testing.T) {
 	require.Nil(t, q.GetOwn().Apps)
 	require.EqualValues(t, 5, q.GetUsage().GetStartsLeft())
 
+	// Who lowers a limit is told before that only an operator can raise it again.
+	proposed := &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100)), Gpus: new(int64(9))}
+	for _, key := range []string{w.owner, w.operator} {
+		told, err := w.workspaces(key).GetQuota(t.Context(), &windlassv1.GetQuotaRequest{Workspace: "acme", Proposed: proposed})
+		require.NoError(t, err)
+		require.EqualValues(t, 10, told.GetQuota().GetLimits().GetApps(), "nothing changes")
+		var want []string
+		if key == w.owner {
+			want = []string{
+				"limit apps goes from 10 to 1: only an operator of the platform can raise it again",
+				"limit instances goes from unlimited to 100: only an operator of the platform can raise it again",
+			}
+		}
+		require.Equal(t, want, told.GetWarnings())
+	}
+
 	q, err := w.setQuota(w.owner, &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100))})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, q.GetLimits().GetApps())

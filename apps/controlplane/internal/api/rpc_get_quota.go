@@ -15,7 +15,7 @@ func (a *API) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*w
 	if err != nil {
 		return nil, err
 	}
-	var quota *windlassv1.Quota
+	res := &windlassv1.GetQuotaResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		w, err := a.visibleWorkspace(tx, by, req.GetWorkspace())
 		if err != nil {
@@ -25,13 +25,16 @@ func (a *API) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*w
 		if err != nil {
 			return fmt.Errorf("read limits of workspace %s: %w", w.ID, err)
 		}
-		quota, err = a.quotaView(tx, w, have)
+		if p := req.GetProposed(); p != nil && !by.IsOperator() {
+			res.Warnings = lowered(admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, limitsOf(p)))
+		}
+		res.Quota, err = a.quotaView(tx, w, have)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.GetQuotaResponse{Quota: quota, LowerOnly: !by.IsOperator()}, nil
+	return res, nil
 }
 
 func (a *API) quotaView(tx Tx, w model.Workspace, have model.Admission) (*windlassv1.Quota, error) {

@@ -75,14 +75,14 @@ func limitChanges(was, is model.Limits) []limitChange {
 // lowered says, for each limit that an owner lowers, that only an operator can raise it again.
 func lowered(was, is model.Limits) (warnings []string) {
 	for _, l := range limitChanges(was, is) {
-		if l.is == l.was {
+		if l.is == l.was || l.is == 0 || l.was != 0 && l.is > l.was {
 			continue
 		}
-		from := "without a limit"
+		from := "unlimited"
 		if l.was != 0 {
 			from = fmt.Sprint(l.was)
 		}
-		warnings = append(warnings, fmt.Sprintf("limit %s is %d now and was %s: to raise it again takes an operator of the platform", l.name, l.is, from))
+		warnings = append(warnings, fmt.Sprintf("limit %s goes from %s to %d: only an operator of the platform can raise it again", l.name, from, l.is))
 	}
 	return warnings
 }

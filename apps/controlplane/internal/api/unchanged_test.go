@@ -175,5 +175,5 @@ func TestSetQuota_SaysWhatAnOwnerCannotTakeBack(t *testing.T) {
 	require.Empty(t, res.GetWarnings(), "an operator may raise it")
 	res, err = own(w.owner, 3, res.GetQuota().GetResourceVersion())
 	require.NoError(t, err)
-	require.Equal(t, []string{"limit instances is 3 now and was 10: to raise it again takes an operator of the platform"}, res.GetWarnings())
+	require.Equal(t, []string{"limit instances goes from 10 to 3: only an operator of the platform can raise it again"}, res.GetWarnings())
 }

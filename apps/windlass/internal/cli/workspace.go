@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -69,14 +68,18 @@ is more than is allowed from then on.`,
 				return err
 			}
 			if changed {
-				if down := loweredLimits(quota.GetLimits(), own); got.GetLowerOnly() && len(down) > 0 {
-					a.infof("Only an operator of the platform can raise these limits again: %s.", strings.Join(down, ", "))
-					if !yes && a.canAsk() {
-						fmt.Fprint(a.Stderr, "Lower them? Type yes to go on: ") //nolint:errcheck // a prompt
-						var answer string
-						if _, err := fmt.Fscanln(a.Stdin, &answer); err != nil || answer != "yes" {
-							return &ExitError{Code: 1, Message: "nothing changed"}
-						}
+				would, err := a.clients.workspaces.GetQuota(ctx, &windlassv1.GetQuotaRequest{Workspace: workspace, Proposed: own})
+				if err != nil {
+					return err
+				}
+				for _, text := range would.Warnings {
+					a.infof("%s", text)
+				}
+				if len(would.Warnings) > 0 && !yes && a.canAsk() {
+					fmt.Fprint(a.Stderr, "Type yes to go on: ") //nolint:errcheck // a prompt
+					var answer string
+					if _, err := fmt.Fscanln(a.Stdin, &answer); err != nil || answer != "yes" {
+						return &ExitError{Code: 1, Message: "nothing changed"}
 					}
 				}
 				set, err := a.clients.workspaces.SetQuota(ctx, &windlassv1.SetQuotaRequest{
@@ -95,22 +98,6 @@ is more than is allowed from then on.`,
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
-}
-
-// loweredLimits names the limits in force that own would lower, with both values.
-func loweredLimits(inForce, own *windlassv1.Limits) (names []string) {
-	for _, l := range limits {
-		was, is := *l.of(inForce), *l.of(own)
-		if was == nil || is == nil || *is == 0 || *was != 0 && *is >= *was {
-			continue
-		}
-		from := unlimited
-		if *was != 0 {
-			from = strconv.FormatInt(*was, 10)
-		}
-		names = append(names, fmt.Sprintf("%s (%s to %d)", l.name, from, *is))
-	}
-	return names
 }
 
 // changeLimits sets those for which there is a value.

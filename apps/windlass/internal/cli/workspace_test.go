@@ -132,18 +132,17 @@ starts-burst        -      1000        control plane
 }
 
 func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
+	const warning = "limit gpus goes from 8 to 3: only an operator of the platform can raise it again"
 	server := newAnything(t)
 	sets := 0
-	setUp := func(lowerOnly bool) {
+	setUp := func(warnings ...string) {
 		sets = 0
 		server.set(func() {
 			server.answers = map[string]func(proto.Message){
 				"GetQuota": func(m proto.Message) {
-					answer := &windlassv1.GetQuotaResponse{LowerOnly: lowerOnly, Quota: &windlassv1.Quota{
-						Limits: &windlassv1.Limits{Gpus: new(int64(8)), Instances: new(int64(0))}, Own: &windlassv1.Limits{},
-					}}
-					data, err := proto.Marshal(answer)
+					data, err := proto.Marshal(&windlassv1.GetQuotaResponse{Quota: &windlassv1.Quota{Limits: &windlassv1.Limits{}}, Warnings: warnings})
 					require.NoError(t, err)
+					proto.Reset(m)
 					require.NoError(t, proto.Unmarshal(data, m))
 				},
 				"SetQuota": func(proto.Message) { sets++ },
@@ -151,31 +150,30 @@ func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
 		})
 	}
 	for _, tc := range []struct {
-		name      string
-		args      []string
-		stdin     string
-		lowerOnly bool
-		code      int
-		sets      int
-		warns     bool
+		name     string
+		more     []string
+		stdin    string
+		warnings []string
+		code     int
+		sets     int
 	}{
-		{"an owner says yes", []string{"--gpus", "3"}, "yes\n", true, 0, 1, true},
-		{"an owner says no", []string{"--gpus", "3"}, "no\n", true, 1, 0, true},
-		{"an owner said so before", []string{"--instances", "3", "--yes"}, "", true, 0, 1, true},
-		{"the same limit again", []string{"--gpus", "8"}, "", true, 0, 1, false},
-		{"an operator", []string{"--gpus", "3"}, "", false, 0, 1, false},
+		{"an owner says yes", nil, "yes\n", []string{warning}, 0, 1},
+		{"an owner says no", nil, "no\n", []string{warning}, 1, 0},
+		{"an owner said so before", []string{"--yes"}, "", []string{warning}, 0, 1},
+		{"an operator", nil, "", nil, 0, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			setUp(tc.lowerOnly)
-			got := runCommand(t, server, true, commandRun{args: append([]string{"workspace", "quota"}, tc.args...), stdin: tc.stdin})
+			setUp(tc.warnings...)
+			got := runCommand(t, server, true, commandRun{args: append([]string{"workspace", "quota", "--gpus", "3"}, tc.more...), stdin: tc.stdin})
 			require.Equal(t, tc.code, got.code, got.stderr)
 			require.Equal(t, tc.sets, sets)
-			require.Equal(t, tc.warns, strings.Contains(got.stderr, "Only an operator of the platform can raise"), got.stderr)
+			require.Equal(t, len(tc.warnings) > 0, strings.Contains(got.stderr, warning), got.stderr)
 		})
 	}
-	setUp(true)
+	setUp(warning)
 	got := runCommand(t, server, false, commandRun{args: []string{"workspace", "quota", "--gpus", "3"}}, "-o", "json")
 	require.Zero(t, got.code, "a script is not asked")
-	require.Contains(t, got.stderr, "gpus (8 to 3)")
+	require.Equal(t, 1, sets)
+	require.Contains(t, got.stderr, warning)
 	mustBeJSON(t, got.stdout)
 }

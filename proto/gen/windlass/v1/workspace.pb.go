@@ -878,7 +878,9 @@ func (x *Quota) GetResourceVersion() int64 {
 type GetQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id or name; empty: the caller's own.
-	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Workspace string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Limits that SetQuota would be called with as own, to be warned beforehand.
+	Proposed      *Limits `protobuf:"bytes,2,opt,name=proposed,proto3" json:"proposed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -920,11 +922,18 @@ func (x *GetQuotaRequest) GetWorkspace() string {
 	return ""
 }
 
+func (x *GetQuotaRequest) GetProposed() *Limits {
+	if x != nil {
+		return x.Proposed
+	}
+	return nil
+}
+
 type GetQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// True unless the caller is an operator: only operators raise limits, owners may lower them.
-	LowerOnly     bool `protobuf:"varint,2,opt,name=lower_only,json=lowerOnly,proto3" json:"lower_only,omitempty"`
+	// What SetQuota would warn of with the proposed limits.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -966,11 +975,11 @@ func (x *GetQuotaResponse) GetQuota() *Quota {
 	return nil
 }
 
-func (x *GetQuotaResponse) GetLowerOnly() bool {
+func (x *GetQuotaResponse) GetWarnings() []string {
 	if x != nil {
-		return x.LowerOnly
+		return x.Warnings
 	}
-	return false
+	return nil
 }
 
 type SetQuotaRequest struct {
@@ -1184,13 +1193,13 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\x06limits\x18\x03 \x01(\v2\x13.windlass.v1.LimitsR\x06limits\x12%\n" +
 	"\x03own\x18\x04 \x01(\v2\x13.windlass.v1.LimitsR\x03own\x12(\n" +
 	"\x05usage\x18\x05 \x01(\v2\x12.windlass.v1.UsageR\x05usage\x12)\n" +
-	"\x10resource_version\x18\x06 \x01(\x03R\x0fresourceVersion\"9\n" +
+	"\x10resource_version\x18\x06 \x01(\x03R\x0fresourceVersion\"j\n" +
 	"\x0fGetQuotaRequest\x12&\n" +
-	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"[\n" +
+	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\x12/\n" +
+	"\bproposed\x18\x02 \x01(\v2\x13.windlass.v1.LimitsR\bproposed\"X\n" +
 	"\x10GetQuotaResponse\x12(\n" +
-	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x12\x1d\n" +
-	"\n" +
-	"lower_only\x18\x02 \x01(\bR\tlowerOnly\"\xcf\x01\n" +
+	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\xcf\x01\n" +
 	"\x0fSetQuotaRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12&\n" +
 	"\tworkspace\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\x12-\n" +
@@ -1259,29 +1268,30 @@ var file_windlass_v1_workspace_proto_depIdxs = []int32{
 	11, // 9: windlass.v1.Quota.limits:type_name -> windlass.v1.Limits
 	11, // 10: windlass.v1.Quota.own:type_name -> windlass.v1.Limits
 	12, // 11: windlass.v1.Quota.usage:type_name -> windlass.v1.Usage
-	13, // 12: windlass.v1.GetQuotaResponse.quota:type_name -> windlass.v1.Quota
-	18, // 13: windlass.v1.SetQuotaRequest.mutation:type_name -> windlass.v1.Mutation
-	11, // 14: windlass.v1.SetQuotaRequest.own:type_name -> windlass.v1.Limits
-	13, // 15: windlass.v1.SetQuotaResponse.quota:type_name -> windlass.v1.Quota
-	1,  // 16: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
-	3,  // 17: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
-	5,  // 18: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
-	7,  // 19: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
-	9,  // 20: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
-	14, // 21: windlass.v1.WorkspaceService.GetQuota:input_type -> windlass.v1.GetQuotaRequest
-	16, // 22: windlass.v1.WorkspaceService.SetQuota:input_type -> windlass.v1.SetQuotaRequest
-	2,  // 23: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
-	4,  // 24: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
-	6,  // 25: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
-	8,  // 26: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
-	10, // 27: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
-	15, // 28: windlass.v1.WorkspaceService.GetQuota:output_type -> windlass.v1.GetQuotaResponse
-	17, // 29: windlass.v1.WorkspaceService.SetQuota:output_type -> windlass.v1.SetQuotaResponse
-	23, // [23:30] is the sub-list for method output_type
-	16, // [16:23] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	11, // 12: windlass.v1.GetQuotaRequest.proposed:type_name -> windlass.v1.Limits
+	13, // 13: windlass.v1.GetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	18, // 14: windlass.v1.SetQuotaRequest.mutation:type_name -> windlass.v1.Mutation
+	11, // 15: windlass.v1.SetQuotaRequest.own:type_name -> windlass.v1.Limits
+	13, // 16: windlass.v1.SetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	1,  // 17: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
+	3,  // 18: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
+	5,  // 19: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
+	7,  // 20: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
+	9,  // 21: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
+	14, // 22: windlass.v1.WorkspaceService.GetQuota:input_type -> windlass.v1.GetQuotaRequest
+	16, // 23: windlass.v1.WorkspaceService.SetQuota:input_type -> windlass.v1.SetQuotaRequest
+	2,  // 24: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
+	4,  // 25: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
+	6,  // 26: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
+	8,  // 27: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
+	10, // 28: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
+	15, // 29: windlass.v1.WorkspaceService.GetQuota:output_type -> windlass.v1.GetQuotaResponse
+	17, // 30: windlass.v1.WorkspaceService.SetQuota:output_type -> windlass.v1.SetQuotaResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_workspace_proto_init() }
