@@ -62,28 +62,13 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	var err error
 	switch {
 	case w.wait:
-		err = a.follow(ctx, s.app, s.rolloutID, w.patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
-			last = r
-			if ro := own(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
-				// It was asked to, and need not have begun.
-				ro.Progress.GoingBack = true
-			}
-			p.show(r, s.rolloutID, s.deploymentID)
-			v = s.verdict(r, w.until)
-			return v.over, nil
-		})
-		p.end()
+		v, last, err = a.watch(ctx, p, s, w.until, w.patience)
 	case a.output != "table":
 		last, err = a.look(ctx, s.app, s.rolloutID)
 	default:
 		return nil
 	}
-	if exit, ok := errors.AsType[*ExitError](err); ok {
-		v = cutShort(exit)
-		if exit.Code == codePatience {
-			v.message += p.waitsFor(last, s.rolloutID)
-		}
-	} else if err != nil {
+	if err != nil {
 		return err
 	}
 	if s.backIsGood && (v.outcome == outcomeTakenBack || v.outcome == outcomeFailed) {
@@ -109,11 +94,40 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	return nil
 }
 
-// cutShort is the verdict where following ended before what was followed.
-func cutShort(exit *ExitError) verdict {
-	outcome := map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code]
-	return verdict{over: true, outcome: outcome, code: exit.Code, message: exit.Message}
+// watch follows what was started until it is over or patience ends, shows its progress, and
+// returns its verdict with the last picture. Without patience it looks once.
+func (a *app) watch(ctx context.Context, p *progress, s started, until string, patience time.Duration) (v verdict, last *windlassv1.WatchAppResponse, err error) {
+	once := patience <= 0
+	if once {
+		patience = lookPatience
+	}
+	err = a.follow(ctx, s.app, s.rolloutID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+		last = r
+		if ro := own(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
+			// It was asked to, and need not have begun.
+			ro.Progress.GoingBack = true
+		}
+		p.show(r, s.rolloutID, s.deploymentID)
+		v = s.verdict(r, until)
+		return v.over || once, nil
+	})
+	p.end()
+	exit, cut := errors.AsType[*ExitError](err)
+	if !cut && err == nil && !v.over {
+		exit, cut = &ExitError{Code: codePatience, Message: "still under way when the patience of the command was over (--patience)"}, true
+	}
+	if cut {
+		outcome := map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code]
+		v, err = verdict{over: true, outcome: outcome, code: exit.Code, message: exit.Message}, nil
+		if exit.Code == codePatience {
+			v.message += p.waitsFor(last, s.rolloutID)
+		}
+	}
+	return v, last, err
 }
+
+// lookPatience bounds a single look.
+const lookPatience = 5 * time.Second
 
 func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
 	if r.GetDeleted() {

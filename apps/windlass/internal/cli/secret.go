@@ -113,8 +113,7 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 		if !w.wait {
 			continue
 		}
-		// One that used up all of the patience leaves the others time for a look.
-		v, err := a.awaitSecret(ctx, r, w, max(time.Until(deadline), lastLook))
+		v, err := a.awaitSecret(ctx, r, w.until, time.Until(deadline))
 		if err != nil {
 			v = verdict{true, outcomeFailed, 1, fmt.Sprintf("%s %s is no longer followed: %v", r.App, version(r.Version), err)}
 		}
@@ -147,33 +146,18 @@ func worseCode(one, other int) bool {
 	return slices.Index(order, one) > slices.Index(order, other)
 }
 
-// lastLook is enough to read how a rollout stands.
-const lastLook = 5 * time.Second
-
 // awaitSecret follows one of the rollouts for as long as patience.
-func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, w waiting, patience time.Duration) (verdict, error) {
+func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
-	s := started{app: ro.AppId, rolloutID: ro.RolloutId}
-	var v verdict
-	var last *windlassv1.WatchAppResponse
-	err := a.follow(ctx, ro.AppId, ro.RolloutId, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
-		last = r
-		p.show(r, ro.RolloutId, ro.DeploymentId)
-		v = s.verdict(r, w.until)
-		return v.over, nil
-	})
-	p.end()
-	if exit, ok := errors.AsType[*ExitError](err); ok {
-		v = cutShort(exit)
-		if exit.Code == codePatience {
-			v.message = fmt.Sprintf("%s %s is still under way after %s (--patience)%s", ro.App, version(ro.Version), short(w.patience), p.waitsFor(last, ro.RolloutId))
-		}
-		return v, nil
-	}
-	if err == nil && v.code == 0 && v.message != "" {
+	v, last, err := a.watch(ctx, p, started{app: ro.AppId, rolloutID: ro.RolloutId, deploymentID: ro.DeploymentId}, until, patience)
+	switch {
+	case err != nil:
+	case v.code == codePatience:
+		v.message = fmt.Sprintf("%s %s is %s", ro.App, version(ro.Version), v.message)
+	case v.code == 0 && v.message != "":
 		a.infof("%s", v.message)
-	} else if err == nil && v.code == 0 && a.output == "table" {
-		fmt.Fprintln(a.Stdout, isReady(last, time.Since(p.started))) //nolint:errcheck // nobody to tell
+	case v.code == 0 && a.output == "table":
+		fmt.Fprintln(a.Stdout, isReady(last, time.Since(p.started))) //nolint:errcheck // standard output is gone
 	}
 	return v, err
 }

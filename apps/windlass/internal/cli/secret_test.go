@@ -47,9 +47,12 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 		"till promotion": {second(func(r *windlassv1.Rollout) {
 			r.Status, r.Progress = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })).Progress
 		}), []string{"--until", "promotion"}, 0, outcomePeople},
-		"the second fails, and the first takes all of the patience": {second(func(r *windlassv1.Rollout) {
+		"the second fails, and no patience is left": {second(func(r *windlassv1.Rollout) {
 			r.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 		}), []string{"--patience", "1ns"}, 1, outcomeFailed},
+		"the second goes on, and no patience is left": {second(func(r *windlassv1.Rollout) {
+			r.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
+		}), []string{"--patience", "1ns"}, codePatience, outcomePatience},
 		"not waited for": {func(r *windlassv1.WatchAppResponse) { panic("watched") }, []string{"--wait=false"}, 0, outcomeAccepted},
 	} {
 		t.Run(name, func(t *testing.T) {
