@@ -112,7 +112,7 @@ func TestDocs(t *testing.T) {
 				continue
 			}
 			for _, block := range regexp.MustCompile("(?s)(?m:^)```sh\n(.*?\n)```(?m:$)").FindAllStringSubmatchIndex(text, -1) {
-				// A comment before the block says why no test runs it; it is read here all the same.
+				// Commands are parsed here. The whole-product tests run those of README.
 				for line := range strings.SplitSeq(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
 					checkLine(t, page, line)
 				}

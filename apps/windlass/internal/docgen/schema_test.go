@@ -1,14 +1,18 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
 )
 
 const repository = "../../../.."
@@ -42,8 +46,9 @@ func TestSchemaTakesEveryExample(t *testing.T) {
 	}
 }
 
-// What the CLI takes and refuses, the schema does.
-func TestSchemaAgreesWithTheCLI(t *testing.T) {
+// The CLI reads every file that the schema takes here. It refuses only some of the others itself:
+// bounds and formats are the API's to check.
+func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
 	s := compiled(t)
 	const head = "app: a\ncommand: [x]\nregions: [eu]\n"
 	for text, good := range map[string]bool{
@@ -75,10 +80,31 @@ func TestSchemaAgreesWithTheCLI(t *testing.T) {
 		err := s.Validate(file)
 		if good {
 			require.NoError(t, err, text)
+			require.NoError(t, readByCLI(t, head+text), text)
 		} else {
 			require.Error(t, err, text)
 		}
 	}
+}
+
+// readByCLI returns the error of `windlass plan` for a file that it cannot read. A CLI that read it
+// fails later, because it reaches no control plane.
+func readByCLI(t *testing.T, text string) error {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "app.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	env := map[string]string{"WINDLASS_SERVER": "http://127.0.0.1:1", "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
+	root := cli.New(cli.Config{
+		Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, IsTerminal: func(io.Writer) bool { return false },
+		Getenv: func(name string) string { return env[name] },
+	})
+	root.SetArgs([]string{"plan", "-f", path, "--config", filepath.Join(env["HOME"], "config.yaml")})
+	err := root.ExecuteContext(t.Context())
+	require.Error(t, err, "there is no control plane")
+	if connect.CodeOf(err) == connect.CodeUnavailable {
+		return nil
+	}
+	return err
 }
 
 func TestReferenceIsDeterministic(t *testing.T) {
