@@ -105,11 +105,9 @@ func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 	}
 	for _, r := range p.Regions {
 		v := &windlassv1.PinRegion{
-			Region: r.RegionID, State: r.State, Since: r.Since, Replicas: r.Replicas, Reason: r.Reason, Message: r.Message,
+			Region: f.regions[r.RegionID].ShownName(), State: r.State, Since: r.Since, Replicas: r.Replicas, Reason: r.Reason, Message: r.Message,
 		}
-		v.Region = model.DeletedRegion
 		if region, ok := f.regions[r.RegionID]; ok {
-			v.Region = region.Name
 			v.RegionUnreachable = region.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 		}
 		for _, t := range f.rows[app.ID] {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -19,8 +20,7 @@ import (
 // runtimeProcess is the name of that runtime, as agents tell it.
 const runtimeProcess = "process"
 
-// fixedPort is the index of the first port of the spec that is fixed, and also in all of the
-// others; -1 for none.
+// fixedPort returns the index of the spec's first fixed port that all others have too, -1 for none.
 func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
 ports:
 	for i, p := range spec.GetPorts() {
@@ -70,8 +70,8 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 
 func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 
-// portsFit fails for a version with a fixed port that it cannot have in one of its regions. alike:
-// its instances are those of the live version. course is that of its rollout, nil for none.
+// portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
+// the live version's instances. course is that of its rollout, nil for none.
 func (c *change) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, course *model.Course, alike bool) error {
 	if fixedPort(spec) < 0 {
 		return nil
@@ -122,29 +122,34 @@ func besideFix(policy *windlassv1.RolloutPolicy) string {
 	return stops + "; or set the port to 0, and each instance gets one of its own."
 }
 
-// pinnedIn are the app's versions that are pinned, by the id of their regions.
+// pinnedIn returns the app's pinned versions by the id of the regions that run them.
 func (c *change) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 	}
+	ids := map[string]bool{}
+	for _, p := range pins {
+		ids[p.DeploymentID] = true
+	}
+	found, err := c.GetDeployments(keys(ids))
+	if err != nil {
+		return nil, fmt.Errorf("read pinned deployments of app %s: %w", app.ID, err)
+	}
 	out := map[string][]model.Deployment{}
 	for _, p := range pins {
-		d, err := c.GetDeployment(app.WorkspaceID, p.DeploymentID)
-		if err != nil {
-			return nil, fmt.Errorf("read deployment %s: %w", p.DeploymentID, err)
-		}
+		d := slices.IndexFunc(found, func(d model.Deployment) bool { return d.ID == p.DeploymentID })
 		for _, r := range p.Regions {
-			if p.Stays(r) && r.Replicas > 0 {
-				out[r.RegionID] = append(out[r.RegionID], d)
+			if d >= 0 && p.Stays(r) && r.Replicas > 0 {
+				out[r.RegionID] = append(out[r.RegionID], found[d])
 			}
 		}
 	}
 	return out, nil
 }
 
-// portsFitScaled fails if what runs, or is on its way, would have a fixed port more than once in a
-// region that is to have more replicas. field is what asks for them; empty: the port is named.
+// portsFitScaled fails if more replicas of the live version, or of the one in flight, would need a
+// fixed port of a region twice. The error names field, or the port if field is empty.
 func (c *change) portsFitScaled(r running, asked plan.Asked, field string) error {
 	have := r.sizes()
 	for _, d := range []*model.Deployment{r.live, r.flight.deployment} {
@@ -166,8 +171,8 @@ func (c *change) portsFitScaled(r running, asked plan.Asked, field string) error
 	return nil
 }
 
-// portsFitPinned fails for a version that is to be pinned with a fixed port where it would have it
-// more than once, or where the live version or another pin has it.
+// portsFitPinned fails if a region of the pin would need a fixed port of the version d twice: for
+// two replicas, or because the live version or another pinned version uses the port there.
 func (c *change) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
 	if fixedPort(d.Spec) < 0 {
 		return nil

@@ -188,7 +188,7 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
 	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
-		// A fixed port, which the app's policy has it want twice.
+		// A host cannot give the new version its fixed port while the live version uses it.
 		return len(changed) > 0, messageOf(err), nil
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,14 +22,10 @@ func (p *planner) begin(d *model.Deployment) {
 		left = append(left, id)
 		c.Sizes[id] = size(c, id)
 	}
-	var empty strings.Builder
 	for i, w := range waves(c.Policy) {
 		var taken []string
 		taken, left = p.take(w, left)
 		p.addWave(w, i, taken)
-		if len(taken) == 0 && w.GetApproval() != nil {
-			fmt.Fprintf(&empty, "; %s", emptyGateText(w, i))
-		}
 	}
 	if len(left) > 0 {
 		// A label was changed since the policy was checked.
@@ -44,21 +41,22 @@ func (p *planner) begin(d *model.Deployment) {
 		}
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
+	var empty strings.Builder
+	gates := EmptyGates(c)
+	for _, i := range slices.Sorted(maps.Keys(gates)) {
+		empty.WriteString("; " + gates[i])
+	}
 	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
 		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty.String()), d, "")
 }
 
-func emptyGateText(w *windlassv1.Wave, i int) string {
-	return fmt.Sprintf("wave %s takes no region, so that no approval is needed at its end", waveName(w, i))
-}
-
-// EmptyGates are the waves of a course that has begun, by their index in the policy, whose approval is
-// not needed because they take no region, each with a sentence that says so.
+// EmptyGates returns the waves of a begun course whose approval is not needed because they take no
+// region: a sentence that says so, by the wave's index in the policy.
 func EmptyGates(c *model.Course) map[int]string {
 	out := map[int]string{}
 	for i, w := range c.Policy.GetWaves() {
 		if w.GetApproval() != nil && !slices.ContainsFunc(c.Waves, func(of model.CourseWave) bool { return of.Policy == i }) {
-			out[i] = emptyGateText(w, i)
+			out[i] = fmt.Sprintf("wave %s takes no region, so that no approval is needed at its end", waveName(w, i))
 		}
 	}
 	return out
