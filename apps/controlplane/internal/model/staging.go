@@ -150,6 +150,10 @@ type CourseRegion struct {
 	Relapses          int32 `json:",omitempty"`
 	ServingSince      int64 `json:",omitempty"`
 	ServingGeneration int64 `json:",omitempty"`
+	// HalfWay: it had begun when it was left out, and continues its step when it returns.
+	// StoppedBefore is what StoppedAt was then.
+	HalfWay       bool  `json:",omitempty"`
+	StoppedBefore int64 `json:",omitempty"`
 	// MostReady are the most replicas of the new version that were ready here, and
 	// UnhealthySince is when too many of them ceased to be; 0: they have not. HealthGeneration
 	// and HealthTold are the row's generation and replicas that this was seen of.

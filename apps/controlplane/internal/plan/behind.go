@@ -92,8 +92,12 @@ func (p *planner) absence(region string) string {
 
 // skip leaves the region out.
 func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
-	st.State, st.Since, st.HeldSince, st.Reason, st.Message = regionSkipped, p.now, 0, "", ""
-	st.StoppedAt, st.PromotedBy = 0, ""
+	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
+	if st.HalfWay && st.HeldSince == 0 {
+		st.HeldSince = p.now
+	}
+	st.State, st.Since, st.Reason, st.Message = regionSkipped, p.now, "", ""
+	st.StoppedAt = 0
 	when := "when it returns"
 	if p.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"
@@ -104,6 +108,14 @@ func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.Cours
 	}
 	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
 		why, w.Name, left, when, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+}
+
+// goOn lets a region that was left out half way, and is in reach again, continue its step and its
+// clocks as if the rollout had waited for it. Else a region that comes and goes would begin anew
+// each time, and never end.
+func (p *planner) goOn(st *model.CourseRegion) {
+	st.State, st.Since = regionRolling, p.now
+	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
 }
 
 // allSkipped tells whether regions of the wave are skipped, and no other of it is to have

@@ -332,22 +332,29 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		atOnce--
 		all = false
-		if st.State == regionWaiting {
-			forgetRelapses(st) // one that was left out goes on as it is
+		if st.State == regionSkipped && st.HalfWay {
+			p.goOn(st)
+		} else {
+			p.beginRegion(st)
 		}
-		p.roll(st)
-		st.Reason, st.Message = "", ""
-		st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
-		st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
-		forgetHealth(st)
-		p.beginSteps(st)
-		st.Score = p.lane(st.RegionID).score()
 		p.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
 		if p.lacksRoomForBoth(d, w, st, p.lane(st.RegionID)) {
 			return false
 		}
 	}
 	return all
+}
+
+// beginRegion starts a region whose turn has come.
+func (p *planner) beginRegion(st *model.CourseRegion) {
+	forgetRelapses(st)
+	p.roll(st)
+	st.Reason, st.Message = "", ""
+	st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
+	st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
+	forgetHealth(st)
+	p.beginSteps(st)
+	st.Score = p.lane(st.RegionID).score()
 }
 
 // baked tells whether the wave, all of whose regions have moved, has served long enough.
