@@ -106,7 +106,8 @@ type CourseWave struct {
 	// Policy is its index among those of the policy.
 	Policy int
 	State  windlassv1.WaveProgress_State
-	// BakingSince is when the new version began to serve in all regions.
+	// BakingSince is when the new version began to serve in all regions. A bake goes on while a
+	// region is Unacknowledged, although the wave rolls then.
 	BakingSince int64
 	// SkippedBy ended the bake time.
 	SkippedBy string
@@ -150,6 +151,8 @@ type CourseRegion struct {
 	Relapses          int32 `json:",omitempty"`
 	ServingSince      int64 `json:",omitempty"`
 	ServingGeneration int64 `json:",omitempty"`
+	// Unacknowledged: it serves alone, but has yet to acknowledge the route again.
+	Unacknowledged bool `json:",omitempty"`
 	// HalfWay: it had begun when it was left out, and continues its step when it returns.
 	// StoppedBefore is what StoppedAt was then.
 	HalfWay       bool  `json:",omitempty"`

@@ -97,7 +97,7 @@ func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.Cours
 		st.HeldSince = p.now
 	}
 	st.State, st.Since, st.Reason, st.Message = regionSkipped, p.now, "", ""
-	st.StoppedAt = 0
+	st.StoppedAt, st.Unacknowledged = 0, false
 	when := "when it returns"
 	if p.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -21,13 +22,19 @@ type behaviour struct {
 	doomed bool
 	// rejected, but not for good.
 	rejected bool
-	lasts    int64
+	// away is what does not answer meanwhile: "gateways", the "region", or nothing.
+	away  string
+	lasts int64
 }
 
 func drawBehaviour(t *rapid.T) behaviour {
 	b := behaviour{
 		ready: rapid.SampledFrom([]int32{0, 0, 50, 100, 100, 100}).Draw(t, "ready"),
+		away:  rapid.SampledFrom([]string{"", "", "", "", "gateways", "region"}).Draw(t, "away"),
 		lasts: rapid.SampledFrom([]int64{1, 5, 20, 20, 61, 200}).Draw(t, "lasts") * 1000,
+	}
+	if b.away == "region" {
+		b.lasts = min(b.lasts, shortest) // it stops the clock of a deadline
 	}
 	if b.ready < 100 {
 		b.reason = rapid.SampledFrom([]string{"", "Error", "HealthCheckFailed", "CrashLoop", "Unschedulable", ReasonImagePullError}).Draw(t, "reason")
@@ -37,8 +44,31 @@ func drawBehaviour(t *rapid.T) behaviour {
 	return b
 }
 
+// shortest is how long a region is in reach at least in one go, ms, and out of it at most.
+const shortest = 20_000
+
+// drawCycle draws one that leaves time for progress. Only one of the regions comes and goes: with two
+// such regions, one of them might be out of reach at any time.
+func drawCycle(t *rapid.T, region string) []behaviour {
+	return rapid.SliceOfN(rapid.Custom(drawBehaviour), 1, 4).Filter(func(cycle []behaviour) bool {
+		if region != "us" && slices.ContainsFunc(cycle, func(b behaviour) bool { return b.away == "region" }) {
+			return false
+		}
+		return slices.ContainsFunc(cycle, func(b behaviour) bool { return b.away == "" && b.lasts >= shortest })
+	}).Draw(t, "cycle of "+region)
+}
+
 // behave has the region's agent obey, and the newest version's replicas do so; the others are fine.
 func (w *world) behave(region string, b behaviour) {
+	w.setRegion(region, func(r *model.Region) {
+		r.Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+		if b.away == "region" {
+			r.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
+		}
+	})
+	if b.away == "region" {
+		return
+	}
 	newest := w.deps[len(w.deps)-1].ID
 	for _, k := range sortedRows(w.rows) {
 		row := w.rows[k]
@@ -64,6 +94,9 @@ func (w *world) behave(region string, b behaviour) {
 		})
 	}
 	w.ack(region)
+	if b.away == "gateways" {
+		w.losesGateways(region)
+	}
 }
 
 // TestAnyStagedWorldThatRepeatsItselfEnds: where each region does the same over and over, every
@@ -93,9 +126,9 @@ func TestAnyStagedWorldThatRepeatsItselfEnds(t *testing.T) {
 		}
 		cycles := map[string][]behaviour{}
 		for _, r := range []string{"eu", "us"} {
-			cycles[r] = rapid.SliceOfN(rapid.Custom(drawBehaviour), 1, 4).Draw(t, "cycle of "+r)
+			cycles[r] = drawCycle(t, r)
 		}
-		w.repeat(cycles, w.now+mostTime(policy, size, limit))
+		w.repeat(cycles, w.now+5*mostTime(policy, size, limit)) // of four times, a region is out of reach for three
 	})
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
@@ -12,6 +13,11 @@ import (
 // a limit it would restart its step's pause or its wave's bake for ever.
 //
 // A change of what the region was told, its being out of reach and a pause are no relapses.
+//
+// A region may also lose the acknowledgement of its route while it serves, because gateways or the
+// agent restart. That is no relapse, and the bake goes on: if it began anew, restarts that come more
+// often than a bake lasts would keep it from ending. The bake ends once the route is acknowledged
+// again, and the progress deadline limits how long that may take.
 
 // ReasonUnstable is why a region failed that became ready and then not ready too often.
 const ReasonUnstable = "Unstable"
@@ -52,8 +58,41 @@ func (p *planner) relapse(st *model.CourseRegion, l *lane) (text, message string
 	return text, message
 }
 
+// lacksAcknowledgement reports whether the region serves its new version alone, and only has yet to
+// acknowledge the route.
+func (l *lane) lacksAcknowledgement() bool {
+	routed := l.Lane
+	routed.Acknowledged = true
+	return !l.Acknowledged && l.Serves() && routed.Alone()
+}
+
+// bakesOn reports whether every region of the wave still serves its new version, or was left out, and
+// routes have at most to be acknowledged again.
+func bakesOn(w *model.CourseWave) bool {
+	return !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool {
+		return st.State != regionMoved && st.State != regionSkipped && !st.Unacknowledged
+	})
+}
+
+// unsettle sends a region that served alone back on its way, and reports whether it failed by that.
+func (p *planner) unsettle(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+	relapse, message := p.relapse(st, l)
+	p.roll(st)
+	st.Score = l.score()
+	what := "it no longer serves alone and in full" + relapse
+	if st.Unacknowledged = l.lacksAcknowledgement(); st.Unacknowledged {
+		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", p.routes[st.RegionID].Generation)
+	}
+	p.log("RegionUnsettled", what+"; "+l.figures(p), d, st.RegionID)
+	if message != "" {
+		p.failRegion(d, w, st, ReasonUnstable, message)
+		return true
+	}
+	return false
+}
+
 // forgetRelapses has them be counted anew: the region made progress that is not lost again, or
 // people had it begin anew.
 func forgetRelapses(st *model.CourseRegion) {
-	st.Relapses, st.ServingSince, st.ServingGeneration = 0, 0, 0
+	st.Relapses, st.ServingSince, st.ServingGeneration, st.Unacknowledged = 0, 0, 0, false
 }

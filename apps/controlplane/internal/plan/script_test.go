@@ -198,6 +198,9 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	case "ack":
 		for _, r := range names {
 			w.ack(r)
+			if opts["gateways"] == "away" {
+				w.losesGateways(r)
+			}
 		}
 	case "obey":
 		for _, r := range names {

@@ -185,16 +185,11 @@ func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *mode
 	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
 	switch {
 	case st.State != regionMoved && serves:
-		st.State, st.Since, st.Reason, st.Message = regionMoved, p.now, "", ""
+		st.State, st.Since, st.Reason, st.Message, st.Unacknowledged = regionMoved, p.now, "", "", false
 		p.noteServing(st, l)
 		p.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
-	case st.State == regionMoved && !serves && w.State != waveDone:
-		relapse, message := p.relapse(st, l)
-		p.roll(st)
-		st.Score = l.score()
-		p.log("RegionUnsettled", "it no longer serves alone and in full"+relapse+"; "+l.figures(p), d, st.RegionID)
-		if message != "" {
-			p.failRegion(d, w, st, ReasonUnstable, message)
+	case st.State == regionMoved && !serves && w.State != waveDone, st.Unacknowledged && !serves && !l.lacksAcknowledgement():
+		if p.unsettle(d, w, st, l) {
 			return true
 		}
 	}
@@ -297,12 +292,14 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		}
 		all = all && (w.Regions[i].State == regionMoved || w.Regions[i].State == regionSkipped)
 	}
-	if !all && w.State == waveBaking {
-		w.State, w.BakingSince, w.Approvals = waveRolling, 0, nil
+	if !all && w.BakingSince != 0 {
+		if w.State = waveRolling; !bakesOn(w) {
+			w.BakingSince, w.Approvals = 0, nil
+		}
 	}
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		late := st.State == regionSkipped && w.State == waveBaking
+		late := st.State == regionSkipped && w.BakingSince != 0
 		if late || st.State != regionWaiting && st.State != regionSkipped || atOnce <= 0 {
 			continue
 		}
@@ -359,8 +356,9 @@ func (p *planner) beginRegion(st *model.CourseRegion) {
 
 // baked tells whether the wave, all of whose regions have moved, has served long enough.
 func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
+	w.State = waveBaking
 	if w.BakingSince == 0 {
-		w.State, w.BakingSince = waveBaking, p.now
+		w.BakingSince = p.now
 		gate, bake := WaveGate(p.course, *w), p.bakeTime(w)
 		if bake > 0 {
 			p.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, p.regionNames(w), bake/1000), d, "")

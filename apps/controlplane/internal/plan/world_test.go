@@ -489,6 +489,13 @@ func (w *world) ack(region string) {
 	w.heard(region)
 }
 
+// losesGateways has gateways of the region start again, and not serve the route yet.
+func (w *world) losesGateways(region string) {
+	o := w.rob[region]
+	o.Phase, o.Code, o.UpdatedAt = int32(agentv1.AppliedState_PHASE_PENDING), "AwaitingGateways", w.now
+	w.rob[region] = o
+}
+
 // obey makes the region's agent do all that is asked of it.
 func (w *world) obey(region string) {
 	for k, row := range w.rows {
