@@ -386,6 +386,38 @@ func TestWhatIsRetainedButDoesNotServeIsNoWayBack(t *testing.T) {
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
 }
 
+func TestTheProgressOfARegionCountsHowOftenItBecameUnready(t *testing.T) {
+	w := rollingOut(t)
+	app := w.app("chat")
+	_, p := w.progress("chat")
+	require.Zero(t, p.GetWaves()[0].GetRegions()[0].GetRelapseLimit())
+	w.update(func(tx store.Tx) error {
+		rows, err := tx.ListTopology([]string{app.GetId()})
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if row.DeploymentID == app.GetLiveDeploymentId() || row.Replicas == 0 {
+				continue
+			}
+			observed, err := tx.GetObserved(map[string][]string{row.RegionID: {row.DeploymentID}})
+			if err != nil {
+				return err
+			}
+			o := observed[0]
+			o.Guard, o.Ready, o.ReadyReplicas, o.Running = model.NewGuard(1, guards.Add(1)), 0, 0, row.Replicas
+			if err := tx.PutObserved([]model.Observed{o}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.NoError(t, w.stepper.Step(t.Context(), app.GetId()))
+	_, p = w.progress("chat")
+	g := p.GetWaves()[0].GetRegions()[0]
+	require.Equal(t, []int32{1, 5}, []int32{g.GetRelapses(), g.GetRelapseLimit()})
+}
+
 func TestWhatIsRetainedIsScaledToo(t *testing.T) {
 	w := switched(t)
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})

@@ -143,6 +143,9 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Course, st mod
 	if until := plan.UnhealthyUntil(c, st); until != 0 {
 		out.UnhealthySince, out.WereReady, out.UnhealthyUntil = st.UnhealthySince, st.MostReady, until
 	}
+	if st.Relapses > 0 && !c.Back {
+		out.Relapses, out.RelapseLimit = st.Relapses, plan.RelapseLimit(c.Sizes[st.RegionID])
+	}
 	for _, t := range f.rows[app.ID] {
 		if pl := f.place(t); t.DeploymentID == r.DeploymentID && t.RegionID == st.RegionID && t.Replicas > 0 && pl.Observed.Doomed > 0 {
 			d := f.deployments[r.DeploymentID]

@@ -198,5 +198,5 @@ func mostTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration)
 	for _, w := range waves(policy) {
 		stages += w.GetBakeTime().AsDuration() + turn
 	}
-	return 2 * int64(relapseLimit(size)+1) * stages.Milliseconds()
+	return 2 * int64(RelapseLimit(size)+1) * stages.Milliseconds()
 }

@@ -25,9 +25,9 @@ const ReasonUnstable = "Unstable"
 // minRelapses may happen to any region: a node that is lost takes a replica along.
 const minRelapses = 5
 
-// relapseLimit is how many relapses fail a region of that size, at one step or in one bake: as
+// RelapseLimit is how many relapses fail a region of that size, at one step or in one bake: as
 // many as it has replicas, so that each may be moved once, as when all nodes are replaced.
-func relapseLimit(size int32) int32 { return max(minRelapses, size) }
+func RelapseLimit(size int32) int32 { return max(minRelapses, size) }
 
 // noteServing notes that the region serves its new version, and of which generation.
 func (p *planner) noteServing(st *model.CourseRegion, l *lane) {
@@ -46,7 +46,7 @@ func (p *planner) relapse(st *model.CourseRegion, l *lane) (text, message string
 		return "", ""
 	}
 	st.Relapses++
-	limit := relapseLimit(l.Size)
+	limit := RelapseLimit(l.Size)
 	text = fmt.Sprintf(" (%d of %d times that fail the region)", st.Relapses, limit)
 	if st.Relapses < limit {
 		return text, ""

@@ -426,6 +426,9 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 	if g.FailedInstances > 0 && g.FailedInstances < g.FailedLimit {
 		text += fmt.Sprintf(", %d failed, limit %d", g.FailedInstances, g.FailedLimit)
 	}
+	if g.Relapses > 0 && g.Relapses < g.RelapseLimit {
+		text += fmt.Sprintf(", became unready %d times, limit %d", g.Relapses, g.RelapseLimit)
+	}
 	return text
 }
 

@@ -49,6 +49,10 @@ func TestTheStatusOfARolloutTellsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	require.Regexp(t, `4 +35/40 +v7 1/1 25% +`, text)
 	eu.Old.Weight, eu.Others = 60, nil
 
+	eu.Relapses, eu.RelapseLimit = 2, 5
+	require.Regexp(t, `eu +step 2 of 2, waits for promotion, became unready 2 times, limit 5 +3/3`, picture(t, ro))
+	eu.Relapses, eu.RelapseLimit = 0, 0
+
 	ro.Progress.PromotionHeld = true
 	require.Contains(t, picture(t, ro), "promote echo: an earlier rollout went back")
 

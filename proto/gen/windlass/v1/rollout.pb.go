@@ -2024,7 +2024,12 @@ type RegionProgress struct {
 	// Other versions that still have replicas or traffic here, by version: those of a rollout that
 	// was superseded half way. With old and new, their weights add up to 100, or to 0 where
 	// nothing serves. Pinned versions are none of them: see App.pins.
-	Others        []*VersionProgress `protobuf:"bytes,55,rep,name=others,proto3" json:"others,omitempty"`
+	Others []*VersionProgress `protobuf:"bytes,55,rep,name=others,proto3" json:"others,omitempty"`
+	// How often the new version served here, at this step or in this bake, and then did not any more
+	// because replicas were not ready, and how many times fail the region (Unstable); 0 of 0 while it
+	// did not happen.
+	Relapses      int32 `protobuf:"varint,56,opt,name=relapses,proto3" json:"relapses,omitempty"`
+	RelapseLimit  int32 `protobuf:"varint,57,opt,name=relapse_limit,json=relapseLimit,proto3" json:"relapse_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2211,6 +2216,20 @@ func (x *RegionProgress) GetOthers() []*VersionProgress {
 		return x.Others
 	}
 	return nil
+}
+
+func (x *RegionProgress) GetRelapses() int32 {
+	if x != nil {
+		return x.Relapses
+	}
+	return 0
+}
+
+func (x *RegionProgress) GetRelapseLimit() int32 {
+	if x != nil {
+		return x.RelapseLimit
+	}
+	return 0
 }
 
 type VersionProgress struct {
@@ -3607,7 +3626,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\rSTATE_ROLLING\x10\x02\x12\x10\n" +
 	"\fSTATE_BAKING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"STATE_DONE\x10\x04\"\xfa\a\n" +
+	"STATE_DONE\x10\x04\"\xbb\b\n" +
 	"\x0eRegionProgress\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.windlass.v1.RegionProgress.StateR\x05state\x12\x14\n" +
@@ -3633,7 +3652,9 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"were_ready\x185 \x01(\x05R\twereReady\x12'\n" +
 	"\x0funhealthy_until\x186 \x01(\x03R\x0eunhealthyUntil\x124\n" +
-	"\x06others\x187 \x03(\v2\x1c.windlass.v1.VersionProgressR\x06others\"\xa0\x01\n" +
+	"\x06others\x187 \x03(\v2\x1c.windlass.v1.VersionProgressR\x06others\x12\x1a\n" +
+	"\brelapses\x188 \x01(\x05R\brelapses\x12#\n" +
+	"\rrelapse_limit\x189 \x01(\x05R\frelapseLimit\"\xa0\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
