@@ -52,7 +52,7 @@ func (p *planner) endRollout() {
 			why += ": " + r.CancelWhy
 		}
 		if p.staged() {
-			p.goBack(p.target(), windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, ReasonCancelled, why, r.CancelledBy)
+			p.main().goBack(p.target(), windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, ReasonCancelled, why, r.CancelledBy)
 			return
 		}
 		p.stopTarget(ReasonCancelled, why, r.CancelledBy)
@@ -83,7 +83,7 @@ func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 // on, and weights fall back to the live one, if there is one.
 func (p *planner) fail(d *model.Deployment, reason, message string) {
 	if p.staged() {
-		p.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message, Who)
+		p.main().goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message, Who)
 		return
 	}
 	from := d.Status
@@ -105,7 +105,7 @@ func (p *planner) advance() bool {
 		return false
 	}
 	if p.staged() && (p.course.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
-		return p.stage(d)
+		return p.main().stage(d)
 	}
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING ||
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK {
@@ -121,7 +121,7 @@ func (p *planner) advance() bool {
 		// The deadline first: nothing is started only to be stopped.
 		moved := !p.frozen(d) && (p.deadline(d) || p.build(d))
 		if p.staged() && !moved {
-			p.moveLanes() // what a rollout before this one left half way
+			p.main().moveLanes() // what a rollout before this one left half way
 		}
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
@@ -219,7 +219,7 @@ func (p *planner) start(d *model.Deployment) {
 		return
 	}
 	if p.staged() {
-		p.begin(d)
+		p.main().begin(d)
 		return
 	}
 	sizes := map[string]int32{}
@@ -338,7 +338,7 @@ func (p *planner) allAcknowledged(d *model.Deployment) bool {
 func (p *planner) goLive(d *model.Deployment) {
 	old := p.live()
 	if p.staged() {
-		p.leaveBehind(d)
+		p.main().leaveBehind(d)
 	}
 	var figures []string
 	for _, t := range p.activeRows(d.ID) {
@@ -363,7 +363,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
-	if p.whole != nil && len(p.whole.Behind) > 0 {
+	if p.course != nil && len(p.course.Behind) > 0 {
 		who = "every region but those left behind serves it: "
 	}
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
@@ -379,7 +379,7 @@ func (p *planner) goLive(d *model.Deployment) {
 // it. One that went live with no replicas anywhere is no version to go back to.
 func (p *planner) hasServed(d *model.Deployment) bool {
 	return slices.ContainsFunc(p.activeRows(d.ID), func(t *model.Topology) bool {
-		return p.side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)
+		return p.main().side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)
 	})
 }
 

@@ -25,21 +25,21 @@ import (
 // that a failure is nobody else's, differs.
 
 // newer is the version that the course leads to.
-func (p *planner) newer() *model.Deployment {
-	if p.behind != nil {
-		return p.live()
+func (v *view) newer() *model.Deployment {
+	if v.behind != nil {
+		return v.live()
 	}
-	return p.target()
+	return v.target()
 }
 
 // olderIn is the deployment that the region has until it has moved, and goes back to;
 // empty for none.
-func (p *planner) olderIn(region string) string {
-	switch b := p.whole.BehindIn(region); {
-	case p.behind != nil && !p.course.Back:
-		return p.behind.DeploymentID
-	case b == nil || b.DeploymentID == "" || p.behind != nil:
-		return p.app.LiveDeploymentID
+func (v *view) olderIn(region string) string {
+	switch b := v.planner.course.BehindIn(region); {
+	case v.behind != nil && !v.course.Back:
+		return v.behind.DeploymentID
+	case b == nil || b.DeploymentID == "" || v.behind != nil:
+		return v.app.LiveDeploymentID
 	default:
 		return b.DeploymentID
 	}
@@ -47,39 +47,32 @@ func (p *planner) olderIn(region string) string {
 
 // isBehind tells whether the region has yet to catch up.
 func (p *planner) isBehind(region string) bool {
-	return p.app.DeletingSince == 0 && p.whole.BehindIn(region) != nil
+	return p.app.DeletingSince == 0 && p.course.BehindIn(region) != nil
 }
 
 // isKept tells whether the row is wanted, as all of its deployment are or as what a
 // region that is behind has.
 func (p *planner) isKept(t *model.Topology) bool {
-	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.whole.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.course.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
 // catching tells whether regions have to catch up and no rollout is in flight, which would
 // take them along.
 func (p *planner) catching() bool {
-	return p.whole != nil && len(p.whole.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
-}
-
-// within looks at a region that is behind by its own course.
-func (p *planner) within(b *model.Behind, look func()) {
-	p.course, p.behind = b.Course, b
-	defer func() { p.course, p.behind = p.whole, nil }()
-	look()
+	return p.course != nil && len(p.course.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
 }
 
 // skips tells whether the wave leaves out what is out of reach. Nobody waits for a region
 // that catches up, so that it may be waited for.
-func (p *planner) skips(w *model.CourseWave) bool {
-	return p.behind == nil && wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
+func (v *view) skips(w *model.CourseWave) bool {
+	return v.behind == nil && wavePolicy(v.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
 // skipsNew tells whether the region, whose turn has come, is left out because nothing was
 // ever there. Once an agent has joined, it is waited for as all others are.
-func (p *planner) skipsNew(region string) bool {
-	return p.behind == nil && p.course.SkipsNew && !p.isActive(p.olderIn(region), region) &&
-		p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
+func (v *view) skipsNew(region string) bool {
+	return v.behind == nil && v.course.SkipsNew && !v.isActive(v.olderIn(region), region) &&
+		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
 }
 
 // absence says in words why the region cannot be told anything.
@@ -91,23 +84,23 @@ func (p *planner) absence(region string) string {
 }
 
 // skip leaves the region out.
-func (p *planner) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
+func (v *view) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
 	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
 	if st.HalfWay && st.HeldSince == 0 {
-		st.HeldSince = p.now
+		st.HeldSince = v.now
 	}
-	st.State, st.Since, st.Reason, st.Message = regionSkipped, p.now, "", ""
+	st.State, st.Since, st.Reason, st.Message = regionSkipped, v.now, "", ""
 	st.StoppedAt, st.Unacknowledged = 0, false
 	when := "when it returns"
-	if p.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+	if v.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"
 	}
 	left := "goes on without it"
-	if gate := wavePolicy(p.course, *w).GetApproval(); gate != nil && allSkipped(p.course, w) {
-		left += " and, since nothing of it is left to approve, without " + Missing(p.course, gate, nil)
+	if gate := wavePolicy(v.course, *w).GetApproval(); gate != nil && allSkipped(v.course, w) {
+		left += " and, since nothing of it is left to approve, without " + Missing(v.course, gate, nil)
 	}
-	p.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
-		why, w.Name, left, when, p.lane(st.RegionID).figures(p)), d, st.RegionID)
+	v.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
+		why, w.Name, left, when, v.figures(v.lane(st.RegionID))), d, st.RegionID)
 }
 
 // goOn lets a region that was left out half way, and is in reach again, continue its step and its
@@ -136,12 +129,12 @@ func allSkipped(c *model.Course, w *model.CourseWave) bool {
 
 // nowhere tells whether the version is to serve only where it was skipped, all else having
 // been told to have nothing.
-func (p *planner) nowhere() bool {
+func (v *view) nowhere() bool {
 	skipped := false
-	for _, w := range p.course.Waves {
+	for _, w := range v.course.Waves {
 		for _, st := range w.Regions {
 			switch {
-			case p.course.Sizes[st.RegionID] == 0:
+			case v.course.Sizes[st.RegionID] == 0:
 			case st.State != regionSkipped:
 				return false
 			default:
@@ -154,11 +147,11 @@ func (p *planner) nowhere() bool {
 
 // awaitSkipped opens the waves again that are done without a region which is to have
 // something: one of those has to return.
-func (p *planner) awaitSkipped() {
-	for i := range p.course.Waves {
-		w := &p.course.Waves[i]
+func (v *view) awaitSkipped() {
+	for i := range v.course.Waves {
+		w := &v.course.Waves[i]
 		if w.State == waveDone && slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool {
-			return st.State == regionSkipped && p.course.Sizes[st.RegionID] > 0
+			return st.State == regionSkipped && v.course.Sizes[st.RegionID] > 0
 		}) {
 			reopen(w)
 		}
@@ -167,13 +160,13 @@ func (p *planner) awaitSkipped() {
 
 // inReach tells whether the control plane can tell how the wave serves: in all of its
 // regions but those that were left out, or where it skips those out of reach, in one.
-func (p *planner) inReach(w *model.CourseWave) bool {
+func (v *view) inReach(w *model.CourseWave) bool {
 	heard := 0
 	for _, st := range w.Regions {
 		switch {
-		case !p.lane(st.RegionID).lost:
+		case !v.lane(st.RegionID).lost:
 			heard++
-		case st.State != regionSkipped && !p.skips(w):
+		case st.State != regionSkipped && !v.skips(w):
 			return false
 		}
 	}
@@ -181,21 +174,21 @@ func (p *planner) inReach(w *model.CourseWave) bool {
 }
 
 // leaveBehind notes which regions a rollout that has come to its end leaves behind.
-func (p *planner) leaveBehind(d *model.Deployment) {
-	c := p.course
+func (v *view) leaveBehind(d *model.Deployment) {
+	c := v.course
 	var behind []model.Behind
 	for i := range c.Waves {
 		for _, st := range c.Waves[i].Regions {
 			if st.State != regionSkipped {
 				continue
 			}
-			older, has := p.olderIn(st.RegionID), "it keeps what it has"
-			if !p.isActive(older, st.RegionID) {
+			older, has := v.olderIn(st.RegionID), "it keeps what it has"
+			if !v.isActive(older, st.RegionID) {
 				older, has = "", "it has nothing"
 			}
-			behind = append(behind, model.Behind{RegionID: st.RegionID, DeploymentID: older, Course: p.courseOf(&c.Waves[i], st.RegionID)})
-			p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
-				has, p.versionOf(d.ID)), d, st.RegionID)
+			behind = append(behind, model.Behind{RegionID: st.RegionID, DeploymentID: older, Course: v.courseOf(&c.Waves[i], st.RegionID)})
+			v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
+				has, v.versionOf(d.ID)), d, st.RegionID)
 		}
 	}
 	c.Behind = sortedBehind(behind)
@@ -203,21 +196,21 @@ func (p *planner) leaveBehind(d *model.Deployment) {
 
 // leaveLost notes which regions a rollout that has gone back leaves behind: those that it
 // lost half way. What was behind before it catches up anew.
-func (p *planner) leaveLost() {
-	c := p.course
+func (v *view) leaveLost() {
+	c := v.course
 	for i := range c.Behind {
-		begin(c.Behind[i].Course, p.now)
+		begin(c.Behind[i].Course, v.now)
 	}
-	for _, l := range p.look() {
-		if l.restored() || p.isBehind(l.region) || !p.isActive(p.app.LiveDeploymentID, l.region) {
+	for _, l := range v.look() {
+		if l.restored() || v.isBehind(l.region) || !v.isActive(v.app.LiveDeploymentID, l.region) {
 			continue
 		}
 		w, _ := courseRegion(c, l.region)
-		of := p.courseOf(w, l.region)
+		of := v.courseOf(w, l.region)
 		of.Back = true
 		c.Behind = sortedBehind(append(c.Behind, model.Behind{RegionID: l.region, Course: of}))
-		p.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
-			p.versionOf(p.app.LiveDeploymentID), l.figures(p)), p.live(), l.region)
+		v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
+			v.versionOf(v.app.LiveDeploymentID), v.figures(l)), v.live(), l.region)
 	}
 }
 
@@ -227,8 +220,8 @@ func sortedBehind(behind []model.Behind) []model.Behind {
 }
 
 // courseOf is the course of one region of the wave.
-func (p *planner) courseOf(w *model.CourseWave, region string) *model.Course {
-	c := p.course.Clone()
+func (v *view) courseOf(w *model.CourseWave, region string) *model.Course {
+	c := v.course.Clone()
 	of := &model.Course{
 		RolloutID: c.RolloutID, Policy: c.Policy, Replicas: -1, DefaultReplicas: c.DefaultReplicas,
 		Sizes: map[string]int32{}, OldSizes: map[string]int32{}, CatchesUp: true,
@@ -240,7 +233,7 @@ func (p *planner) courseOf(w *model.CourseWave, region string) *model.Course {
 	if n, ok := c.OldSizes[region]; ok {
 		of.OldSizes[region] = n
 	}
-	begin(of, p.now)
+	begin(of, v.now)
 	return of
 }
 
@@ -258,69 +251,67 @@ func (p *planner) catchUp() {
 		return
 	}
 	var left []model.Behind
-	for i := range p.whole.Behind {
-		b := &p.whole.Behind[i]
-		done := false
-		p.within(b, func() { done = p.catchUpRegion(b) })
-		if !done {
+	for i := range p.course.Behind {
+		b := &p.course.Behind[i]
+		if !p.lagging(b).catchUpRegion(b) {
 			left = append(left, *b)
 			continue
 		}
 		// It is as all others are: what else is there leaves as it does elsewhere.
-		if _, st := courseRegion(p.whole, b.RegionID); st != nil && p.whole.RolloutID == b.Course.RolloutID {
+		if _, st := courseRegion(p.course, b.RegionID); st != nil && p.course.RolloutID == b.Course.RolloutID {
 			if st.State = regionMoved; b.Course.Back {
 				st.State = regionBack
 			}
 			st.Since = p.now
 		}
 	}
-	p.whole.Behind = left
+	p.course.Behind = left
 }
 
-func (p *planner) catchUpRegion(b *model.Behind) (done bool) {
-	c, d := p.course, p.live()
+func (v *view) catchUpRegion(b *model.Behind) (done bool) {
+	c, d := v.course, v.live()
 	switch {
 	case c.Back:
-		l := p.lane(b.RegionID)
+		l := v.lane(b.RegionID)
 		if done = l.restored(); done {
-			p.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", p.versionOf(d.ID), l.figures(p)), d, b.RegionID)
+			v.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", v.versionOf(d.ID), v.figures(l)), d, b.RegionID)
 		}
 	case c.PausedAt == 0:
-		if done = p.judge(d); done {
-			p.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", p.versionOf(d.ID), p.lane(b.RegionID).figures(p)), d, b.RegionID)
+		if done = v.judge(d); done {
+			v.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", v.versionOf(d.ID), v.figures(v.lane(b.RegionID))), d, b.RegionID)
 		}
 	}
 	if done {
 		return true
 	}
-	p.noteBack()
-	if l := p.lane(b.RegionID); !l.lost {
-		p.moveLane(l)
+	v.noteBack()
+	if l := v.lane(b.RegionID); !l.lost {
+		v.moveLane(l)
 	}
 	return false
 }
 
 // failBehind is failRegion for one that catches up: the others have the version long since.
-func (p *planner) failBehind(d *model.Deployment, st *model.CourseRegion, onFailure windlassv1.Wave_OnFailure, reason, text string) {
+func (v *view) failBehind(d *model.Deployment, st *model.CourseRegion, onFailure windlassv1.Wave_OnFailure, reason, text string) {
 	what := "it goes back to what it had"
 	st.State = regionGoingBack
 	if onFailure == windlassv1.Wave_ON_FAILURE_PAUSE {
 		st.State, what = regionFailed, "it stays as it is"
 	}
-	p.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
-	p.pause(fmt.Sprintf("%s failed (%s)", p.regionName(st.RegionID), reason))
+	v.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
+	v.pause(fmt.Sprintf("%s failed (%s)", v.regionName(st.RegionID), reason))
 }
 
 // othersCatchingUp counts the regions of the same wave, but for the one that is looked at,
 // that catch up now.
-func (p *planner) othersCatchingUp() (n int) {
-	if p.behind == nil {
+func (v *view) othersCatchingUp() (n int) {
+	if v.behind == nil {
 		return 0
 	}
-	for _, b := range p.whole.Behind {
+	for _, b := range v.planner.course.Behind {
 		w := b.Course.Waves[0]
-		same := b.Course.RolloutID == p.course.RolloutID && w.Policy == p.course.Waves[0].Policy
-		if same && b.RegionID != p.behind.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
+		same := b.Course.RolloutID == v.course.RolloutID && w.Policy == v.course.Waves[0].Policy
+		if same && b.RegionID != v.behind.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
 			n++
 		}
 	}
@@ -334,21 +325,19 @@ func (p *planner) behindMessage() (text string, moving bool) {
 		return "", false
 	}
 	var parts []string
-	for i := range p.whole.Behind {
-		b := &p.whole.Behind[i]
-		p.within(b, func() {
-			l, name := p.lane(b.RegionID), p.regionName(b.RegionID)
-			st := p.course.Waves[0].Regions[0]
-			switch {
-			case l.lost:
-				parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), p.versionOf(p.app.LiveDeploymentID)))
-			case p.course.Failed:
-				parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, p.versionOf(p.app.LiveDeploymentID), st.Reason, st.Message))
-			default:
-				moving = true
-				parts = append(parts, fmt.Sprintf("%s catches up with %s: %d of %d replicas ready", name, p.versionOf(p.app.LiveDeploymentID), l.To.Serving, l.Size))
-			}
-		})
+	for i := range p.course.Behind {
+		b := &p.course.Behind[i]
+		l, name, live := p.lagging(b).lane(b.RegionID), p.regionName(b.RegionID), p.versionOf(p.app.LiveDeploymentID)
+		st := b.Course.Waves[0].Regions[0]
+		switch {
+		case l.lost:
+			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), live))
+		case b.Course.Failed:
+			parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, live, st.Reason, st.Message))
+		default:
+			moving = true
+			parts = append(parts, fmt.Sprintf("%s catches up with %s: %d of %d replicas ready", name, live, l.To.Serving, l.Size))
+		}
 	}
 	return strings.Join(parts, "; "), moving
 }

@@ -30,24 +30,24 @@ func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
 func (p *planner) lacksRoom(t *model.Topology) bool { return p.place(t).LacksRoom() }
 
 // noteRoom starts and stops the region's wait for room.
-func (p *planner) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
-	limit := roomLimit(p.course.Policy)
-	lacks := st.State == regionRolling && l.row != nil && p.lacksRoom(l.row)
+func (v *view) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
+	limit := roomLimit(v.course.Policy)
+	lacks := st.State == regionRolling && l.row != nil && v.lacksRoom(l.row)
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
-		st.NoRoomSince = p.now
-		_, message := p.place(l.row).Why()
-		p.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
-			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), l.figures(p), message), d, st.RegionID)
+		st.NoRoomSince = v.now
+		_, message := v.place(l.row).Why()
+		v.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
+			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), v.figures(l), message), d, st.RegionID)
 	case !lacks && st.NoRoomSince != 0:
-		p.endRoom(st)
-		p.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, l.figures(p)), d, st.RegionID)
+		v.endRoom(st)
+		v.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, v.figures(l)), d, st.RegionID)
 	}
 }
 
 // endRoom lets the clock of the region's deadline run again.
-func (p *planner) endRoom(st *model.CourseRegion) {
-	waited := min(p.now-st.NoRoomSince, max(0, roomLimit(p.course.Policy)-st.NoRoomFor))
+func (v *view) endRoom(st *model.CourseRegion) {
+	waited := min(v.now-st.NoRoomSince, max(0, roomLimit(v.course.Policy)-st.NoRoomFor))
 	st.ScoredAt += waited
 	st.NoRoomFor += waited
 	st.NoRoomSince = 0

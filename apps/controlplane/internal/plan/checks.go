@@ -72,8 +72,8 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 
 // analyse has the checks of the region measured since then, and takes in what came of it.
 // It tells whether that failed the region. compares: the old version serves beside it.
-func (p *planner) analyse(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, since int64, compares bool) (failed bool) {
-	checks := checksOf(p.course.Policy, compares)
+func (v *view) analyse(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, since int64, compares bool) (failed bool) {
+	checks := checksOf(v.course.Policy, compares)
 	if len(checks) == 0 {
 		return false
 	}
@@ -87,15 +87,15 @@ func (p *planner) analyse(d *model.Deployment, w *model.CourseWave, st *model.Co
 	}
 	for i, c := range checks {
 		check := &st.Checks[i]
-		if p.now < check.DueAt {
+		if v.now < check.DueAt {
 			continue
 		}
-		m := p.measured(st.RegionID, check)
+		m := v.measured(st.RegionID, check)
 		if m == nil {
-			p.measure(d, w, st, c, check, compares)
+			v.measure(d, w, st, c, check, compares)
 			continue
 		}
-		if p.takeIn(d, w, st, c, check, m, compares) {
+		if v.takeIn(d, w, st, c, check, m, compares) {
 			return true
 		}
 	}
@@ -120,50 +120,50 @@ func (p *planner) measured(region string, check *model.CourseCheck) (found *Meas
 }
 
 // measure asks for a measurement.
-func (p *planner) measure(
+func (v *view) measure(
 	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
 	check *model.CourseCheck, compares bool,
 ) {
-	if slices.ContainsFunc(p.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
+	if slices.ContainsFunc(v.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
 		return
 	}
-	if len(p.measures) == MaxMeasure {
-		p.deferred = true
+	if len(v.measures) == MaxMeasure {
+		v.deferred = true
 		return
 	}
-	m := Measure{WorkspaceID: p.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
+	m := Measure{WorkspaceID: v.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
-		m.Hook = p.hook(d, w, st, c, check)
-		p.measures = append(p.measures, m)
+		m.Hook = v.hook(d, w, st, c, check)
+		v.measures = append(v.measures, m)
 		return
 	}
-	fresh := p.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(p.now-check.Since)*time.Millisecond))
+	fresh := v.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(v.now-check.Since)*time.Millisecond))
 	var old *analysis.Subject
-	if live := p.deps[p.olderIn(st.RegionID)]; compares && live != nil {
-		s := p.subject(live, st.RegionID, fresh.Window)
+	if live := v.deps[v.olderIn(st.RegionID)]; compares && live != nil {
+		s := v.subject(live, st.RegionID, fresh.Window)
 		old = &s
 	}
 	// What the API has checked expands; what did not would come back as no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
 	m.Traffic = analysis.AskGateways(c, fresh, old)
-	p.measures = append(p.measures, m)
+	v.measures = append(v.measures, m)
 }
 
 // hook is the call that asks for the check's next measurement: the same until that is
 // noted.
-func (p *planner) hook(
+func (v *view) hook(
 	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
 	check *model.CourseCheck,
 ) *analysis.Hook {
 	call := analysis.Call{
-		ID:      analysis.CallID(p.course.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
+		ID:      analysis.CallID(v.course.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
 		Attempt: check.Taken + 1, Check: check.Name,
-		Workspace: analysis.Named{ID: p.app.WorkspaceID}, Project: analysis.Named{ID: p.app.ProjectID},
-		Environment: analysis.Named{ID: p.app.EnvironmentID}, App: analysis.Named{ID: p.app.ID, Name: p.app.Name},
-		RolloutID: p.course.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
-		Region: p.regionName(st.RegionID), Wave: w.Name, Stage: analysis.StageBake, Since: check.Since,
+		Workspace: analysis.Named{ID: v.app.WorkspaceID}, Project: analysis.Named{ID: v.app.ProjectID},
+		Environment: analysis.Named{ID: v.app.EnvironmentID}, App: analysis.Named{ID: v.app.ID, Name: v.app.Name},
+		RolloutID: v.course.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
+		Region: v.regionName(st.RegionID), Wave: w.Name, Stage: analysis.StageBake, Since: check.Since,
 	}
-	if live := p.deps[p.olderIn(st.RegionID)]; live != nil && live.ID != d.ID {
+	if live := v.deps[v.olderIn(st.RegionID)]; live != nil && live.ID != d.ID {
 		call.OldDeployment = &analysis.Release{ID: live.ID, Version: live.Version}
 	}
 	if st.State == regionRolling {
@@ -181,21 +181,21 @@ func (p *planner) subject(d *model.Deployment, region string, window time.Durati
 }
 
 // takeIn notes a measurement and what it means, and tells whether it failed the region.
-func (p *planner) takeIn(
+func (v *view) takeIn(
 	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
 	check *model.CourseCheck, m *Measurement, compares bool,
 ) (failed bool) {
 	verdict, text := analysis.Judge(c, m.Figures, compares)
 	text = clean(text)
 	check.Taken++
-	was, apart := check.State, p.now-check.MeasuredAt
+	was, apart := check.State, v.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
 	// As of this step and not of each answer: what came together stays together, and is
 	// due in one step again. Jittered, so that many apps do not come back together.
-	check.MeasuredAt, check.Message = p.now, text
-	check.DueAt = p.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*p.in.Jitter))
+	check.MeasuredAt, check.Message = v.now, text
+	check.DueAt = v.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*v.in.Jitter))
 	say := func(what, text string) {
-		p.log(what, fmt.Sprintf("%s in wave %s: %s", check.Name, w.Name, text), d, st.RegionID)
+		v.log(what, fmt.Sprintf("%s in wave %s: %s", check.Name, w.Name, text), d, st.RegionID)
 	}
 	switch verdict {
 	case analysis.Passed:
@@ -209,12 +209,12 @@ func (p *planner) takeIn(
 		text = fmt.Sprintf("%s; failures: %d, of at most %d", text, check.Failures, c.GetFailureLimit())
 		say("CheckFailed", text)
 		if check.Failures > c.GetFailureLimit() {
-			p.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)
+			v.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)
 			return true
 		}
 	default:
 		if check.State = checkHeld; was != checkHeld {
-			check.HeldSince, check.HeldFor = p.now, 0
+			check.HeldSince, check.HeldFor = v.now, 0
 			say("CheckHeld", text)
 		} else {
 			// A pause, a region out of reach, or an outage of our own condemns nobody.
@@ -222,7 +222,7 @@ func (p *planner) takeIn(
 		}
 		limit := c.GetHoldLimit().AsDuration()
 		if held := time.Duration(check.HeldFor) * time.Millisecond; c.GetHoldLimit() != nil && held >= limit {
-			p.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
+			v.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
 				check.Name, int64(held/time.Second), limit, text))
 			return true
 		}
@@ -303,17 +303,17 @@ func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
 
 // analysed tells whether the wave's bake has shown all that it is to show, and whether
 // it failed a region.
-func (p *planner) analysed(d *model.Deployment, w *model.CourseWave) (all, failed bool) {
+func (v *view) analysed(d *model.Deployment, w *model.CourseWave) (all, failed bool) {
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if p.bakeTime(w) == 0 || showsNothing(p.course, *st) || p.lane(st.RegionID).lost {
+		if v.bakeTime(w) == 0 || showsNothing(v.course, *st) || v.lane(st.RegionID).lost {
 			continue
 		}
-		if p.course.Sizes[st.RegionID] > 0 && p.analyse(d, w, st, w.BakingSince, false) {
+		if v.course.Sizes[st.RegionID] > 0 && v.analyse(d, w, st, w.BakingSince, false) {
 			return false, true
 		}
-		all = all && concluded(p.course, st, w.BakingSince, false, p.now)
+		all = all && concluded(v.course, st, w.BakingSince, false, v.now)
 	}
 	return all, false
 }

@@ -70,11 +70,11 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 
 // onFailure is what the wave does of a region that failed for the reason; stays says why
 // nothing goes back that its on_failure would take back.
-func (p *planner) onFailure(w *model.CourseWave, reason string) (on windlassv1.Wave_OnFailure, stays string) {
-	if goes, why := rollsBack(p.course.Policy, reason); !goes {
+func (v *view) onFailure(w *model.CourseWave, reason string) (on windlassv1.Wave_OnFailure, stays string) {
+	if goes, why := rollsBack(v.course.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why
 	}
-	return wavePolicy(p.course, *w).GetOnFailure(), ""
+	return wavePolicy(v.course, *w).GetOnFailure(), ""
 }
 
 // saidOf is what people may say of a region that failed.
@@ -168,36 +168,36 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 
 // hopeless notes what trouble the region is in, and tells whether waiting for it to pass is
 // pointless.
-func (p *planner) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
+func (v *view) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
 	var t trouble
 	// What was said before it was tried again is of the try before. Replicas of the control plane
 	// have a clock each, so that times do not tell.
-	if l.row != nil && p.place(l.row).Observed.Guard > st.Heard {
-		t = troubleOf(p.course.Policy, d, p.place(l.row))
+	if l.row != nil && v.place(l.row).Observed.Guard > st.Heard {
+		t = troubleOf(v.course.Policy, d, v.place(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
 		t = trouble{} // it was there before the version
 	}
-	if _, set := patience(p.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
+	if _, set := patience(v.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // the progress deadline is its own
 	}
 	if t.kind != st.Trouble {
-		if limit, set := patience(p.course.Policy, st.Trouble); st.Trouble != 0 && set {
-			stood := min(p.now-st.TroubleSince, max(0, limit-st.TroubleFor))
+		if limit, set := patience(v.course.Policy, st.Trouble); st.Trouble != 0 && set {
+			stood := min(v.now-st.TroubleSince, max(0, limit-st.TroubleFor))
 			st.ScoredAt, st.TroubleFor = st.ScoredAt+stood, st.TroubleFor+stood
 		}
-		if st.Trouble, st.TroubleSince = t.kind, p.now; t.kind == 0 {
+		if st.Trouble, st.TroubleSince = t.kind, v.now; t.kind == 0 {
 			st.TroubleSince = 0
 		}
-		if limit, set := patience(p.course.Policy, t.kind); set && limit > 0 && !t.final {
-			p.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
-				time.Duration(limit)*time.Millisecond, l.figures(p), t.message), d, st.RegionID)
+		if limit, set := patience(v.course.Policy, t.kind); set && limit > 0 && !t.final {
+			v.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
+				time.Duration(limit)*time.Millisecond, v.figures(l), t.message), d, st.RegionID)
 		}
 	}
-	if !t.over(p.course.Policy, st.TroubleSince, p.now) {
+	if !t.over(v.course.Policy, st.TroubleSince, v.now) {
 		return "", "", false
 	}
-	if lasted := p.now - st.TroubleSince; lasted > 0 {
+	if lasted := v.now - st.TroubleSince; lasted > 0 {
 		t.message = fmt.Sprintf("for %d s: %s", lasted/1000, t.message)
 	}
 	return t.reason, t.message, true

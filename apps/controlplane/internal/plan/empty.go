@@ -23,11 +23,11 @@ import (
 func leads(st model.CourseRegion) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps has the region, whose turn has come, begin with the first step, or take none.
-func (p *planner) beginSteps(st *model.CourseRegion) {
-	c, older := p.course, p.olderIn(st.RegionID)
+func (v *view) beginSteps(st *model.CourseRegion) {
+	c, older := v.course, v.olderIn(st.RegionID)
 	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
 	switch {
-	case !p.isActive(older, st.RegionID):
+	case !v.isActive(older, st.RegionID):
 		st.Step = Steps(c.Policy)
 	case c.OldSizes[st.RegionID] == 0:
 		st.Step, st.PassedOver = Steps(c.Policy), !st.Sized
@@ -36,58 +36,58 @@ func (p *planner) beginSteps(st *model.CourseRegion) {
 
 // takeStepsAfterAll has a region take the steps that it passed over, once both versions are
 // to have replicas there and neither has any.
-func (p *planner) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (begins bool) {
+func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (begins bool) {
 	if !st.PassedOver || !st.Sized {
 		return false
 	}
 	st.PassedOver = false
-	n := p.course.OldSizes[st.RegionID]
-	if n == 0 || p.course.CatchesUp || Steps(p.course.Policy) == 0 || !p.isActive(p.olderIn(st.RegionID), st.RegionID) {
+	n := v.course.OldSizes[st.RegionID]
+	if n == 0 || v.course.CatchesUp || Steps(v.course.Policy) == 0 || !v.isActive(v.olderIn(st.RegionID), st.RegionID) {
 		return false
 	}
 	if w.State == waveDone {
 		reopen(w)
 	}
-	p.roll(st)
+	v.roll(st)
 	st.Step, st.StoppedAt, st.PromotedBy, st.Approvals, st.HeldSince, st.Emptied = 0, 0, "", nil, 0, true
-	p.log("StepsBegun", fmt.Sprintf("it is to have %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
+	v.log("StepsBegun", fmt.Sprintf("it is to have %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
 	return true
 }
 
 // standsEmpty notes that the region's size became 0 at a step, or that its old version serves
 // again, and tells whether it stands still.
-func (p *planner) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
-	was, size := st.Emptied, p.course.Sizes[st.RegionID]
+func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+	was, size := st.Emptied, v.course.Sizes[st.RegionID]
 	switch {
 	case st.State != regionRolling:
 		return false
-	case st.Step >= Steps(p.course.Policy) || p.course.CatchesUp:
+	case st.Step >= Steps(v.course.Policy) || v.course.CatchesUp:
 		st.Emptied = false
 	case !was && size == 0:
 		st.Emptied = true
 		if st.PromotedBy == "" {
 			st.StoppedAt = 0 // it comes to the step anew, with nothing
 		}
-		p.forgetClocks(st)
-		p.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it is to have no replicas, and begins anew when it is scaled up; %s",
-			st.Step+1, Steps(p.course.Policy), stops(p.course.Policy)[st.Step], w.Name, l.figures(p)), d, st.RegionID)
+		v.forgetClocks(st)
+		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it is to have no replicas, and begins anew when it is scaled up; %s",
+			st.Step+1, Steps(v.course.Policy), stops(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied, st.StoppedAt, st.PromotedBy, st.Approvals = false, 0, "", nil
-		p.roll(st)
-		p.forgetClocks(st)
-		p.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
-			st.Step+1, Steps(p.course.Policy), stops(p.course.Policy)[st.Step], w.Name, l.figures(p)), d, st.RegionID)
+		v.roll(st)
+		v.forgetClocks(st)
+		v.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
+			st.Step+1, Steps(v.course.Policy), stops(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	}
 	return was || st.Emptied
 }
 
 // withoutNewer is the lane of a region that stands still, in which the new version counts as if
 // it did not serve: it goes at once, and gets no traffic while the old one has yet to start.
-func (p *planner) withoutNewer(l *lane) strategy.Lane {
+func (v *view) withoutNewer(l *lane) strategy.Lane {
 	out := l.Lane
 	out.From = slices.Clone(out.From)
 	for i, t := range l.from {
-		if t.DeploymentID == p.newer().ID {
+		if t.DeploymentID == v.newer().ID {
 			out.From[i].Ready, out.From[i].Serving = 0, 0
 		}
 	}

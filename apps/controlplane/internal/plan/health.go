@@ -58,8 +58,8 @@ func UnhealthyUntil(c *model.Course, st model.CourseRegion) int64 {
 
 // unhealthy notes how many replicas of the new version the region has had ready, and tells
 // whether too many of them are not any more, and have not been for too long.
-func (p *planner) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (message string, over bool) {
-	text := p.course.Policy.GetAutoRollback().GetUnhealthy()
+func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (message string, over bool) {
+	text := v.course.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {
 		return "", false
 	}
@@ -74,26 +74,26 @@ func (p *planner) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane
 	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)
 	if gone < limit {
 		if st.UnhealthySince != 0 {
-			p.log("HealthRegained", l.figures(p), d, st.RegionID)
+			v.log("HealthRegained", v.figures(l), d, st.RegionID)
 		}
 		st.UnhealthySince = 0
 		return "", false
 	}
-	lasts := time.Duration(unhealthyFor(p.course.Policy)) * time.Millisecond
+	lasts := time.Duration(unhealthyFor(v.course.Policy)) * time.Millisecond
 	figures := fmt.Sprintf("%d of %d replicas that were ready are not any more, limit %d", gone, st.MostReady, limit)
 	if st.UnhealthySince == 0 {
-		st.UnhealthySince = p.now
-		p.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, l.figures(p)), d, st.RegionID)
+		st.UnhealthySince = v.now
+		v.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, v.figures(l)), d, st.RegionID)
 	}
-	if p.now < UnhealthyUntil(p.course, *st) {
+	if v.now < UnhealthyUntil(v.course, *st) {
 		return "", false
 	}
-	pl := p.place(l.row)
-	if pl.Resyncing() || p.now-pl.Region.LastReportAt > freshFor {
-		p.stale = true
+	pl := v.place(l.row)
+	if pl.Resyncing() || v.now-pl.Region.LastReportAt > freshFor {
+		v.stale = true
 		return "", false
 	}
-	message = fmt.Sprintf("for %d s, of at most %s: %s", (p.now-st.UnhealthySince)/1000, lasts, figures)
+	message = fmt.Sprintf("for %d s, of at most %s: %s", (v.now-st.UnhealthySince)/1000, lasts, figures)
 	if why, said := pl.Why(); why != "" {
 		message += ": " + why + " " + said
 	}

@@ -55,39 +55,39 @@ func (l *lane) restored() bool {
 }
 
 // look makes the lanes of all regions that have anything, sorted.
-func (p *planner) look() []*lane {
+func (v *view) look() []*lane {
 	regions := map[string]bool{}
-	for _, t := range p.rows {
+	for _, t := range v.rows {
 		if active(t) {
 			regions[t.RegionID] = true
 		}
 	}
-	for _, w := range p.course.Waves {
+	for _, w := range v.course.Waves {
 		for _, r := range w.Regions {
 			regions[r.RegionID] = true
 		}
 	}
 	var lanes []*lane
 	for _, id := range sortedKeys(regions) {
-		lanes = append(lanes, p.lane(id))
+		lanes = append(lanes, v.lane(id))
 	}
 	return lanes
 }
 
-func (p *planner) lane(region string) *lane {
-	c := p.course
+func (v *view) lane(region string) *lane {
+	c := v.course
 	wave, st := courseRegion(c, region)
-	l := &lane{region: region, lost: p.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
+	l := &lane{region: region, lost: v.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
 	forward := st != nil && !c.Back && leads(*st)
-	older := p.olderIn(region)
+	older := v.olderIn(region)
 	if forward {
-		l.to = p.newer()
-	} else if p.isActive(older, region) {
-		l.to = p.deps[older]
+		l.to = v.newer()
+	} else if v.isActive(older, region) {
+		l.to = v.deps[older]
 	}
 	l.Size = 0
 	if l.to != nil {
-		l.Size = p.size(l.to.ID, region)
+		l.Size = v.size(l.to.ID, region)
 		l.Need = l.Size
 		if m := l.to.Spec.GetMinReady(); m > 0 && m < l.Size {
 			l.Need = m
@@ -106,70 +106,70 @@ func (p *planner) lane(region string) *lane {
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
 		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && !inPlace {
-			l.Keep = p.size(older, region)
+			l.Keep = v.size(older, region)
 		}
 	}
-	l.Acknowledged = p.acknowledged(region)
+	l.Acknowledged = v.acknowledged(region)
 	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
-	for _, t := range p.rows {
+	for _, t := range v.rows {
 		switch {
 		case t.RegionID != region || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		case !active(t):
-			s := p.side(t)
+			s := v.side(t)
 			l.Leaving += s.Existing
 			l.LeavingKnown = l.LeavingKnown && s.Known
 		case l.to != nil && t.DeploymentID == l.to.ID:
-			l.row, l.To, l.Absent = t, p.side(t), false
+			l.row, l.To, l.Absent = t, v.side(t), false
 		default:
 			l.from = append(l.from, t)
 		}
 	}
 	// What nobody wants any more goes before what would be the way back.
 	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
-		return cmp.Compare(p.rank(a), p.rank(b))
+		return cmp.Compare(v.rank(a), v.rank(b))
 	})
 	for _, t := range l.from {
-		s := p.side(t)
-		s.Withdrawn = p.isWithdrawn(t, st, forward)
+		s := v.side(t)
+		s.Withdrawn = v.isWithdrawn(t, st, forward)
 		l.Lane.From = append(l.Lane.From, s)
-		l.seen += p.seen(t)
+		l.seen += v.seen(t)
 	}
-	p.joinWorkloads(l, inPlace && forward)
-	p.keepInstances(l)
+	v.joinWorkloads(l, inPlace && forward)
+	v.keepInstances(l)
 	return l
 }
 
 // isWithdrawn reports whether the row's version failed or was aborted, everywhere or in its
 // region.
-func (p *planner) isWithdrawn(t *model.Topology, st *model.CourseRegion, forward bool) bool {
-	if d := p.deps[t.DeploymentID]; d != nil && (d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED ||
+func (v *view) isWithdrawn(t *model.Topology, st *model.CourseRegion, forward bool) bool {
+	if d := v.deps[t.DeploymentID]; d != nil && (d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED ||
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED) {
 		return true
 	}
-	newer := p.newer()
-	return newer != nil && t.DeploymentID == newer.ID && !forward && (p.course.Back || st == nil || st.State != regionSkipped)
+	newer := v.newer()
+	return newer != nil && t.DeploymentID == newer.ID && !forward && (v.course.Back || st == nil || st.State != regionSkipped)
 }
 
-func (p *planner) rank(t *model.Topology) int {
+func (v *view) rank(t *model.Topology) int {
 	switch {
-	case t.DeploymentID == p.olderIn(t.RegionID):
+	case t.DeploymentID == v.olderIn(t.RegionID):
 		return 2
-	case p.isKept(t):
+	case v.isKept(t):
 		return 1
 	}
 	return 0
 }
 
 // size is what the region is to come to of the version that it has or the newer one.
-func (p *planner) size(deployment, region string) int32 {
-	sizes := p.course.Sizes
-	if deployment == p.olderIn(region) {
-		sizes = p.course.OldSizes
+func (v *view) size(deployment, region string) int32 {
+	sizes := v.course.Sizes
+	if deployment == v.olderIn(region) {
+		sizes = v.course.OldSizes
 	}
 	if n, ok := sizes[region]; ok {
 		return n
 	}
-	for _, t := range p.rows {
+	for _, t := range v.rows {
 		if t.DeploymentID == deployment && t.RegionID == region {
 			return t.Replicas
 		}
@@ -178,10 +178,10 @@ func (p *planner) size(deployment, region string) int32 {
 }
 
 // side reads what the row's region says of it, in replicas.
-func (p *planner) side(t *model.Topology) strategy.Side {
-	pl := p.place(t)
+func (v *view) side(t *model.Topology) strategy.Side {
+	pl := v.place(t)
 	o := pl.Observed
-	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == p.olderIn(t.RegionID)}
+	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == v.olderIn(t.RegionID)}
 	if !active(t) {
 		s.Told = 0
 	}
@@ -199,7 +199,7 @@ func (p *planner) side(t *model.Topology) strategy.Side {
 		// What was refused for good never comes to be.
 		s.Existing = 0
 	}
-	s.Existing = max(s.Existing, p.seen(t))
+	s.Existing = max(s.Existing, v.seen(t))
 	return s
 }
 
@@ -222,21 +222,21 @@ func instancesEach(d *model.Deployment) int32 {
 }
 
 // moveLanes takes the step of each lane that there is.
-func (p *planner) moveLanes() {
-	for _, l := range p.look() {
+func (v *view) moveLanes() {
+	for _, l := range v.look() {
 		if !l.lost {
-			p.moveLane(l)
+			v.moveLane(l)
 		}
 	}
 }
 
-func (p *planner) moveLane(l *lane) {
-	_, st := courseRegion(p.course, l.region)
+func (v *view) moveLane(l *lane) {
+	_, st := courseRegion(v.course, l.region)
 	s := strategy.Next(l.Lane)
-	if st != nil && st.Emptied && !p.course.Back {
-		s = strategy.Next(p.withoutNewer(l))
+	if st != nil && st.Emptied && !v.course.Back {
+		s = strategy.Next(v.withoutNewer(l))
 	}
-	begins := l.row == nil && l.to != nil && !p.course.Back && st != nil && leads(*st) && !l.Hold
+	begins := l.row == nil && l.to != nil && !v.course.Back && st != nil && leads(*st) && !l.Hold
 	// Named anew before the region has let go of what it handed over, its instances would be
 	// nobody's if the region takes it before its heir.
 	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
@@ -245,40 +245,40 @@ func (p *planner) moveLane(l *lane) {
 		moves = moves || s.From[i] != f.Told
 		shares = shares || s.FromWeights[i] != f.Weight
 	}
-	if !moves && !shares || !p.room(l.region) {
+	if !moves && !shares || !v.room(l.region) {
 		return
 	}
 	var parts []string
 	tell := func(t *model.Topology, from, to int32) {
 		if from != to {
-			parts = append(parts, fmt.Sprintf("%s %d -> %d", p.versionOf(t.DeploymentID), from, to))
+			parts = append(parts, fmt.Sprintf("%s %d -> %d", v.versionOf(t.DeploymentID), from, to))
 		}
 	}
 	switch {
 	case begins:
-		p.assign(l.to, l.region, s.To)
-		parts = append(parts, fmt.Sprintf("%s 0 -> %d", p.versionOf(l.to.ID), s.To))
+		v.assign(l.to, l.region, s.To)
+		parts = append(parts, fmt.Sprintf("%s 0 -> %d", v.versionOf(l.to.ID), s.To))
 		if i := l.heir(s); i >= 0 {
-			p.handOver(l.from[i], p.rowIn(l.to.ID, l.region), s.To)
-			p.give(p.rowIn(l.to.ID, l.region), s.ToWeight)
+			v.handOver(l.from[i], v.rowIn(l.to.ID, l.region), s.To)
+			v.give(v.rowIn(l.to.ID, l.region), s.ToWeight)
 		}
 	case l.row != nil && l.heir(s) >= 0:
 		tell(l.row, l.To.Told, s.To)
-		p.handOver(l.from[l.heir(s)], l.row, s.To)
-		p.give(l.row, s.ToWeight)
+		v.handOver(l.from[l.heir(s)], l.row, s.To)
+		v.give(l.row, s.ToWeight)
 	case reclaims:
-		p.beginWorkload(l.row)
+		v.beginWorkload(l.row)
 		l.row.Generation++
-		p.give(l.row, s.ToWeight)
+		v.give(l.row, s.ToWeight)
 	case l.row != nil:
 		tell(l.row, l.To.Told, s.To)
-		p.tellReplicas(l.row, s.To)
-		p.give(l.row, s.ToWeight)
+		v.tellReplicas(l.row, s.To)
+		v.give(l.row, s.ToWeight)
 	}
 	for i, t := range l.from {
 		tell(t, l.Lane.From[i].Told, s.From[i])
-		p.tellReplicas(t, s.From[i])
-		p.give(t, s.FromWeights[i])
+		v.tellReplicas(t, s.From[i])
+		v.give(t, s.FromWeights[i])
 	}
 	if i := l.heir(s); i >= 0 {
 		what := "and the region replaces them in their places"
@@ -288,12 +288,12 @@ func (p *planner) moveLane(l *lane) {
 		if l.keeps {
 			what = "which stay as they are: nothing that instances see differs"
 		}
-		p.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
-			p.versionOf(l.to.ID), p.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), l.figures(p)), l.to, l.region)
+		v.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
+			v.versionOf(l.to.ID), v.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), v.figures(l)), l.to, l.region)
 		return
 	}
 	if len(parts) > 0 {
-		p.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+l.figures(p), l.to, l.region)
+		v.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+v.figures(l), l.to, l.region)
 	}
 }
 
@@ -318,7 +318,7 @@ func (p *planner) give(t *model.Topology, weight int32) {
 }
 
 // figures are what the step was taken on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
-func (l *lane) figures(p *planner) string {
+func (p *planner) figures(l *lane) string {
 	var parts []string
 	for i, t := range l.from {
 		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.Lane.From[i].Serving, l.Lane.From[i].Told))
@@ -378,14 +378,11 @@ func (p *planner) logShares() {
 			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
 			continue
 		}
-		tell := func() {
-			p.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
-				strings.Join(parts, ", "), p.routes[region].Generation, p.lane(region).figures(p)), p.newer(), region)
+		v := p.main()
+		if b := p.course.BehindIn(region); b != nil && p.catching() {
+			v = p.lagging(b)
 		}
-		if b := p.whole.BehindIn(region); b != nil && p.catching() {
-			p.within(b, tell)
-		} else {
-			tell()
-		}
+		v.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
+			strings.Join(parts, ", "), p.routes[region].Generation, v.figures(v.lane(region))), v.newer(), region)
 	}
 }

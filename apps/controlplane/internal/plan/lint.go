@@ -34,7 +34,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 	if !active && (in.Staging.Course == nil || len(in.Staging.Course.Behind) == 0) {
 		return findings
 	}
-	l := &linter{planner: newPlanner(in, 0), course: in.Staging.Course, after: map[rowKey]model.Topology{}, findings: findings}
+	l := &linter{view: newPlanner(in, 0).main(), course: in.Staging.Course, after: map[rowKey]model.Topology{}, findings: findings}
 	if out.Staging != nil {
 		l.course = out.Staging.Course
 	}
@@ -64,21 +64,20 @@ func lintMoves(in Input, out Output) (findings []string) {
 
 // behind holds what regions that catch up are told against their own courses.
 func (l *linter) behind(regions, routed map[string]bool) {
-	whole := l.course
-	for i := range l.whole.Behind {
-		b := &l.whole.Behind[i]
+	whole, main := l.course, l.view
+	for i := range main.course.Behind {
+		b := &main.course.Behind[i]
 		l.course = b.Course
 		if after := whole.BehindIn(b.RegionID); after != nil {
 			l.course = after.Course
 		}
-		l.within(b, func() {
-			if regions[b.RegionID] {
-				l.region(b.RegionID, routed[b.RegionID])
-			}
-			l.analysis(b.Course)
-		})
+		l.view = main.lagging(b)
+		if regions[b.RegionID] {
+			l.region(b.RegionID, routed[b.RegionID])
+		}
+		l.analysis(b.Course)
 	}
-	l.course = whole
+	l.course, l.view = whole, main
 }
 
 // lintRetained: what is retained stays as it is until it is let go of.
@@ -101,7 +100,8 @@ func lintRetained(in Input, out Output) (findings []string) {
 }
 
 type linter struct {
-	*planner
+	*view
+	// course is the progress that the plan leads to, where that of the view is what it began with.
 	course   *model.Course
 	after    map[rowKey]model.Topology
 	findings []string

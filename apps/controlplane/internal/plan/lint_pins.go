@@ -15,7 +15,7 @@ func apartOf(in Input, out Output) (Input, Output) {
 
 // lintPins holds what is told of the pinned rows against the pins.
 func lintPins(in Input, out Output) []string {
-	l := &linter{planner: newPlanner(in, 0), after: map[rowKey]model.Topology{}}
+	l := &linter{view: newPlanner(in, 0).main(), after: map[rowKey]model.Topology{}}
 	pins := slices.Clone(in.Pins)
 	for _, p := range out.Pins {
 		if i := slices.IndexFunc(pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID }); i >= 0 {

@@ -25,7 +25,7 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}
-		if was := p.before[key]; was.HandedOver && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !p.side(&was).Known {
+		if was := p.before[key]; was.HandedOver && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !p.main().side(&was).Known {
 			findings = append(findings, fmt.Sprintf("%s: %s is to run with workload %s, and may have %s still", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
 		}
 		if other, wanted := owners[workload]; wanted {

@@ -6,13 +6,13 @@ import (
 )
 
 // stageMessage is where it is in one line, for the app's status.
-func (p *planner) stageMessage() string {
-	c, v := p.course, p.versionOf(p.rollout.DeploymentID)
+func (v *view) stageMessage() string {
+	c, version := v.course, v.versionOf(v.rollout.DeploymentID)
 	if c.Back {
-		return fmt.Sprintf("%s goes back to %s: %s", v, p.versionOf(p.app.LiveDeploymentID), c.Message)
+		return fmt.Sprintf("%s goes back to %s: %s", version, v.versionOf(v.app.LiveDeploymentID), c.Message)
 	}
 	if c.PausedAt != 0 {
-		text := fmt.Sprintf("%s is paused by %s", v, c.PausedBy)
+		text := fmt.Sprintf("%s is paused by %s", version, c.PausedBy)
 		if c.PausedWhy != "" {
 			text += ": " + c.PausedWhy
 		}
@@ -22,40 +22,40 @@ func (p *planner) stageMessage() string {
 		if w.State == waveDone || allSkipped(c, &w) && i < len(c.Waves)-1 && c.Waves[i+1].State != waveWaiting {
 			continue
 		}
-		at := fmt.Sprintf("%s: wave %s, %d of %d", v, w.Name, i+1, len(c.Waves))
+		at := fmt.Sprintf("%s: wave %s, %d of %d", version, w.Name, i+1, len(c.Waves))
 		if w.State == waveBaking {
 			for _, r := range w.Regions {
-				if emptyBake(c, &w, r, p.now) {
-					return fmt.Sprintf("%s, is held in %s, where no replicas are to run that could be measured: scale it up, or skip the bake", at, p.regionName(r.RegionID))
+				if emptyBake(c, &w, r, v.now) {
+					return fmt.Sprintf("%s, is held in %s, where no replicas are to run that could be measured: scale it up, or skip the bake", at, v.regionName(r.RegionID))
 				}
-				if held := Held(c, &w, &r, p.now); held != nil {
-					return fmt.Sprintf("%s, is held in %s by %s: %s", at, p.regionName(r.RegionID), held.Name, checkMessage(held))
+				if held := Held(c, &w, &r, v.now); held != nil {
+					return fmt.Sprintf("%s, is held in %s by %s: %s", at, v.regionName(r.RegionID), held.Name, checkMessage(held))
 				}
 			}
-			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || p.now >= w.BakingSince+p.bakeTime(&w)) {
+			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || v.now >= w.BakingSince+v.bakeTime(&w)) {
 				return at + ", waits for " + missing
 			}
 			return at + ", is baking"
 		}
 		var parts []string
 		for _, r := range w.Regions {
-			l := p.lane(r.RegionID)
+			l := v.lane(r.RegionID)
 			switch {
 			case r.State == regionMoved:
 			case r.State == regionSkipped:
-				parts = append(parts, p.regionName(r.RegionID)+" is left out for now")
+				parts = append(parts, v.regionName(r.RegionID)+" is left out for now")
 			case l.lost:
-				parts = append(parts, p.regionName(r.RegionID)+" "+p.absence(r.RegionID))
+				parts = append(parts, v.regionName(r.RegionID)+" "+v.absence(r.RegionID))
 			case r.State == regionRolling && r.NoRoomSince != 0:
-				_, why := p.place(l.row).Why()
-				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.To.Serving, l.Size, why))
+				_, why := v.place(l.row).Why()
+				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), l.To.Serving, l.Size, why))
 			case r.State == regionRolling:
-				parts = append(parts, fmt.Sprintf("%s: %s%s", p.regionName(r.RegionID), stepMessage(c, &w, r, p.now), l.replicasReady()))
+				parts = append(parts, fmt.Sprintf("%s: %s%s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), l.replicasReady()))
 			}
 		}
 		return at + ": " + strings.Join(parts, "; ")
 	}
-	return v + ": about to start"
+	return version + ": about to start"
 }
 
 // replicasReady is where the region's version is, for people.

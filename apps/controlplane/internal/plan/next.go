@@ -30,7 +30,7 @@ func (p *planner) facts() rollup.Facts {
 		return f
 	}
 	if p.staged() && (p.course.Back || len(p.course.Waves) > 0) {
-		f.Progress = p.stageMessage()
+		f.Progress = p.main().stageMessage()
 	} else if p.held() {
 		f.Progress = HeldMessage(*p.rollout)
 	}
@@ -189,7 +189,7 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 // stuck tells whether the region is behind, and nothing that it could report now would
 // take it further.
 func (p *planner) stuck(region string) bool {
-	b := p.whole.BehindIn(region)
+	b := p.course.BehindIn(region)
 	if b == nil || !p.catching() {
 		return false
 	}

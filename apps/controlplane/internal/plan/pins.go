@@ -240,7 +240,7 @@ func (k *pinner) startPin(p *model.Pin, d *model.Deployment, r *model.PinRegion)
 		t = k.rowIn(d.ID, r.RegionID)
 	}
 	if active(t) && t.HandedOver {
-		if !k.side(t).Known {
+		if !k.main().side(t).Known {
 			k.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
 			return
 		}

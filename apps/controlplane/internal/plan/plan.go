@@ -219,11 +219,9 @@ type planner struct {
 	now     int64
 	app     model.App
 	rollout *model.Rollout
-	// course of the newest staged rollout, nil for none. While a region that is behind is
-	// looked at, it is that of the region; whole never changes, and behind is the region.
-	course, whole *model.Course
-	behind        *model.Behind
-	// wasStaged tells whether a staged rollout was in flight when the call came.
+	// course of the newest staged rollout, nil for none.
+	course *model.Course
+	// wasStaged reports whether a staged rollout was in flight when the call came.
 	wasStaged bool
 	// shares of the traffic that lanes gave to rows in this call.
 	shares map[rowKey]int32
@@ -261,7 +259,6 @@ func newPlanner(in Input, now int64) *planner {
 	}
 	if in.Staging != nil {
 		p.course = in.Staging.Course.Clone()
-		p.whole = p.course
 	}
 	if in.Rollout != nil {
 		r := *in.Rollout
@@ -367,9 +364,6 @@ func (p *planner) log(what, why string, d *model.Deployment, region string) {
 	}
 	if p.rollout != nil {
 		h.RolloutID = p.rollout.ID
-	}
-	if p.behind != nil {
-		h.RolloutID = p.course.RolloutID
 	}
 	if d != nil {
 		h.DeploymentID, h.Version = d.ID, d.Version

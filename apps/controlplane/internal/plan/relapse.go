@@ -75,17 +75,17 @@ func bakesOn(w *model.CourseWave) bool {
 }
 
 // unsettle sends a region that served alone back on its way, and reports whether it failed by that.
-func (p *planner) unsettle(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
-	relapse, message := p.relapse(st, l)
-	p.roll(st)
+func (v *view) unsettle(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+	relapse, message := v.relapse(st, l)
+	v.roll(st)
 	st.Score = l.score()
 	what := "it no longer serves alone and in full" + relapse
 	if st.Unacknowledged = l.lacksAcknowledgement(); st.Unacknowledged {
-		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", p.routes[st.RegionID].Generation)
+		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", v.routes[st.RegionID].Generation)
 	}
-	p.log("RegionUnsettled", what+"; "+l.figures(p), d, st.RegionID)
+	v.log("RegionUnsettled", what+"; "+v.figures(l), d, st.RegionID)
 	if message != "" {
-		p.failRegion(d, w, st, ReasonUnstable, message)
+		v.failRegion(d, w, st, ReasonUnstable, message)
 		return true
 	}
 	return false

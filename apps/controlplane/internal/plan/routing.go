@@ -69,7 +69,7 @@ func (p *planner) routing() routing {
 		r.target = p.deps[p.rollout.DeploymentID]
 	}
 	if p.staged() {
-		r.course = p.whole
+		r.course = p.course
 	}
 	return r
 }
@@ -118,7 +118,7 @@ func (p *planner) keepsHosts(t *model.Topology) bool {
 	switch {
 	case d != nil && t.DeploymentID == d.ID:
 		return true
-	case p.isBehind(t.RegionID) && p.whole.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
+	case p.isBehind(t.RegionID) && p.course.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
 		return true
 	case t.DeploymentID != p.app.LiveDeploymentID:
 		return false

@@ -61,61 +61,61 @@ func courseRegion(c *model.Course, region string) (*model.CourseWave, *model.Cou
 }
 
 // stage takes a staged rollout as far as the facts allow, once in a call.
-func (p *planner) stage(d *model.Deployment) bool {
-	c := p.course
+func (v *view) stage(d *model.Deployment) bool {
+	c := v.course
 	done := false
 	if !c.Back && c.PausedAt == 0 && len(c.Waves) > 0 {
-		done = p.judge(d)
+		done = v.judge(d)
 	}
-	p.noteBack()
+	v.noteBack()
 	switch {
 	case done:
-		p.rollout.Deadline = 0
-		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
-		p.goLive(d)
+		v.rollout.Deadline = 0
+		v.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+		v.goLive(d)
 		return true
-	case c.Back && p.restored():
-		p.finishBack(d)
+	case c.Back && v.restored():
+		v.finishBack(d)
 		return true
 	}
-	p.moveLanes()
+	v.moveLanes()
 	if len(c.Waves) > 0 {
-		p.rollout.Deadline = p.deadlineOfRegions()
+		v.rollout.Deadline = v.deadlineOfRegions()
 	}
 	return false
 }
 
 // judge lets regions and waves come to their turn, and tells whether all are done.
-func (p *planner) judge(d *model.Deployment) (done bool) {
-	for i := range p.course.Waves {
-		w := &p.course.Waves[i]
+func (v *view) judge(d *model.Deployment) (done bool) {
+	for i := range v.course.Waves {
+		w := &v.course.Waves[i]
 		for j := range w.Regions {
-			if p.judgeRegion(d, w, &w.Regions[j]) {
+			if v.judgeRegion(d, w, &w.Regions[j]) {
 				return false
 			}
 		}
 	}
-	for i := range p.course.Waves {
-		w := &p.course.Waves[i]
+	for i := range v.course.Waves {
+		w := &v.course.Waves[i]
 		if w.State == waveWaiting {
 			w.State = waveRolling
-			p.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(p.course.Waves), p.regionNames(w)), d, "")
+			v.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(v.course.Waves), v.regionNames(w)), d, "")
 		}
 		if w.State != waveDone {
-			if !p.begun(d, w) {
+			if !v.begun(d, w) {
 				return false
 			}
-			if allSkipped(p.course, w) {
+			if allSkipped(v.course, w) {
 				continue // nothing of it can be waited for; it is open until one of them returns
 			}
-			if !p.baked(d, w) {
+			if !v.baked(d, w) {
 				return false
 			}
 		}
 		done = true
 	}
-	if done && p.nowhere() {
-		p.awaitSkipped()
+	if done && v.nowhere() {
+		v.awaitSkipped()
 		return false
 	}
 	return done
@@ -123,84 +123,84 @@ func (p *planner) judge(d *model.Deployment) (done bool) {
 
 // judgeRegion looks at a region whose turn has come, and tells whether it stopped the
 // rollout.
-func (p *planner) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
+func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
 	if !isForward(st.State) {
 		return false
 	}
-	l := p.lane(st.RegionID)
+	l := v.lane(st.RegionID)
 	if w.State == waveDone && st.State == regionMoved && l.To.Told == 0 && l.Size > 0 {
-		p.startAgain(d, w, st, l)
+		v.startAgain(d, w, st, l)
 	}
-	st.Sized = st.Sized || p.course.Sizes[st.RegionID] > 0
-	if p.takeStepsAfterAll(d, w, st) {
-		l = p.lane(st.RegionID)
+	st.Sized = st.Sized || v.course.Sizes[st.RegionID] > 0
+	if v.takeStepsAfterAll(d, w, st) {
+		l = v.lane(st.RegionID)
 	}
 	if l.lost {
 		st.UnhealthySince = 0
-		if wavePolicy(p.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
-			p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
+		if wavePolicy(v.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
+			v.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true
 		}
-		if p.skips(w) && w.State != waveDone && st.State == regionRolling {
-			p.skip(d, w, st, "it is out of reach")
+		if v.skips(w) && w.State != waveDone && st.State == regionRolling {
+			v.skip(d, w, st, "it is out of reach")
 			return false
 		}
 		if st.State == regionRolling && st.HeldSince == 0 {
-			st.HeldSince = p.now
+			st.HeldSince = v.now
 		}
 		return false
 	}
 	if st.HeldSince != 0 {
-		st.ScoredAt += p.now - st.HeldSince
+		st.ScoredAt += v.now - st.HeldSince
 		if st.NoRoomSince != 0 {
-			st.NoRoomSince += p.now - st.HeldSince
+			st.NoRoomSince += v.now - st.HeldSince
 		}
 		if st.TroubleSince != 0 {
-			st.TroubleSince += p.now - st.HeldSince
+			st.TroubleSince += v.now - st.HeldSince
 		}
 		st.HeldSince = 0
 	}
-	if p.standsEmpty(d, w, st, l) {
-		return st.Emptied && p.judgeStep(d, w, st, l)
+	if v.standsEmpty(d, w, st, l) {
+		return st.Emptied && v.judgeStep(d, w, st, l)
 	}
-	if p.lacksRoomForBoth(d, w, st, l) {
+	if v.lacksRoomForBoth(d, w, st, l) {
 		return true
 	}
-	if reason, message, hopeless := p.hopeless(d, st, l); hopeless {
-		p.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
+	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
+		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true
 	}
-	if message, over := p.unhealthy(d, st, l); over {
-		p.failRegion(d, w, st, ReasonUnhealthy, message)
+	if message, over := v.unhealthy(d, st, l); over {
+		v.failRegion(d, w, st, ReasonUnhealthy, message)
 		return true
 	}
-	p.noteRoom(d, st, l)
+	v.noteRoom(d, st, l)
 	step := st.Step
-	if st.State == regionRolling && p.judgeStep(d, w, st, l) {
+	if st.State == regionRolling && v.judgeStep(d, w, st, l) {
 		return true
 	}
 	if st.Step != step {
-		l = p.lane(st.RegionID) // with what the step that begins asks for
+		l = v.lane(st.RegionID) // with what the step that begins asks for
 	}
-	serves := st.Step >= Steps(p.course.Policy) && l.Serves() && l.Alone()
+	serves := st.Step >= Steps(v.course.Policy) && l.Serves() && l.Alone()
 	switch {
 	case st.State != regionMoved && serves:
-		st.State, st.Since, st.Reason, st.Message, st.Unacknowledged = regionMoved, p.now, "", "", false
-		p.noteServing(st, l)
-		p.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
+		st.State, st.Since, st.Reason, st.Message, st.Unacknowledged = regionMoved, v.now, "", "", false
+		v.noteServing(st, l)
+		v.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", v.routes[st.RegionID].Generation, v.figures(l)), d, st.RegionID)
 	case st.State == regionMoved && !serves && w.State != waveDone, st.Unacknowledged && !serves && !l.lacksAcknowledgement():
-		if p.unsettle(d, w, st, l) {
+		if v.unsettle(d, w, st, l) {
 			return true
 		}
 	}
-	return st.State == regionRolling && p.regionLate(d, w, st, l)
+	return st.State == regionRolling && v.regionLate(d, w, st, l)
 }
 
 // roll has the region be on its way from now on.
-func (p *planner) roll(st *model.CourseRegion) {
-	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, p.now, p.now, 0, 0
-	if l := p.lane(st.RegionID); l.row != nil {
-		st.Heard = p.place(l.row).Observed.Guard
+func (v *view) roll(st *model.CourseRegion) {
+	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, v.now, v.now, 0, 0
+	if l := v.lane(st.RegionID); l.row != nil {
+		st.Heard = v.place(l.row).Observed.Guard
 	}
 }
 
@@ -211,50 +211,50 @@ func reopen(w *model.CourseWave) {
 
 // startAgain has the wave wait for a region again that moved with nothing, and was then told
 // to run something: that it had nothing to show is no proof that it serves.
-func (p *planner) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
 	reopen(w)
-	p.roll(st)
+	v.roll(st)
 	forgetRelapses(st)
 	st.Score, st.HeldSince = l.score(), 0
-	p.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
-		w.Name, p.regionName(st.RegionID), l.Size), d, st.RegionID)
+	v.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
+		w.Name, v.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
 
 // regionLate notes what progress there is, and fails a region that makes none.
-func (p *planner) regionLate(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+func (v *view) regionLate(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
-			p.endRoom(st)
-			st.NoRoomSince = p.now
+			v.endRoom(st)
+			st.NoRoomSince = v.now
 		}
-		st.Score, st.ScoredAt, st.TroubleFor = score, p.now, 0
+		st.Score, st.ScoredAt, st.TroubleFor = score, v.now, 0
 	}
-	due := RegionDeadline(p.course, d.Spec, *st)
-	if due == 0 || p.now < due {
+	due := RegionDeadline(v.course, d.Spec, *st)
+	if due == 0 || v.now < due {
 		return false
 	}
 	if l.row != nil {
-		if pl := p.place(l.row); pl.Resyncing() || p.now-pl.Region.LastReportAt > freshFor {
-			p.stale = true
+		if pl := v.place(l.row); pl.Resyncing() || v.now-pl.Region.LastReportAt > freshFor {
+			v.stale = true
 			return false
 		}
 	}
 	reason, message := rollup.ReasonDeadlineExceeded, ""
 	if l.row != nil {
-		why, text := p.place(l.row).Why()
+		why, text := v.place(l.row).Why()
 		if slices.Contains(keepFromStarting, why) {
 			reason = why
 		}
 		message = strings.TrimSpace(why + " " + text)
 	}
-	late := fmt.Sprintf("no progress for %d s", (p.now-st.ScoredAt)/1000)
+	late := fmt.Sprintf("no progress for %d s", (v.now-st.ScoredAt)/1000)
 	if !l.Acknowledged {
-		late += fmt.Sprintf(", route generation %d is not acknowledged", p.routes[st.RegionID].Generation)
+		late += fmt.Sprintf(", route generation %d is not acknowledged", v.routes[st.RegionID].Generation)
 	}
 	if message != "" {
 		late += ": " + message
 	}
-	p.failRegion(d, w, st, reason, late)
+	v.failRegion(d, w, st, reason, late)
 	return true
 }
 
@@ -268,11 +268,11 @@ func (l *lane) score() int32 {
 	return n
 }
 
-func (p *planner) deadlineOfRegions() (due int64) {
-	d := p.target()
-	for _, w := range p.course.Waves {
+func (v *view) deadlineOfRegions() (due int64) {
+	d := v.target()
+	for _, w := range v.course.Waves {
 		for i := range w.Regions {
-			if at := RegionDeadline(p.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
+			if at := RegionDeadline(v.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
 				due = at
 			}
 		}
@@ -282,9 +282,9 @@ func (p *planner) deadlineOfRegions() (due int64) {
 
 // begun lets as many regions of the wave begin as may move at once, and tells whether
 // all have moved.
-func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
-	policy := wavePolicy(p.course, *w)
-	atOnce := max(1, int(policy.GetMaxParallel())) - p.othersCatchingUp()
+func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
+	policy := wavePolicy(v.course, *w)
+	atOnce := max(1, int(policy.GetMaxParallel())) - v.othersCatchingUp()
 	all = true
 	for i := range w.Regions {
 		if w.Regions[i].State == regionRolling {
@@ -303,39 +303,39 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		if late || st.State != regionWaiting && st.State != regionSkipped || atOnce <= 0 {
 			continue
 		}
-		if l := p.lane(st.RegionID); l.lost {
+		if l := v.lane(st.RegionID); l.lost {
 			switch {
-			case p.skips(w):
+			case v.skips(w):
 				if st.State == regionWaiting {
-					p.skip(d, w, st, "it is out of reach, and its turn has come")
+					v.skip(d, w, st, "it is out of reach, and its turn has come")
 				}
 				continue
-			case st.State == regionWaiting && p.skipsNew(st.RegionID):
-				p.skip(d, w, st, "no agent has joined it yet, and its turn has come")
+			case st.State == regionWaiting && v.skipsNew(st.RegionID):
+				v.skip(d, w, st, "no agent has joined it yet, and its turn has come")
 				continue
 			}
 			if policy.GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL {
-				p.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach, and its turn has come")
+				v.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach, and its turn has come")
 				return false
 			}
 			continue
 		}
 		turn := "its turn has come"
-		if st.State == regionSkipped || p.behind != nil {
+		if st.State == regionSkipped || v.behind != nil {
 			turn = "it is in reach again, and follows"
-			if !p.isActive(p.olderIn(st.RegionID), st.RegionID) {
+			if !v.isActive(v.olderIn(st.RegionID), st.RegionID) {
 				turn = "it is in reach, and follows"
 			}
 		}
 		atOnce--
 		all = false
 		if st.State == regionSkipped && st.HalfWay {
-			p.goOn(st)
+			v.goOn(st)
 		} else {
-			p.beginRegion(st)
+			v.beginRegion(st)
 		}
-		p.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, p.lane(st.RegionID).figures(p)), d, st.RegionID)
-		if p.lacksRoomForBoth(d, w, st, p.lane(st.RegionID)) {
+		v.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, v.figures(v.lane(st.RegionID))), d, st.RegionID)
+		if v.lacksRoomForBoth(d, w, st, v.lane(st.RegionID)) {
 			return false
 		}
 	}
@@ -343,54 +343,54 @@ func (p *planner) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 }
 
 // beginRegion starts a region whose turn has come.
-func (p *planner) beginRegion(st *model.CourseRegion) {
+func (v *view) beginRegion(st *model.CourseRegion) {
 	forgetRelapses(st)
-	p.roll(st)
+	v.roll(st)
 	st.Reason, st.Message = "", ""
 	st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
 	st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
 	forgetHealth(st)
-	p.beginSteps(st)
-	st.Score = p.lane(st.RegionID).score()
+	v.beginSteps(st)
+	st.Score = v.lane(st.RegionID).score()
 }
 
 // baked tells whether the wave, all of whose regions have moved, has served long enough.
-func (p *planner) baked(d *model.Deployment, w *model.CourseWave) bool {
+func (v *view) baked(d *model.Deployment, w *model.CourseWave) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
-		w.BakingSince = p.now
-		gate, bake := WaveGate(p.course, *w), p.bakeTime(w)
+		w.BakingSince = v.now
+		gate, bake := WaveGate(v.course, *w), v.bakeTime(w)
 		if bake > 0 {
-			p.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, p.regionNames(w), bake/1000), d, "")
+			v.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, v.regionNames(w), bake/1000), d, "")
 		}
 		if gate != nil {
-			p.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, p.regionNames(w), Missing(p.course, gate, nil)), d, "")
+			v.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, v.regionNames(w), Missing(v.course, gate, nil)), d, "")
 		}
 	}
-	if w.SkippedBy == "" && p.course.FullBy == "" {
-		all, failed := p.analysed(d, w)
-		if failed || !all || p.now < w.BakingSince+p.bakeTime(w) {
+	if w.SkippedBy == "" && v.course.FullBy == "" {
+		all, failed := v.analysed(d, w)
+		if failed || !all || v.now < w.BakingSince+v.bakeTime(w) {
 			return false
 		}
 	}
-	gate := WaveGate(p.course, *w)
-	if Shut(p.course, gate, w.Approvals) || !p.inReach(w) {
+	gate := WaveGate(v.course, *w)
+	if Shut(v.course, gate, w.Approvals) || !v.inReach(w) {
 		return false
 	}
 	w.State = waveDone
-	why := fmt.Sprintf("it served for %d s", (p.now-w.BakingSince)/1000)
+	why := fmt.Sprintf("it served for %d s", (v.now-w.BakingSince)/1000)
 	switch {
 	case w.SkippedBy != "":
 		why += "; " + w.SkippedBy + " ended its bake time"
-	case p.course.FullBy != "":
-		why += "; " + p.course.FullBy + " promoted it in full"
+	case v.course.FullBy != "":
+		why += "; " + v.course.FullBy + " promoted it in full"
 	}
 	why += approvedBy(gate, w.Approvals)
-	p.log("WaveDone", "wave "+w.Name+": "+why, d, "")
+	v.log("WaveDone", "wave "+w.Name+": "+why, d, "")
 	return true
 }
 
-func (p *planner) bakeTime(w *model.CourseWave) int64 { return BakeTime(p.course, *w) }
+func (v *view) bakeTime(w *model.CourseWave) int64 { return BakeTime(v.course, *w) }
 
 // BakeTime of the wave, ms.
 func BakeTime(c *model.Course, w model.CourseWave) int64 {
@@ -398,16 +398,16 @@ func BakeTime(c *model.Course, w model.CourseWave) int64 {
 }
 
 // failRegion does what the wave's policy says of a region that failed.
-func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, reason, message string) {
-	text := fmt.Sprintf("%s, in wave %s: %s", p.regionName(st.RegionID), w.Name, message)
-	if l := p.lane(st.RegionID); l.row != nil {
-		text = fmt.Sprintf("%s, in wave %s (%s): %s", p.regionName(st.RegionID), w.Name, l.figures(p), message)
+func (v *view) failRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, reason, message string) {
+	text := fmt.Sprintf("%s, in wave %s: %s", v.regionName(st.RegionID), w.Name, message)
+	if l := v.lane(st.RegionID); l.row != nil {
+		text = fmt.Sprintf("%s, in wave %s (%s): %s", v.regionName(st.RegionID), w.Name, v.figures(l), message)
 	}
-	st.Reason, st.Message, st.Since = reason, message, p.now
+	st.Reason, st.Message, st.Since = reason, message, v.now
 	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
-	onFailure, stays := p.onFailure(w, reason)
-	if p.behind != nil {
-		p.failBehind(d, st, onFailure, reason, text)
+	onFailure, stays := v.onFailure(w, reason)
+	if v.behind != nil {
+		v.failBehind(d, st, onFailure, reason, text)
 		return
 	}
 	switch onFailure {
@@ -416,84 +416,84 @@ func (p *planner) failRegion(d *model.Deployment, w *model.CourseWave, st *model
 		what := "it stays as it is"
 		if onFailure == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION {
 			st.State = regionGoingBack
-			what = "it goes back to " + p.versionOf(p.app.LiveDeploymentID)
+			what = "it goes back to " + v.versionOf(v.app.LiveDeploymentID)
 		}
-		p.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused%s: %s it", reason, text, what, stays, saidOf(st)), d, st.RegionID)
-		p.pause(fmt.Sprintf("%s failed (%s)%s", p.regionName(st.RegionID), reason, stays))
+		v.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused%s: %s it", reason, text, what, stays, saidOf(st)), d, st.RegionID)
+		v.pause(fmt.Sprintf("%s failed (%s)%s", v.regionName(st.RegionID), reason, stays))
 	default:
-		p.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, text, Who)
+		v.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, text, Who)
 	}
 }
 
-func (p *planner) pause(why string) {
-	c := p.course
-	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = p.now, Who, why, true
-	stopClocks(c, p.now)
+func (v *view) pause(why string) {
+	c := v.course
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = v.now, Who, why, true
+	stopClocks(c, v.now)
 }
 
 // goBack has every region come to the version that is live. The deployment's end is
 // final at once, for whoever waits for it; the rollout ends when all is back.
-func (p *planner) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
-	c := p.course
+func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
+	c := v.course
 	was := d.Status
 	c.Back, c.Final, c.Reason, c.Message = true, final, reason, message
 	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
-	p.resolve = ""
+	v.resolve = ""
 	end := windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
 	if final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
 		end = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED
 	}
-	p.move(d, end)
+	v.move(d, end)
 	d.Reason, d.Message = reason, message
-	p.rollout.Reason, p.rollout.Message, p.rollout.Deadline = reason, message, 0
+	v.rollout.Reason, v.rollout.Message, v.rollout.Deadline = reason, message, 0
 	for i := range c.Waves {
 		for j := range c.Waves[i].Regions {
 			st := &c.Waves[i].Regions[j]
-			if isForward(st.State) || st.State == regionSkipped && p.isActive(d.ID, st.RegionID) {
-				st.State, st.Since, st.HeldSince = regionGoingBack, p.now, 0
+			if isForward(st.State) || st.State == regionSkipped && v.isActive(d.ID, st.RegionID) {
+				st.State, st.Since, st.HeldSince = regionGoingBack, v.now, 0
 				st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 				c.RolledBack = true
 			}
 		}
 	}
-	p.log("RolloutGoingBack", fmt.Sprintf("%s, while %s: %s; every region goes back to %s",
-		reason, name(was), message, p.versionOf(p.app.LiveDeploymentID)), d, "")
-	p.history[len(p.history)-1].Who = who
+	v.log("RolloutGoingBack", fmt.Sprintf("%s, while %s: %s; every region goes back to %s",
+		reason, name(was), message, v.versionOf(v.app.LiveDeploymentID)), d, "")
+	v.history[len(v.history)-1].Who = who
 }
 
 // noteBack marks the regions that are back.
-func (p *planner) noteBack() {
-	for i := range p.course.Waves {
-		for j := range p.course.Waves[i].Regions {
-			st := &p.course.Waves[i].Regions[j]
+func (v *view) noteBack() {
+	for i := range v.course.Waves {
+		for j := range v.course.Waves[i].Regions {
+			st := &v.course.Waves[i].Regions[j]
 			if st.State != regionGoingBack {
 				continue
 			}
-			if l := p.lane(st.RegionID); l.restored() {
-				st.State, st.Since = regionBack, p.now
-				p.log("RegionBack", "nothing is left of "+p.versionOf(p.newer().ID)+"; "+l.figures(p), p.deps[p.olderIn(st.RegionID)], st.RegionID)
+			if l := v.lane(st.RegionID); l.restored() {
+				st.State, st.Since = regionBack, v.now
+				v.log("RegionBack", "nothing is left of "+v.versionOf(v.newer().ID)+"; "+v.figures(l), v.deps[v.olderIn(st.RegionID)], st.RegionID)
 			}
 		}
 	}
 }
 
-func (p *planner) restored() bool {
-	for _, l := range p.look() {
-		w, _ := courseRegion(p.course, l.region)
-		if left := l.lost && w != nil && p.skips(w); !left && !l.restored() {
+func (v *view) restored() bool {
+	for _, l := range v.look() {
+		w, _ := courseRegion(v.course, l.region)
+		if left := l.lost && w != nil && v.skips(w); !left && !l.restored() {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *planner) finishBack(d *model.Deployment) {
-	c := p.course
-	p.leaveLost()
-	p.finish(c.Final, c.Reason, c.Message)
+func (v *view) finishBack(d *model.Deployment) {
+	c := v.course
+	v.leaveLost()
+	v.finish(c.Final, c.Reason, c.Message)
 	what := "RolloutFailed"
 	if c.Final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
 		what = "RolloutCancelled"
 	}
-	p.log(what, fmt.Sprintf("%s: %s; %s has every region to itself again", c.Reason, c.Message, p.versionOf(p.app.LiveDeploymentID)), d, "")
+	v.log(what, fmt.Sprintf("%s: %s; %s has every region to itself again", c.Reason, c.Message, v.versionOf(v.app.LiveDeploymentID)), d, "")
 }

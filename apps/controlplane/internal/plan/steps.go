@@ -135,26 +135,26 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 }
 
 // judgeStep takes the region from step to step, and tells whether it failed there.
-func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
-	all := stops(p.course.Policy)
+func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+	all := stops(v.course.Policy)
 	if st.Step >= len(all) {
 		return false
 	}
-	if l.Size == 0 && p.course.CatchesUp {
+	if l.Size == 0 && v.course.CatchesUp {
 		st.Step = len(all) // nothing is to run there, and the version is live elsewhere
 		return false
 	}
-	if p.skipSteps(d, st, all) {
+	if v.skipSteps(d, st, all) {
 		return false // the lane is of the step that it was at
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
-	pause, person := now.wait(p.course, *st)
+	pause, person := now.wait(v.course, *st)
 	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
-		st.StoppedAt, st.PromotedBy, st.Approvals = p.now, "", nil
-		p.noteServing(st, l)
+		st.StoppedAt, st.PromotedBy, st.Approvals = v.now, "", nil
+		v.noteServing(st, l)
 		what := "goes on"
 		switch {
 		case now.manual:
@@ -166,70 +166,70 @@ func (p *planner) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.
 		case pause > 0:
 			what = fmt.Sprintf("waits %s", pause)
 		}
-		if gate := StepGate(p.course, *st); gate != nil {
+		if gate := StepGate(v.course, *st); gate != nil {
 			if what == "goes on" {
 				what = "waits"
 			} else {
 				what += " and"
 			}
-			what += " for " + Missing(p.course, gate, nil)
+			what += " for " + Missing(v.course, gate, nil)
 		}
 		if st.Emptied {
 			what += ", with no replicas"
 		}
-		p.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, p.routes[st.RegionID].Generation, l.figures(p)), d, st.RegionID)
+		v.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, v.routes[st.RegionID].Generation, v.figures(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
-		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score, st.TroubleFor = 0, "", nil, p.now, l.score(), 0
-		relapse, message := p.relapse(st, l)
-		p.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, l.figures(p)), d, st.RegionID)
+		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score, st.TroubleFor = 0, "", nil, v.now, l.score(), 0
+		relapse, message := v.relapse(st, l)
+		v.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, v.figures(l)), d, st.RegionID)
 		if message != "" {
-			p.failRegion(d, w, st, ReasonUnstable, message)
+			v.failRegion(d, w, st, ReasonUnstable, message)
 			return true
 		}
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && p.course.FullBy == "" && !st.Emptied && p.analyse(d, w, st, st.StoppedAt, !l.keeps) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && v.course.FullBy == "" && !st.Emptied && v.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
-	over := st.PromotedBy != "" || p.course.FullBy != "" ||
-		!person && p.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(p.course, st, st.StoppedAt, !l.keeps, p.now))
-	if st.StoppedAt == 0 || !stopped || !over || Shut(p.course, now.approval, st.Approvals) {
+	over := st.PromotedBy != "" || v.course.FullBy != "" ||
+		!person && v.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(v.course, st, st.StoppedAt, !l.keeps, v.now))
+	if st.StoppedAt == 0 || !stopped || !over || Shut(v.course, now.approval, st.Approvals) {
 		return false
 	}
-	why := fmt.Sprintf("it served for %d s", (p.now-st.StoppedAt)/1000)
+	why := fmt.Sprintf("it served for %d s", (v.now-st.StoppedAt)/1000)
 	if st.Emptied {
-		why = fmt.Sprintf("it stood still for %d s with no replicas", (p.now-st.StoppedAt)/1000)
+		why = fmt.Sprintf("it stood still for %d s with no replicas", (v.now-st.StoppedAt)/1000)
 	}
 	switch {
 	case st.PromotedBy != "":
 		why += "; " + st.PromotedBy + " promoted it"
-	case p.course.FullBy != "":
-		why += "; " + p.course.FullBy + " promoted it in full"
+	case v.course.FullBy != "":
+		why += "; " + v.course.FullBy + " promoted it in full"
 	}
 	why += approvedBy(now.approval, st.Approvals)
 	st.Step++
-	st.StoppedAt, st.ScoredAt, st.Score = 0, p.now, l.score()
+	st.StoppedAt, st.ScoredAt, st.Score = 0, v.now, l.score()
 	forgetRelapses(st)
-	p.log("StepDone", at+": "+why, d, st.RegionID)
+	v.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
 }
 
 // skipSteps takes a region past steps that nobody has to approve, once the rollout was
 // promoted in full.
-func (p *planner) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stop) (skipped bool) {
+func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stop) (skipped bool) {
 	from := st.Step
-	for p.course.FullBy != "" && st.Step < len(all) && all[st.Step].approval == nil {
+	for v.course.FullBy != "" && st.Step < len(all) && all[st.Step].approval == nil {
 		st.Step++
 	}
 	if st.Step == from {
 		return false
 	}
-	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", p.now
+	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", v.now
 	what := fmt.Sprintf("steps %d to %d", from+1, st.Step)
 	if st.Step == from+1 {
 		what = fmt.Sprintf("step %d", st.Step)
 	}
-	p.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), p.course.FullBy), d, st.RegionID)
+	v.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), v.course.FullBy), d, st.RegionID)
 	return true
 }
 

@@ -13,31 +13,31 @@ import (
 )
 
 // begin lays the course out: who goes when, and to what size.
-func (p *planner) begin(d *model.Deployment) {
-	c := p.course
+func (v *view) begin(d *model.Deployment) {
+	c := v.course
 	c.Sizes = map[string]int32{}
 	var left []string
 	for _, n := range d.Spec.GetRegions() {
-		id := p.in.RegionIDs[n]
+		id := v.in.RegionIDs[n]
 		left = append(left, id)
 		c.Sizes[id] = size(c, id)
 	}
 	for i, w := range waves(c.Policy) {
 		var taken []string
-		taken, left = p.take(w, left)
-		p.addWave(w, i, taken)
+		taken, left = v.take(w, left)
+		v.addWave(w, i, taken)
 	}
 	if len(left) > 0 {
 		// A label was changed since the policy was checked.
 		all := waves(c.Policy)
-		p.addWave(all[len(all)-1], len(all), left)
+		v.addWave(all[len(all)-1], len(all), left)
 	}
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	v.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	var parts []string
 	for _, w := range c.Waves {
 		var names []string
 		for _, r := range w.Regions {
-			names = append(names, p.regionName(r.RegionID))
+			names = append(names, v.regionName(r.RegionID))
 		}
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
@@ -46,8 +46,8 @@ func (p *planner) begin(d *model.Deployment) {
 	for _, i := range slices.Sorted(maps.Keys(gates)) {
 		empty.WriteString("; " + gates[i])
 	}
-	p.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
-		policyText(c.Policy), strings.Join(parts, ", "), p.versionOf(p.app.LiveDeploymentID), empty.String()), d, "")
+	v.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
+		policyText(c.Policy), strings.Join(parts, ", "), v.versionOf(v.app.LiveDeploymentID), empty.String()), d, "")
 }
 
 // EmptyGates returns the waves of a begun course whose approval is not needed because they take no
@@ -184,15 +184,15 @@ func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 // waveName is the wave's, by default its number.
 func waveName(w *windlassv1.Wave, i int) string { return cmp.Or(w.GetName(), fmt.Sprint(i+1)) }
 
-func (p *planner) addWave(w *windlassv1.Wave, i int, regions []string) {
+func (v *view) addWave(w *windlassv1.Wave, i int, regions []string) {
 	if len(regions) == 0 {
 		return
 	}
-	wave := model.CourseWave{Name: waveName(w, i), Policy: min(i, len(waves(p.course.Policy))-1), State: waveWaiting}
+	wave := model.CourseWave{Name: waveName(w, i), Policy: min(i, len(waves(v.course.Policy))-1), State: waveWaiting}
 	for _, id := range regions {
-		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: p.now})
+		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: v.now})
 	}
-	p.course.Waves = append(p.course.Waves, wave)
+	v.course.Waves = append(v.course.Waves, wave)
 }
 
 func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {

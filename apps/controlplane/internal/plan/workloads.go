@@ -71,11 +71,11 @@ func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
 // keepInstances notes whether the lane's version goes on with instances as they are, or is about
 // to. It then has what there is at once and whole, and nothing waits for what did not serve
 // before it: instances that were broken say nothing of it. Those that break under it do.
-func (p *planner) keepInstances(l *lane) {
+func (v *view) keepInstances(l *lane) {
 	beside := int32(0)
 	for i, t := range l.from {
 		if l.Lane.From[i].HandsOver || hasOf(l.row, t) {
-			if l.keeps = p.madeAlike(l.to, t); !l.keeps {
+			if l.keeps = v.madeAlike(l.to, t); !l.keeps {
 				return
 			}
 		} else {
@@ -89,13 +89,13 @@ func (p *planner) keepInstances(l *lane) {
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
-	if _, st := courseRegion(p.course, l.region); st != nil && leads(*st) {
+	if _, st := courseRegion(v.course, l.region); st != nil && leads(*st) {
 		l.inherited = st.Inherited
 	}
 	if beside == 0 && l.inherited > 0 {
 		l.Need = min(l.Need, l.inherited)
 	}
-	l.Acknowledged = l.Acknowledged && p.routedAs(l.region)
+	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
 }
 
 func (p *planner) observedOf(t model.Topology) model.Observed {
@@ -187,20 +187,20 @@ func pointers(rows []model.Topology) []*model.Topology {
 }
 
 // handOver gives the row's workload to the heir, with so many replicas.
-func (p *planner) handOver(t, heir *model.Topology, replicas int32) {
+func (v *view) handOver(t, heir *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {
-		version = p.versionNumber(t.DeploymentID)
+		version = v.versionNumber(t.DeploymentID)
 	}
 	heir.Workload, heir.WorkloadVersion, heir.HandedOver = t.WorkloadKey(), version, false
 	if heir.Workload == heir.DeploymentID {
 		heir.Workload, heir.WorkloadVersion = "", 0
 	}
-	if before, had := p.before[rowKey{heir.DeploymentID, heir.RegionID}]; had && heir.Generation == before.Generation {
+	if before, had := v.before[rowKey{heir.DeploymentID, heir.RegionID}]; had && heir.Generation == before.Generation {
 		heir.Generation++
 	}
 	heir.Replicas, heir.MaxUnavailable = replicas, 0
-	if _, n := bounds(p.course, heir.RegionID, p.size(heir.DeploymentID, heir.RegionID)); n > 1 {
+	if _, n := bounds(v.course, heir.RegionID, v.size(heir.DeploymentID, heir.RegionID)); n > 1 {
 		heir.MaxUnavailable = n
 	}
 	t.Replicas, t.HandedOver = 0, true
