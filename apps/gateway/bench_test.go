@@ -1,9 +1,11 @@
 package gateway_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -103,6 +106,41 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	b.ReportMetric(quiet.rate, "requests/s-before")
 	b.ReportMetric(busy.rate/quiet.rate, "requests-ratio")
 	b.ReportMetric(float64(busy.p99)/float64(quiet.p99), "request-p99-ratio")
+}
+
+// BenchmarkRequests is a request with a few fields and its answer, on connections that are kept, by
+// each of the two ways. Client and instance are part of it.
+func BenchmarkRequests(b *testing.B) {
+	for name, change := range map[string]func(testing.TB) func(*gateway.Config){
+		"short": func(testing.TB) func(*gateway.Config) { return nil }, "long": longWay,
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := start(b, change(b))
+			r.put(b, echo(instance(b, named("answer"))))
+			b.RunParallel(func(pb *testing.PB) {
+				conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for pb.Next() {
+					if _, err := io.WriteString(conn, post+"User-Agent: bench\r\nAccept: */*\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"); err != nil {
+						b.Error(err)
+						return
+					}
+					res, err := http.ReadResponse(in, nil)
+					if err != nil || res.StatusCode != http.StatusOK {
+						b.Error(res, err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, res.Body)
+					res.Body.Close()
+				}
+			})
+		})
+	}
 }
 
 // heapMiB is the heap of the process without garbage.

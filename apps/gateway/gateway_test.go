@@ -175,7 +175,7 @@ func TestInstancesThatMisbehaveAreTold(t *testing.T) {
 		"garbage":              {"SSH-2.0-OpenSSH_9.2\r\n\r\n", false, http.StatusBadGateway, "bad_answer"},
 		"hangs up":             {"", false, http.StatusBadGateway, "bad_answer"},
 		"two lengths":          {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", false, http.StatusBadGateway, "bad_answer"},
-		"a header without end": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10), false, http.StatusBadGateway, "bad_answer"},
+		"a header without end": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10), false, http.StatusBadGateway, "answer_header_too_large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, nil)

@@ -142,7 +142,16 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 		{name: "a negative status", script: stays("HTTP/1.1 -20 OK\r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "status 000", script: stays("HTTP/1.1 000 OK\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
 		{name: "a line without end", script: stays("HTTP/1.1 200 " + strings.Repeat("O", 300<<10)), status: 502, code: "bad_answer"},
-		{name: "fields without end", script: stays(ok + strings.Repeat("X: "+strings.Repeat("x", 1<<10)+"\r\n", 300)), status: 502, code: "bad_answer"},
+		{name: "fields without end", script: stays(ok + strings.Repeat("X: "+strings.Repeat("x", 1<<10)+"\r\n", 300)), status: 502, code: "answer_header_too_large"},
+		{name: "as many fields as there may be", script: goesOn(ok + "Content-Length: 2\r\nConnection: x-secret\r\nX-Secret: s\r\n" + strings.Repeat("X: y\r\n", 509) + "\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
+			if len(h["X"]) != 509 || len(h["X-Secret"]) > 0 {
+				return fmt.Sprint(len(h["X"]), h["X-Secret"])
+			}
+			return ""
+		}},
+		{name: "one field more", script: stays(ok + "Content-Length: 2\r\n" + strings.Repeat("X: y\r\n", 512) + "\r\nok"), status: 502, code: "answer_header_too_large"},
+		{name: "one field more in a hint", script: stays("HTTP/1.1 103 Early Hints\r\n" + strings.Repeat("X: y\r\n", 513) + "\r\n"), status: 502, code: "answer_header_too_large"},
+		{name: "too many fields in trailers", script: goesOn(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + strings.Repeat("X: y\r\n", 600) + "\r\n"), broken: true},
 		{name: "a field that is none goes no further", script: goesOn(ok + "X Y: z\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
 			if len(h["X Y"])+len(h["X y"]) > 0 {
 				return fmt.Sprint(h)
@@ -151,6 +160,12 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 		}},
 		{name: "NUL in a value", script: stays(ok + "X: a\x00b\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
 		{name: "a bare CR in a value", script: stays(ok + "X: a\rSet-Cookie: b=c\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
+		{name: "a space before the colon", script: stays(ok + "Content-Length : 2\r\n\r\nok"), status: 502, code: "bad_answer"},
+		{name: "a folded field", script: stays(ok + "X: y\r\n z\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
+		{name: "a bare CR in the reason", script: stays("HTTP/1.1 200 O\rK\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
+		{name: "chunks of HTTP/1.0", script: says("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"), status: 502, code: "bad_answer"},
+		{name: "HTTP/1.2", script: stays("HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
+		{name: "a malformed hint", script: stays("HTTP/1.1 103 Early Hints\r\nLink : </a>\r\n\r\n" + ok + "Content-Length: 2\r\n\r\nok"), status: 502, code: "bad_answer"},
 
 		// Before and after.
 		{name: "hints without end", script: func(c net.Conn) bool {

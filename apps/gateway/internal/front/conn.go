@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -155,11 +156,17 @@ func (c *Conn) leave() {
 func (c *Conn) next(ctx context.Context) Outcome {
 	var n int
 	var late time.Time
-	for {
-		var verdict http1.Verdict
-		if n, verdict = http1.ParseRequest((*c.buffer)[c.begin:c.end], &c.request); verdict == http1.Whole {
+	for searched := 0; ; {
+		// Nothing is known of a line before its end. A header of few lines is parsed few times,
+		// however small the parts are that it comes in.
+		message, verdict := (*c.buffer)[c.begin:c.end], http1.More
+		if bytes.IndexByte(message[searched:], '\n') >= 0 {
+			n, verdict = http1.ParseRequest(message, &c.request)
+		}
+		if verdict == http1.Whole {
 			break
 		}
+		searched = len(message)
 		if verdict == http1.Other || c.end-c.begin == len(*c.buffer) {
 			return Other
 		}

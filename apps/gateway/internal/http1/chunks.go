@@ -12,6 +12,7 @@ type Chunks struct {
 	// line has so many bytes by now; overhead so many had all that were not content.
 	line, overhead int
 	trailers       []byte
+	fields         int // in trailers
 }
 
 type state uint8
@@ -106,8 +107,9 @@ func (c *Chunks) step(b byte) bool {
 				return true
 			}
 			c.line = len(c.trailers)
+			c.fields++
 			_, ok := field(line)
-			return ok
+			return ok && c.fields <= MaxResponseFields
 		}
 		return len(c.trailers) < maxTrailers
 	case data, ended:

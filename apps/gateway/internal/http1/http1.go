@@ -4,7 +4,7 @@
 // allocates nothing but the room for fields.
 //
 //	bytes ─▶ ParseRequest  ─▶ Request,  or More bytes are needed, or Other
-//	bytes ─▶ ParseResponse ─▶ Response, or More bytes are needed, or an error
+//	bytes ─▶ ParseResponse ─▶ Response, or more bytes are needed, or an error
 //	bytes ─▶ Chunks        ─▶ content, and trailers
 package http1
 
@@ -49,6 +49,47 @@ func Lists(value []byte, lower string) bool {
 		}
 	}
 	return false
+}
+
+// Names is a set of names of fields, in lower case.
+type Names map[string]struct{}
+
+// ConnectionNames returns the names that the fields of Connection list: fields of these names are
+// between the two sides of the connection. It is a set because to compare each field with each name
+// would take quadratic time.
+func ConnectionNames(fields []Field) Names {
+	names := Names{}
+	for i := range fields {
+		if !fields[i].Is("connection") {
+			continue
+		}
+		for name := range bytes.SplitSeq(fields[i].Value, []byte(",")) {
+			if name = bytes.Trim(name, " \t"); len(name) > 0 && len(name) <= maxName {
+				names[string(bytes.ToLower(name))] = struct{}{}
+			}
+		}
+	}
+	return names
+}
+
+// maxName is the longest name in bytes that Names can hold, for Has to need no memory. Longer names
+// in Connection are ignored: no field between two programs has one.
+const maxName = 128
+
+// Has reports whether name, in any case, is in the set.
+func (n Names) Has(name []byte) bool {
+	if len(n) == 0 || len(name) > maxName {
+		return false
+	}
+	var lower [maxName]byte
+	for i, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		lower[i] = c
+	}
+	_, ok := n[string(lower[:len(name)])]
+	return ok
 }
 
 // Verdict on what has arrived.

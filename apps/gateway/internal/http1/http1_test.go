@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+const ok = "HTTP/1.1 200 OK\r\n"
 
 const get = "GET /a HTTP/1.1\r\nHost: echo.local\r\n"
 
@@ -89,7 +92,6 @@ func TestWhatIsNotPlainIsLeftToOthers(t *testing.T) {
 
 func TestAnswersAreReadOrRefused(t *testing.T) {
 	t.Parallel()
-	const ok = "HTTP/1.1 200 OK\r\n"
 	for text, want := range map[string]struct {
 		status  int
 		length  int64
@@ -141,6 +143,79 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 		n, err := ParseResponse([]byte(text), &r)
 		require.NoError(t, err)
 		require.Zero(t, n)
+	}
+}
+
+// A header that arrives byte by byte is read once: what was read may be anything by then.
+func TestResponseIsParsedOnce(t *testing.T) {
+	t.Parallel()
+	header := ok + "Content-Length: 2\r\nX Y: z\r\n" + strings.Repeat("A: b\r\n", MaxResponseFields-3) + "Connection: close\r\n\r\n"
+	var r Response
+	r.Reset()
+	b := make([]byte, 0, len(header))
+	for i := range len(header) {
+		b = append(b, header[i])
+		n, err := r.Parse(b)
+		require.NoError(t, err)
+		require.Equal(t, i == len(header)-1, n > 0)
+		require.Equal(t, len(b), r.searched, "it would be looked at again")
+		for at := range r.next {
+			b[at] = 0
+		}
+	}
+	require.Len(t, r.Fields, MaxResponseFields-1)
+	require.Equal(t, []any{int64(2), true, 200}, []any{r.ContentLength, r.Close, r.Status})
+}
+
+func TestResponseHasABoundOfFields(t *testing.T) {
+	t.Parallel()
+	var r Response
+	for fields, want := range map[int]error{MaxResponseFields: nil, MaxResponseFields + 1: ErrTooLarge} {
+		for _, line := range []string{"a: b\r\n", "a b: c\n"} {
+			_, err := ParseResponse([]byte(ok+strings.Repeat(line, fields)+"\r\n"), &r)
+			require.ErrorIs(t, err, want, "%d of %q", fields, line)
+		}
+		var c Chunks
+		_, _, err := c.Decode([]byte("0\r\n" + strings.Repeat("a: b\r\n", fields) + "\r\n"))
+		require.Equal(t, want == nil, err == nil)
+	}
+}
+
+func TestConnectionNames(t *testing.T) {
+	names := ConnectionNames([]Field{{[]byte("CONNECTION"), []byte(" Close,, X-Secret\t,x-SECRET")}, {[]byte("X"), []byte("y")}, {[]byte("connection"), []byte("z")}})
+	require.Equal(t, Names{"close": {}, "x-secret": {}, "z": {}}, names)
+	for name, has := range map[string]bool{"X-Secret": true, "Z": true, "x": false, "y": false, "": false, strings.Repeat("z", 300): false} {
+		require.Equal(t, has, names.Has([]byte(name)), name)
+	}
+	require.Zero(t, testing.AllocsPerRun(10, func() { names.Has([]byte("X-Secret")) }))
+}
+
+// The time for a field is the same whether there are few or many, and whatever Connection names.
+func BenchmarkResponse(b *testing.B) {
+	for _, fields := range []int{8, 64, MaxResponseFields - 1} {
+		header := []byte(ok + "Connection: x-nothing" + strings.Repeat(",x-other", fields) + "\r\n" + strings.Repeat("Accept: b\r\n", fields) + "\r\n")
+		for way, part := range map[string]int{"whole": len(header), "byte by byte": 1} {
+			b.Run(fmt.Sprintf("%s/fields=%d", way, fields), func(b *testing.B) {
+				var r Response
+				passed := 0
+				for b.Loop() {
+					r.Reset()
+					for end := 0; end < len(header); {
+						end = min(end+part, len(header))
+						if _, err := r.Parse(header[:end]); err != nil {
+							b.Fatal(err)
+						}
+					}
+					names := ConnectionNames(r.Fields)
+					for i := range r.Fields {
+						if !names.Has(r.Fields[i].Name) {
+							passed++
+						}
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*fields), "ns/field")
+			})
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package http1
 import (
 	"bytes"
 	"errors"
+	"fmt"
 )
 
 // Response is the header of an instance's answer.
@@ -24,6 +25,10 @@ type Response struct {
 
 	// old: it is HTTP/1.0.
 	old bool
+	// next is where the first line begins that Parse has not read. searched is how far it looked for
+	// that line's end. lines counts the lines before it, and length is the Content-Length in them.
+	next, searched, lines int
+	length                []byte
 }
 
 // Errors of ParseResponse and Chunks.
@@ -33,78 +38,110 @@ var (
 	ErrLength     = errors.New("the answer's Content-Length is no number, or there are two")
 	ErrCoding     = errors.New("the answer's Transfer-Encoding is another than chunked, or it is HTTP/1.0, which has none")
 	ErrChunk      = errors.New("the answer's chunks are malformed")
-	ErrTooLarge   = errors.New("the answer's header or trailers are too large")
+	ErrTooLarge   = fmt.Errorf("the answer's header or trailers have more than %d fields or %d KiB", MaxResponseFields, MaxResponseHeader>>10)
 )
 
-// MaxResponseHeader is what the header of an answer may have in bytes.
-const MaxResponseHeader = 256 << 10
+const (
+	// MaxResponseHeader is what the header of an answer may have in bytes.
+	MaxResponseHeader = 256 << 10
+	// MaxResponseFields is how many fields the header, or the trailers, of an answer may have.
+	MaxResponseFields = 512
+)
 
 // ParseResponse reads the header at the beginning of b into r, whose Fields are used again. n
 // is where the content begins; 0: more bytes are needed. Lines may end in a bare LF.
 func ParseResponse(b []byte, r *Response) (n int, err error) {
-	*r = Response{Fields: r.Fields[:0], ContentLength: -1}
-	line, n := responseLine(b, 0)
-	if n == 0 {
-		// Garbage is known early: it may have no line, ever.
-		if len(b) > MaxResponseHeader || !bytes.HasPrefix(b, []byte("HTTP/1.")[:min(len(b), len("HTTP/1."))]) {
-			return 0, ErrStatusLine
-		}
-		return 0, nil
-	}
-	if !r.statusLine(line) {
-		return 0, ErrStatusLine
-	}
-	length := []byte(nil)
+	r.Reset()
+	return r.Parse(b)
+}
+
+// Reset makes r ready for another header, or for the same one at another place.
+func (r *Response) Reset() { *r = Response{Fields: r.Fields[:0], ContentLength: -1} }
+
+// Parse is ParseResponse for a header that arrives in parts: b begins with the bytes that it began
+// with at the call before, at the same place. It looks at each byte once, however small the parts are.
+func (r *Response) Parse(b []byte) (n int, err error) {
 	for {
-		if line, n = responseLine(b, n); n == 0 || n > MaxResponseHeader {
-			if len(b) > MaxResponseHeader {
-				return 0, ErrTooLarge
-			}
-			return 0, nil
+		end := bytes.IndexByte(b[r.searched:], '\n')
+		if end < 0 {
+			r.searched = len(b)
+			return 0, r.short(b)
 		}
-		if len(line) == 0 {
-			break
-		}
-		f, ok := field(line)
-		if !ok {
-			if spaced(line) {
-				continue
+		line := bytes.TrimSuffix(b[r.next:r.searched+end], []byte("\r"))
+		r.next, r.searched = r.searched+end+1, r.searched+end+1
+		r.lines++
+		switch {
+		case r.next > MaxResponseHeader:
+			return 0, r.short(b)
+		case r.lines == 1:
+			if !r.statusLine(line) {
+				return 0, ErrStatusLine
 			}
-			return 0, ErrField
-		}
-		r.Fields = append(r.Fields, f)
-		switch len(f.Name) {
-		case len("trailer"):
-			if f.Is("trailer") && (Lists(f.Value, "content-length") || Lists(f.Value, "transfer-encoding") || Lists(f.Value, "trailer")) {
-				return 0, ErrField
+		case len(line) == 0:
+			if r.Chunked && r.ContentLength >= 0 {
+				r.ContentLength, r.Close = -1, true // RFC 9112, section 6.3: whoever sent that is not to be trusted with another
 			}
-		case len("connection"):
-			if f.Is("connection") {
-				r.Close = r.Close && !Lists(f.Value, "keep-alive") || Lists(f.Value, "close")
-				r.Names = r.Names || !Equal(f.Value, "keep-alive") && !Equal(f.Value, "close")
-			}
-		case len("content-length"):
-			if f.Is("content-length") {
-				if length != nil && !bytes.Equal(length, f.Value) {
-					return 0, ErrLength
-				}
-				if length, r.ContentLength = f.Value, number(f.Value); r.ContentLength < 0 {
-					return 0, ErrLength
-				}
-			}
-		case len("transfer-encoding"):
-			if f.Is("transfer-encoding") {
-				if r.Chunked || r.old || !Equal(f.Value, "chunked") {
-					return 0, ErrCoding
-				}
-				r.Chunked = true
+			return r.next, nil
+		case r.lines > MaxResponseFields+1:
+			return 0, ErrTooLarge
+		default:
+			if err := r.field(line); err != nil {
+				return 0, err
 			}
 		}
 	}
-	if r.Chunked && r.ContentLength >= 0 {
-		r.ContentLength, r.Close = -1, true // RFC 9112, section 6.3: whoever sent that is not to be trusted with another
+}
+
+// short returns why b, which is not the whole header, cannot be the beginning of one.
+func (r *Response) short(b []byte) error {
+	switch {
+	case r.lines == 0 && !bytes.HasPrefix(b, []byte("HTTP/1.")[:min(len(b), len("HTTP/1."))]):
+		return ErrStatusLine // garbage is known early: it may have no line, ever
+	case len(b) <= MaxResponseHeader:
+		return nil
+	case r.lines == 0:
+		return ErrStatusLine
 	}
-	return n, nil
+	return ErrTooLarge
+}
+
+func (r *Response) field(line []byte) error {
+	f, ok := field(line)
+	if !ok {
+		if spaced(line) {
+			return nil
+		}
+		return ErrField
+	}
+	r.Fields = append(r.Fields, f)
+	switch len(f.Name) {
+	case len("trailer"):
+		if f.Is("trailer") && (Lists(f.Value, "content-length") || Lists(f.Value, "transfer-encoding") || Lists(f.Value, "trailer")) {
+			return ErrField
+		}
+	case len("connection"):
+		if f.Is("connection") {
+			r.Close = r.Close && !Lists(f.Value, "keep-alive") || Lists(f.Value, "close")
+			r.Names = r.Names || !Equal(f.Value, "keep-alive") && !Equal(f.Value, "close")
+		}
+	case len("content-length"):
+		if f.Is("content-length") {
+			if r.length != nil && !bytes.Equal(r.length, f.Value) {
+				return ErrLength
+			}
+			if r.length, r.ContentLength = f.Value, number(f.Value); r.ContentLength < 0 {
+				return ErrLength
+			}
+		}
+	case len("transfer-encoding"):
+		if f.Is("transfer-encoding") {
+			if r.Chunked || r.old || !Equal(f.Value, "chunked") {
+				return ErrCoding
+			}
+			r.Chunked = true
+		}
+	}
+	return nil
 }
 
 // responseLine returns the line that begins at from, without its end, and where the next one

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
 // connection counts what was written, so that it is known when nothing was. What is being
@@ -22,6 +25,10 @@ type connection struct {
 	reading, closed bool
 	// unasked: of the request that has the connection, nothing was written.
 	unasked bool
+	// heads: a header of an answer is read, of which head has what came of it so far.
+	heads  bool
+	head   []byte
+	answer http1.Response
 }
 
 // errUnasked is what an instance says that nobody asked for.
@@ -42,7 +49,7 @@ func newConnection(conn net.Conn) *connection {
 func (c *connection) begin(ctx context.Context, reused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unasked = true
+	c.unasked, c.heads = true, true
 	if !reused || c.reading || c.closed {
 		return
 	}
@@ -69,7 +76,41 @@ func (c *connection) Read(p []byte) (int, error) {
 	if n > 0 && c.unasked {
 		return 0, errUnasked
 	}
+	if err := c.check(p[:n]); err != nil {
+		return 0, err
+	}
 	return n, err
+}
+
+// check reads headers of answers in p as the short way does, and returns why that would refuse one:
+// net/http takes more than that, and what an app's clients get must not depend on how they came.
+func (c *connection) check(p []byte) error {
+	for len(p) > 0 && c.heads {
+		b := p
+		if len(c.head) == 0 {
+			c.answer.Reset()
+		} else {
+			room := cap(c.head)
+			if c.head = append(c.head, p...); cap(c.head) != room {
+				c.answer.Reset() // its header has moved
+			}
+			b = c.head
+		}
+		n, err := c.answer.Parse(b)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			if len(c.head) == 0 {
+				c.head = append(c.head, p...)
+				c.answer.Reset()
+			}
+			return nil
+		}
+		p, c.head = b[n:], nil
+		c.heads = c.answer.Status < http.StatusOK && c.answer.Status != http.StatusSwitchingProtocols
+	}
+	return nil
 }
 
 // Close implements net.Conn.

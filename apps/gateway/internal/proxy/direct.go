@@ -305,46 +305,62 @@ func (d *direct) ask(g *got, begun time.Time) {
 	if d.in == nil {
 		d.in = d.p.answers.Get()
 	}
-	filled, interim := 0, 0
+	// The header that is read lies from begin to filled. Interim answers before it stay where they
+	// are until there is no room: to move the rest for each would take quadratic time.
+	begin, filled, interim := 0, 0, 0
+	d.answer.Reset()
 	for {
 		head := (*d.in)[answerRoom : len(*d.in)-answerTail]
 		if filled == len(head) {
-			larger := make([]byte, 2*len(*d.in))
-			copy(larger[answerRoom:], head)
-			d.p.answers.Put(d.in)
-			d.in = &larger
-			head = larger[answerRoom : len(larger)-answerTail]
+			head = d.room(begin)
+			begin, filled = 0, filled-begin
+			d.answer.Reset() // its header has moved
 		}
 		n, err := d.next(g.conn, head[filled:])
 		if err != nil {
-			g.rest, g.err = head[:filled], err
+			g.rest, g.err = head[begin:filled], err
 			return
 		}
 		for filled += n; ; {
-			n, err := http1.ParseResponse(head[:filled], &d.answer)
+			n, err := d.answer.Parse(head[begin:filled])
 			if err != nil {
-				g.rest, g.err = head[:filled], err
+				g.rest, g.err = head[begin:filled], err
 				return
 			}
 			if n == 0 {
 				break
 			}
 			if d.answer.Status >= 200 {
-				g.rest = head[n:filled]
+				g.rest = head[begin+n : filled]
 				d.x.firstByte = time.Now()
 				return
 			}
 			if interim++; interim > maxInterim || d.answer.Status == http.StatusSwitchingProtocols {
-				g.rest, g.err = head[:filled], errInterim
+				g.rest, g.err = head[begin:filled], errInterim
 				return
 			}
 			if g.err = d.interim(); g.err != nil {
 				d.gone.Store(true) // it was the client who did not take it
 				return
 			}
-			filled = copy(head, head[n:filled])
+			begin += n
+			d.answer.Reset()
 		}
 	}
+}
+
+// room makes room behind what was read of an answer, of which what comes before begin is done with.
+func (d *direct) room(begin int) (head []byte) {
+	head = (*d.in)[answerRoom : len(*d.in)-answerTail]
+	if begin > 0 {
+		copy(head, head[begin:])
+		return head
+	}
+	larger := make([]byte, 2*len(*d.in))
+	copy(larger[answerRoom:], head)
+	d.p.answers.Put(d.in)
+	d.in = &larger
+	return larger[answerRoom : len(larger)-answerTail]
 }
 
 // errUnfit: nothing was sent.
@@ -416,7 +432,7 @@ func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told 
 	case errors.As(err, &noConn):
 		return health.Refusal, true, errors.Join(failConnect, err)
 	default:
-		return health.Failure, true, errors.Join(failBroken, err)
+		return health.Failure, true, errors.Join(brokenBy(err), err)
 	}
 }
 

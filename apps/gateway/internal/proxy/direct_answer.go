@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"strconv"
@@ -36,9 +35,13 @@ func (d *direct) head() {
 	}
 	b = append(b, "\r\n"...)
 	length := false
+	var names http1.Names
+	if r.Names {
+		names = http1.ConnectionNames(r.Fields)
+	}
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if hop(r, f) {
+		if hop(f) || names.Has(f.Name) {
 			continue
 		}
 		if len(f.Name) == len("content-length") && f.Is("content-length") {
@@ -53,7 +56,7 @@ func (d *direct) head() {
 }
 
 // hop tells whether the field is between the instance and us, or ours to say.
-func hop(r *http1.Response, f *http1.Field) bool {
+func hop(f *http1.Field) bool {
 	switch len(f.Name) {
 	case len("te"):
 		return f.Is("te")
@@ -73,18 +76,6 @@ func hop(r *http1.Response, f *http1.Field) bool {
 			if f.Is(name) {
 				return true
 			}
-		}
-	}
-	return r.Names && named(r, f)
-}
-
-// named tells whether the answer's Connection has the field's name, which makes it one that
-// is not passed on.
-func named(r *http1.Response, f *http1.Field) bool {
-	for i := range r.Fields {
-		c := &r.Fields[i]
-		if len(c.Name) == len("connection") && c.Is("connection") && len(c.Value) >= len(f.Name) && http1.Lists(c.Value, string(bytes.ToLower(f.Name))) {
-			return true
 		}
 	}
 	return false

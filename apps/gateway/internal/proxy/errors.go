@@ -4,12 +4,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -91,6 +93,11 @@ var (
 		code: "bad_answer", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the instance broke off or answered something that is not HTTP", fix: "Look at the instance's log.",
 	}
+	failHeader = &failure{
+		code: "answer_header_too_large", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: fmt.Sprintf("the header or trailers of the instance's answer have more than %d fields or %d KiB", http1.MaxResponseFields, http1.MaxResponseHeader>>10),
+		fix:     "Have the app answer with fewer or smaller header fields.",
+	}
 	failTimeout = &failure{
 		code: "instance_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the instance did not answer in time", fix: "Raise the route's timeout, or look at the instance's log.",
@@ -110,6 +117,14 @@ const statusClientGone = 499
 
 // timedOut tells whether a time of the route's policy passed.
 func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(err, failTotal) }
+
+// brokenBy is the failure of an attempt that err ended, by what the instance did or sent.
+func brokenBy(err error) *failure {
+	if errors.Is(err, http1.ErrTooLarge) {
+		return failHeader
+	}
+	return failBroken
+}
 
 // keptWaiting tells whether an instance is why a request did not end within the time for all of
 // it: it had most of that, without a word. One that had it late, behind a queue or a client that

@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
@@ -80,8 +81,9 @@ func base(dial dialer) *http.Transport {
 		MaxIdleConnsPerHost: idlePerInstance,
 		IdleConnTimeout:     idleConnection,
 		// An instance that answers 100 late or never gets the body anyhow.
-		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: 256 << 10,
+		ExpectContinueTimeout: time.Second,
+		// What is too large, connection is to find: it says so.
+		MaxResponseHeaderBytes: 2 * http1.MaxResponseHeader,
 		Protocols:              new(http.Protocols),
 	}
 }
@@ -255,9 +257,10 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	}
 	res, err := through.RoundTrip(out)
 	late.Stop()
-	if err == nil && res.StatusCode < http.StatusContinue { // 000, say, which a ResponseWriter panics at
-		err = fmt.Errorf("the instance answered status %03d", res.StatusCode)
-		_ = res.Body.Close()
+	if err == nil {
+		if err = unfit(res); err != nil {
+			_ = res.Body.Close()
+		}
 	}
 	if err != nil {
 		cause := context.Cause(ctx)
@@ -294,6 +297,27 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	return res, true, nil
 }
 
+// unfit returns why an answer that net/http took cannot be passed on. connection has looked at those
+// of HTTP/1 without TLS before.
+func unfit(res *http.Response) error {
+	if res.StatusCode < http.StatusContinue { // 000, say, which a ResponseWriter panics at
+		return fmt.Errorf("the instance answered status %03d", res.StatusCode)
+	}
+	return bounded(res.Header)
+}
+
+// bounded returns why h, the header or trailers of an answer, is too large.
+func bounded(h http.Header) error {
+	fields := 0
+	for _, values := range h {
+		fields += len(values)
+	}
+	if fields > http1.MaxResponseFields {
+		return http1.ErrTooLarge
+	}
+	return nil
+}
+
 // judge tells what an attempt that failed says about the instance, if anything, and
 // gives the error its place among failures. silent is how long the answer did not begin; 0: it did.
 func judge(req *http.Request, x *exchange, err, cause error, silent time.Duration) (_ health.Outcome, told bool, _ error) {
@@ -310,7 +334,7 @@ func judge(req *http.Request, x *exchange, err, cause error, silent time.Duratio
 	case errors.As(err, &noConn):
 		return health.Refusal, true, fmt.Errorf("%w: %w", failConnect, err)
 	default:
-		return health.Failure, true, fmt.Errorf("%w: %w", failBroken, err)
+		return health.Failure, true, fmt.Errorf("%w: %w", brokenBy(err), err)
 	}
 }
 
@@ -354,6 +378,11 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	// What the client takes its time with is not the instance's.
 	b.idle.Stop()
+	if errors.Is(err, io.EOF) {
+		if large := bounded(b.res.Trailer); large != nil {
+			err = large
+		}
+	}
 	if errors.Is(err, io.EOF) {
 		if in, ok := b.at.(instance); ok && in.Observed() {
 			observeEnd(in.Lease, b.res)

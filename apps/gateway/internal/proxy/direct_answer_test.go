@@ -1,0 +1,41 @@
+package proxy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+)
+
+// head takes as much memory, and so makes as many calls, for an answer of many fields as for one of
+// few, whatever its Connection names.
+func TestHeadOfManyFields(t *testing.T) {
+	made := map[int]float64{}
+	for _, fields := range []int{8, http1.MaxResponseFields - 1} {
+		d := &direct{out: make([]byte, 0, 64<<10)}
+		_, err := http1.ParseResponse([]byte("HTTP/1.1 200 OK\r\nConnection: X-Secret, x-nothing\r\n"+strings.Repeat("X-Secret: a\r\n", fields-1)+"\r\n"), &d.answer)
+		require.NoError(t, err)
+		made[fields] = testing.AllocsPerRun(10, d.head)
+		require.Equal(t, "HTTP/1.1 200 OK\r\n", string(d.out))
+	}
+	require.Equal(t, made[8], made[http1.MaxResponseFields-1])
+}
+
+// BenchmarkHead shows that the time for a field of an answer does not depend on how many there are.
+func BenchmarkHead(b *testing.B) {
+	for _, fields := range []int{8, 64, http1.MaxResponseFields - 1} {
+		b.Run(fmt.Sprintf("fields=%d", fields), func(b *testing.B) {
+			d := &direct{out: make([]byte, 0, 64<<10)}
+			if _, err := http1.ParseResponse([]byte("HTTP/1.1 200 OK\r\nConnection: x-nothing\r\n"+strings.Repeat("A: b\r\n", fields)+"\r\n"), &d.answer); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				d.head()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*fields), "ns/field")
+		})
+	}
+}
