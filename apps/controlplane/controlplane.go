@@ -252,7 +252,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
-	tlsConfig, err := f.TLS.Config(f.Listen, log)
+	tlsConfig, err := f.TLS.Config(certfile.Listener{Flag: "--listen", Address: f.Listen}, log)
 	if err != nil {
 		return err
 	}

@@ -2,15 +2,15 @@
 // change, so that certificates are renewed without a restart and without a broken
 // connection: a new handshake uses the new files, an open connection keeps its keys.
 //
-// A changed file that cannot be read leaves the one before in use, and is logged. The CAs
-// that a client trusts are the exception: they are read once, because crypto/tls takes them
-// once, so a bundle holds the old and the new CA while a CA is replaced.
+// A changed file that cannot be read leaves the one before in use, and is logged. While a CA
+// is replaced, a bundle holds the old and the new one.
 //
 // The flag structs are embedded by the programs, so that every listener and every client
 // has the same flags under its own prefix.
 package certfile
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -25,50 +25,65 @@ import (
 // ServerFlags of a listener.
 type ServerFlags struct {
 	Cert     string `name:"tls-cert" help:"PEM file with the certificate of the listener, and the CAs that it chains to. Read again when it changes." type:"path" env:"TLS_CERT"`
-	Key      string `name:"tls-key" help:"PEM file with the key of --tls-cert." type:"path" env:"TLS_KEY"`
+	Key      string `name:"tls-key" help:"PEM file with the key of that certificate." type:"path" env:"TLS_KEY"`
 	ClientCA string `name:"client-ca" help:"PEM file with the CAs of client certificates. A client without a certificate from one of them is refused. Default: clients need none." type:"path" env:"CLIENT_CA"`
 	Insecure bool   `name:"insecure" help:"Listen without TLS on an address that other machines reach, because TLS ends in front of this program." env:"INSECURE"`
 }
 
-// Config of a server on the address, nil for one without TLS. Keys and credentials
-// travel over these connections, so an address beyond loopback without a certificate is an
-// error unless Insecure says that TLS ends elsewhere.
-func (f ServerFlags) Config(address string, log *slog.Logger) (*tls.Config, error) {
+// Listener names a listener in errors.
+type Listener struct {
+	// Prefix of the names of its ServerFlags, such as "peer-".
+	Prefix string
+	// Flag of the address, such as "--listen", and its value.
+	Flag, Address string
+}
+
+// Config of a server, nil for one without TLS. Keys and credentials travel over these
+// connections, so an address beyond loopback without a certificate is an error unless
+// Insecure says that TLS ends elsewhere.
+func (f ServerFlags) Config(l Listener, log *slog.Logger) (*tls.Config, error) {
+	flag := "--" + l.Prefix
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
-		return nil, errors.New("--tls-cert and --tls-key: give both or neither")
+		return nil, fmt.Errorf("%stls-cert and %stls-key: give both or neither", flag, flag)
 	case f.Cert == "" && f.ClientCA != "":
-		return nil, errors.New("--client-ca: client certificates need TLS: give --tls-cert and --tls-key too")
-	case f.Cert == "" && !f.Insecure && !loopback(address):
-		return nil, fmt.Errorf("--listen=%s is reached by other machines, without TLS: give --tls-cert and --tls-key, or --insecure if TLS ends in front of this program", address)
+		return nil, fmt.Errorf("%sclient-ca: client certificates need TLS: give %stls-cert and %stls-key too", flag, flag, flag)
+	case f.Cert == "" && !f.Insecure && !Loopback(l.Address):
+		return nil, fmt.Errorf("%s=%s is reached by other machines, without TLS: give %stls-cert and %stls-key, or %sinsecure if TLS ends in front of this program", l.Flag, l.Address, flag, flag, flag)
 	case f.Cert == "":
 		return nil, nil //nolint:nilnil // no TLS is what was asked for
 	}
 	pair := &Pair{Cert: f.Cert, Key: f.Key, Log: log}
 	if _, err := pair.Get(); err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
+		return nil, fmt.Errorf("%stls-cert: %w", flag, err)
 	}
-	config := &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get() },
-	}
+	get := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get() }
 	if f.ClientCA == "" {
-		return config, nil
+		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get}, nil
 	}
 	cas := &Pool{Path: f.ClientCA, Log: log}
 	if _, err := cas.Get(); err != nil {
-		return nil, fmt.Errorf("--client-ca: %w", err)
+		return nil, fmt.Errorf("%sclient-ca: %w", flag, err)
 	}
-	// RequireAnyClientCert and not RequireAndVerify, because ClientCAs is fixed for the life
-	// of a configuration. VerifyConnection also runs for resumed sessions.
-	config.ClientAuth = tls.RequireAnyClientCert
-	config.VerifyConnection = func(state tls.ConnectionState) error { return verifyClient(cas, state) }
-	return config, nil
+	return Mutual(get, cas.Get), nil
+}
+
+// Mutual is the configuration of a server whose clients need a certificate of the CAs that
+// cas returns.
+func Mutual(get func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func() (*x509.CertPool, error)) *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: get,
+		// RequireAnyClientCert and not RequireAndVerify, because ClientCAs is fixed for the life
+		// of a configuration. VerifyConnection also runs for resumed sessions.
+		ClientAuth:       tls.RequireAnyClientCert,
+		VerifyConnection: func(state tls.ConnectionState) error { return verifyClient(cas, state) },
+	}
 }
 
 // ClientFlags of what calls the control plane.
 type ClientFlags struct {
-	ServerCA string `name:"server-ca" help:"PEM file with the CAs of the server's certificate, read at the start. Default: the CAs of this machine." type:"path" env:"WINDLASS_SERVER_CA"`
+	ServerCA string `name:"server-ca" help:"PEM file with the CAs of the server's certificate. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_SERVER_CA"`
 	Cert     string `name:"client-cert" help:"PEM file with a client certificate, for a server that has --client-ca. Read again when it changes." type:"path" env:"WINDLASS_CLIENT_CERT"`
 	Key      string `name:"client-key" help:"PEM file with the key of --client-cert." type:"path" env:"WINDLASS_CLIENT_KEY"`
 	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine. Keys and secrets then travel in clear." env:"WINDLASS_INSECURE"`
@@ -81,59 +96,123 @@ func (f ClientFlags) CheckURL(server string) error {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("server %q is not a URL such as https://windlass.example.com", server)
 	}
-	if u.Scheme == "http" && !f.Insecure && !loopback(u.Host) {
+	if u.Scheme == "http" && !f.Insecure && !Loopback(u.Host) {
 		return fmt.Errorf("server %s would get the credential in clear: use https://, or --insecure if the way there is private", server)
 	}
 	return nil
 }
 
-// Config of a client, nil for the defaults.
-func (f ClientFlags) Config(log *slog.Logger) (*tls.Config, error) {
-	if (f.Cert == "") != (f.Key == "") {
-		return nil, errors.New("--client-cert and --client-key: give both or neither")
+// Config of a client of the server, nil for the defaults.
+func (f ClientFlags) Config(server string, log *slog.Logger) (*tls.Config, error) {
+	return Client{
+		CA: f.ServerCA, Cert: f.Cert, Key: f.Key, CAFlag: "--server-ca", CertFlag: "--client-cert", KeyFlag: "--client-key",
+	}.Config(server, log)
+}
+
+// Client is the TLS of a client of one server. The flags name the files in errors.
+type Client struct {
+	CA, Cert, Key             string
+	CAFlag, CertFlag, KeyFlag string
+}
+
+// Config of the client of the URL, nil for the defaults.
+func (c Client) Config(server string, log *slog.Logger) (*tls.Config, error) {
+	if (c.Cert == "") != (c.Key == "") {
+		return nil, fmt.Errorf("%s and %s: give both or neither", c.CertFlag, c.KeyFlag)
 	}
-	if f.ServerCA == "" && f.Cert == "" {
+	if c.CA == "" && c.Cert == "" {
 		return nil, nil //nolint:nilnil // the defaults are what was asked for
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.Cert != "" {
-		pair := &Pair{Cert: f.Cert, Key: f.Key, Log: log}
+	if c.Cert != "" {
+		pair := &Pair{Cert: c.Cert, Key: c.Key, Log: log}
 		if _, err := pair.Get(); err != nil {
-			return nil, fmt.Errorf("--client-cert: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.CertFlag, err)
 		}
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Get() }
 	}
-	if f.ServerCA != "" {
-		roots, err := (&Pool{Path: f.ServerCA}).Get()
-		if err != nil {
-			return nil, fmt.Errorf("--server-ca: %w", err)
-		}
-		config.RootCAs = roots
+	if c.CA == "" {
+		return config, nil
 	}
+	cas := &Pool{Path: c.CA, Log: log}
+	if _, err := cas.Get(); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.CAFlag, err)
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("server %q is not a URL: %w", server, err)
+	}
+	trust(config, u.Hostname(), cas.Get)
 	return config, nil
 }
 
+// trust has the client verify servers against the CAs that cas returns at each handshake.
+// host is the server's, for IP addresses, which ConnectionState does not have.
+func trust(config *tls.Config, host string, cas func() (*x509.CertPool, error)) {
+	config.InsecureSkipVerify = true // VerifyConnection verifies, because RootCAs is fixed for the life of a configuration
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		roots, err := cas()
+		if err != nil {
+			return err
+		}
+		if len(state.PeerCertificates) == 0 {
+			return errors.New("the server sent no certificate")
+		}
+		leaf, intermediates := chain(state)
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: cmp.Or(state.ServerName, host)})
+		if err != nil {
+			// As crypto/tls has it, so that callers can tell what to do.
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+		}
+		return nil
+	}
+}
+
+func chain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x509.CertPool) {
+	intermediates = x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		intermediates.AddCert(c)
+	}
+	return state.PeerCertificates[0], intermediates
+}
+
+// Holder is the name in the certificate of a verified peer: the common name, or else the
+// first of its DNS names and URIs.
+func Holder(state *tls.ConnectionState) string {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	leaf := state.PeerCertificates[0]
+	switch {
+	case leaf.Subject.CommonName != "":
+		return leaf.Subject.CommonName
+	case len(leaf.DNSNames) > 0:
+		return leaf.DNSNames[0]
+	case len(leaf.URIs) > 0:
+		return leaf.URIs[0].String()
+	default:
+		return "serial-" + leaf.SerialNumber.Text(16)
+	}
+}
+
 // verifyClient verifies the client's chain against the CAs.
-func verifyClient(cas *Pool, state tls.ConnectionState) error {
-	roots, err := cas.Get()
+func verifyClient(cas func() (*x509.CertPool, error), state tls.ConnectionState) error {
+	roots, err := cas()
 	if err != nil {
 		return err
 	}
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("the client sent no certificate")
 	}
-	intermediates := x509.NewCertPool()
-	for _, c := range state.PeerCertificates[1:] {
-		intermediates.AddCert(c)
-	}
-	_, err = state.PeerCertificates[0].Verify(x509.VerifyOptions{
+	leaf, intermediates := chain(state)
+	_, err = leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	return err
 }
 
-// loopback reports whether only this machine reaches the host or host:port.
-func loopback(address string) bool {
+// Loopback reports whether only this machine reaches the host or host:port.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		host = strings.Trim(address, "[]")

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +97,7 @@ func TestPair(t *testing.T) {
 
 // serve answers 200 under the flags, and returns the URL.
 func serve(t *testing.T, flags ServerFlags) string {
-	config, err := flags.Config("10.0.0.1:7700", nil)
+	config, err := flags.Config(Listener{Flag: "--listen", Address: "10.0.0.1:7700"}, nil)
 	require.NoError(t, err)
 	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -110,11 +111,21 @@ func serve(t *testing.T, flags ServerFlags) string {
 }
 
 func call(t *testing.T, flags ClientFlags, url string) error {
-	config, err := flags.Config(nil)
+	config, err := flags.Config(url, nil)
 	require.NoError(t, err)
 	if config == nil {
 		config = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
+	return get(t, config, url)
+}
+
+func copyFile(t *testing.T, from, to string) {
+	data, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to, data, 0o600))
+}
+
+func get(t *testing.T, config *tls.Config, url string) error {
 	transport := &http.Transport{TLSClientConfig: config}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -164,22 +175,44 @@ func TestConfig(t *testing.T) {
 			"--listen=:7700 is reached by other":    {},
 			"or --insecure if TLS ends in front of": {},
 		} {
-			_, err := flags.Config(":7700", nil)
+			_, err := flags.Config(Listener{Flag: "--listen", Address: ":7700"}, nil)
 			require.ErrorContains(t, err, want)
 		}
-		_, err := ClientFlags{Key: "a"}.Config(nil)
+		_, err := ClientFlags{Key: "a"}.Config("https://127.0.0.1", nil)
 		require.ErrorContains(t, err, "--client-cert and --client-key: give both")
-		_, err = ClientFlags{ServerCA: file("none")}.Config(nil)
+		_, err = ClientFlags{ServerCA: file("none")}.Config("https://127.0.0.1", nil)
 		require.ErrorContains(t, err, "--server-ca: ")
+	})
+	t.Run("a listener's own prefix is in its errors", func(t *testing.T) {
+		_, err := ServerFlags{}.Config(Listener{Prefix: "peer-", Flag: "--peer-listen", Address: ":7702"}, nil)
+		require.ErrorContains(t, err, "--peer-listen=:7702 is reached by other machines, without TLS: give --peer-tls-cert and --peer-tls-key, or --peer-insecure")
+	})
+	t.Run("a CA that a client trusts is read again", func(t *testing.T) {
+		url := serve(t, server)
+		bundle := file("bundle")
+		copyFile(t, theirs.path, bundle)
+		cas := &Pool{Path: bundle}
+		config := &tls.Config{MinVersion: tls.VersionTLS12}
+		trust(config, "127.0.0.1", cas.Get)
+		require.ErrorContains(t, get(t, config, url), "unknown authority")
+		copyFile(t, ours.path, bundle)
+		require.NoError(t, os.Chtimes(bundle, time.Unix(1, 0), time.Unix(1, 0)))
+		cas.watched.checked = time.Time{}
+		require.NoError(t, get(t, config, url))
+	})
+	t.Run("a certificate for another host is refused", func(t *testing.T) {
+		_, port, err := net.SplitHostPort(strings.TrimPrefix(serve(t, server), "https://"))
+		require.NoError(t, err)
+		require.ErrorContains(t, call(t, trusting, "https://localhost:"+port), "localhost")
 	})
 	t.Run("without TLS only this machine is served and called unless somebody says so", func(t *testing.T) {
 		for address, private := range map[string]bool{
 			"127.0.0.1:7700": true, "localhost:7700": true, "[::1]:7700": true, "[::1]": true, "127.8.0.1": true, "[::ffff:127.0.0.1]:1": true,
 			"0.0.0.0:7700": false, ":7700": false, "[::]:7700": false, "10.0.0.1:7700": false, "localhost.example.com:7700": false,
 		} {
-			_, err := ServerFlags{}.Config(address, nil)
+			_, err := ServerFlags{}.Config(Listener{Flag: "--listen", Address: address}, nil)
 			require.Equal(t, private, err == nil, address)
-			config, err := ServerFlags{Insecure: true}.Config(address, nil)
+			config, err := ServerFlags{Insecure: true}.Config(Listener{Flag: "--listen", Address: address}, nil)
 			require.NoError(t, err)
 			require.Nil(t, config)
 			if host, _, err := net.SplitHostPort(address); err != nil || host != "" {

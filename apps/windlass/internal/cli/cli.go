@@ -193,7 +193,7 @@ func (a *app) connect() error {
 func (a *app) dial(target clientconfig.Context) (*clients, error) {
 	httpClient := a.HTTPClient
 	if httpClient == nil {
-		config, err := target.TLS().Config(nil)
+		config, err := target.TLS().Config(target.Server, nil)
 		if err != nil {
 			return nil, err
 		}
