@@ -79,6 +79,8 @@ type Config struct {
 	GatewayURL string
 	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
 	XDSListen string
+	// Listeners is about both.
+	Listeners Listeners
 	// NewRoutes has the region's routes written where a data plane of the operator's finds
 	// them; nil: they are not.
 	NewRoutes func(feed *gateways.Feed, region string) (RouteWriter, error)
@@ -94,6 +96,7 @@ type Agent struct {
 	gateways   *gateways.Gateways
 	xds        *xds.Server // nil: not served
 	written    RouteWriter // nil: not written
+	secure     secure
 	region     string
 	health     service.Health
 }
@@ -148,7 +151,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	if cfg.NewRoutes != nil {
-		if a.written, err = cfg.NewRoutes(a.gateways.Follow(gatewayAPI), a.region); err != nil {
+		if a.written, err = cfg.NewRoutes(a.gateways.Follow(gatewayAPI, true), a.region); err != nil {
 			return nil, err
 		}
 	}

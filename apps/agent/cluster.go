@@ -39,6 +39,7 @@ type clusterFlags struct {
 	GatewayAPI           string        `name:"gateway-api" help:"Gateway, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION, that the region's routes are attached to as HTTPRoutes, for a data plane of your own; empty: none are written (kubernetes)." env:"WINDLASS_GATEWAY_API"`
 	RoutesNamespace      string        `help:"Namespace that HTTPRoutes and what they lead to are written in; deployments/kubernetes/agent-gateway-api.yaml makes it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
 	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
+	GatewaySecret        string        `help:"Secret in the agent's namespace for the files of gateway-access (see --listen-tls-cert), which the region's gateways mount. Default: the data directory of each agent has its own (kubernetes)." env:"WINDLASS_GATEWAY_SECRET"`
 }
 
 // runtimeConfig checks the flags, before anything is started.
@@ -174,6 +175,11 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	}
 	if name := f.Cluster.CredentialSecret; name != "" {
 		if m.shared, err = m.cluster.Keep(name); err != nil {
+			return err
+		}
+	}
+	if name := f.Cluster.GatewaySecret; name != "" {
+		if m.cfg.Listeners.Access, err = m.cluster.KeepFiles(name); err != nil {
 			return err
 		}
 	}

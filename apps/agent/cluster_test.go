@@ -97,6 +97,25 @@ func (c *cluster) shared(t *testing.T) []byte {
 	return s.Data["value"]
 }
 
+// gatewaySecret is in agent.yaml.
+const gatewaySecret = "windlass-gateway-access"
+
+// access is what the agents give gateways, once they have.
+func (c *cluster) access(t *testing.T) map[string][]byte {
+	t.Helper()
+	var s *corev1.Secret
+	require.Eventually(t, func() bool {
+		var err error
+		s, err = c.admin.CoreV1().Secrets(kubetest.Namespace).Get(t.Context(), gatewaySecret, metav1.GetOptions{})
+		require.NoError(t, err)
+		return len(s.Data) > 0
+	}, patience, 20*time.Millisecond)
+	for _, name := range []string{"ca.crt", "ca.key", "tls.crt", "tls.key"} {
+		require.NotEmpty(t, s.Data[name], name)
+	}
+	return s.Data
+}
+
 // holder of a lease of the agents; empty: nobody.
 func (c *cluster) holder(t *testing.T, lease string) string {
 	t.Helper()
@@ -143,7 +162,7 @@ func (c *cluster) start(t *testing.T, p *plane, server, token string) *program {
 		Args: []string{
 			"--runtime=kubernetes", "--server=" + p.url, "--data-dir=" + a.dir, "--join-token-file=" + tokenFile,
 			"--kubeconfig=" + c.kubeconfig(t, server), "--credential-secret=" + kubetest.CredentialSecret,
-			"--metrics-listen=127.0.0.1:0", "--log-format=json",
+			"--gateway-listen=127.0.0.1:0", "--gateway-secret=" + gatewaySecret, "--metrics-listen=127.0.0.1:0", "--log-format=json",
 		},
 	})
 	require.NoError(t, err)
@@ -253,7 +272,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, string(kept), string(c.shared(t)))
 	require.Contains(t, string(kept), p.lastCredential())
-	session := p.only(t)
+	session, access := p.only(t), c.access(t)
 	require.Contains(t, p.announced(), agentv1.Feature_FEATURE_GPU_POOL.String())
 
 	// The token is used up, and needed no more.
@@ -273,6 +292,8 @@ func (c *cluster) takeTurns(t *testing.T) {
 	first.becomes(t, "stand-by")
 	require.NotEqual(t, session, p.only(t))
 	cut.on()
+	require.Eventually(t, func() bool { return len(second.lines(t, "serving routes to gateways")) == 2 }, patience, 20*time.Millisecond)
+	require.Equal(t, access, c.access(t), "gateways find the next agent with the same CA")
 
 	second.terminate(t)
 	first.becomes(t, "active")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
@@ -59,37 +62,46 @@ func (s annotated) Observation() (runtime.Observation, bool) {
 	return seen, ok
 }
 
-// serveGateways serves the region's routes to its gateways until ctx ends. Whoever may
-// open the socket, or reaches the address, may read them and speak for a gateway: the
-// socket is its owner's, and the address belongs in the region's own network.
+// serveGateways serves the region's routes to its gateways until ctx ends. The socket is its
+// owner's; at the address, a gateway needs a certificate.
 func (a *Agent) serveGateways(ctx context.Context) error {
 	if a.cfg.Memory != nil {
 		<-ctx.Done() // there is no disk for a socket, and no gateway
 		return nil
 	}
-	listeners, err := a.listenForGateways(ctx)
+	socket, err := a.listenOnSocket(ctx)
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle(a.gateways.Handler(rpc.Config{Log: a.cfg.Log, Registerer: a.cfg.Registerer}))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, len(listeners))
 	limits := gateways.Limits(a.cfg.Registerer)
-	for _, l := range listeners {
-		a.cfg.Log.InfoContext(ctx, "serving routes to gateways", "address", l.Addr().String())
-		server := rpc.NewServer(rpc.ServerConfig{Handler: mux, Limits: limits, Log: a.cfg.Log})
-		go func() {
-			defer cancel()
-			ended <- rpc.Serve(ctx, server, l, gatewayDrain)
-		}()
+	serve := func(ctx context.Context, l net.Listener, callerOf func(*http.Request) gateways.Caller, config *tls.Config) error {
+		mux := http.NewServeMux()
+		mux.Handle(a.gateways.Handler(rpc.Config{Log: a.cfg.Log, Registerer: a.cfg.Registerer}, callerOf))
+		a.cfg.Log.InfoContext(ctx, "serving routes to gateways", "address", l.Addr().String(), "tls", config != nil)
+		return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: mux, TLS: config, Limits: limits, Log: a.cfg.Log}), l, gatewayDrain)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if socket != nil {
+		group.Go(func() error { return serve(ctx, socket, gateways.Socket, nil) })
+	}
+	if a.cfg.GatewayListen != "" {
+		group.Go(func() error {
+			config, err := a.listenerTLS(ctx)
+			if err != nil {
+				return nil //nolint:nilerr // ctx ended
+			}
+			l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.GatewayListen)
+			if err != nil {
+				return fmt.Errorf("--gateway-listen=%q: use host:port with a port that is free: %w", a.cfg.GatewayListen, err)
+			}
+			if config == nil {
+				return serve(ctx, l, gateways.Unverified, nil)
+			}
+			return serve(ctx, l, gateways.Certified, config)
+		})
 	}
 	<-ctx.Done()
-	for range listeners {
-		err = errors.Join(err, <-ended)
-	}
-	return err
+	return group.Wait()
 }
 
 // checkGatewayURL refuses what gateways could not use.
@@ -107,39 +119,24 @@ func checkGatewayURL(s string) error {
 // maxSocketPath is what the kernel takes, without the zero at its end.
 const maxSocketPath = 107
 
-func (a *Agent) listenForGateways(ctx context.Context) (out []net.Listener, err error) {
-	defer func() {
-		if err != nil {
-			for _, l := range out {
-				err = errors.Join(err, l.Close())
-			}
-		}
-	}()
-	var listen net.ListenConfig
+// listenOnSocket returns the listener on gateway.sock, nil if its path is too long.
+func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 	path := filepath.Join(a.cfg.DataDir, gatewaySocket)
 	if len(path) > maxSocketPath {
 		a.cfg.Log.WarnContext(ctx, "no socket for gateways: its path is too long; use a shorter data directory, or --gateway-listen", "path", path, "longest", maxSocketPath)
-	} else {
-		// The inbox's lock says that whoever left it is gone.
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return out, fmt.Errorf("remove the socket of an agent before this one: %w", err)
-		}
-		l, err := listen.Listen(ctx, "unix", path)
-		if err != nil {
-			return out, fmt.Errorf("listen for gateways on %s: %w", path, err)
-		}
-		out = append(out, l)
-		// The directory is its owner's alone, so that nobody else gets in before this.
-		if err := os.Chmod(path, 0o600); err != nil {
-			return out, fmt.Errorf("listen for gateways: %w", err)
-		}
+		return nil, nil //nolint:nilnil // gateways may come by --gateway-listen
 	}
-	if a.cfg.GatewayListen != "" {
-		l, err := listen.Listen(ctx, "tcp", a.cfg.GatewayListen)
-		if err != nil {
-			return out, fmt.Errorf("--gateway-listen=%q: use host:port with a port that is free: %w", a.cfg.GatewayListen, err)
-		}
-		out = append(out, l)
+	// The inbox's lock says that whoever left it is gone.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of an agent before this one: %w", err)
 	}
-	return out, nil
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for gateways on %s: %w", path, err)
+	}
+	// The directory is its owner's alone, so that nobody else gets in before this.
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for gateways: %w", err), l.Close())
+	}
+	return l, nil
 }

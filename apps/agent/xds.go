@@ -18,25 +18,28 @@ func (a *Agent) openXDS(tableID string) (err error) {
 		return nil
 	}
 	a.xds, err = xds.New(xds.Config{
-		Feed: a.gateways.Follow(xdsClients), Region: a.region, TableID: tableID, Grace: gateways.Grace,
+		Feed: a.gateways.Follow(xdsClients, !a.cfg.Listeners.Insecure), Region: a.region, TableID: tableID, Grace: gateways.Grace,
 		Log: a.cfg.Log, Registerer: a.cfg.Registerer,
 	})
 	return err
 }
 
-// serveXDS serves the region's routes to Envoys and gRPC clients until ctx ends. As with
-// gateways: the address belongs in the region's own network.
+// serveXDS serves the region's routes to Envoys and gRPC clients until ctx ends.
 func (a *Agent) serveXDS(ctx context.Context) error {
 	if a.xds == nil {
 		<-ctx.Done()
 		return nil
 	}
+	config, err := a.listenerTLS(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // ctx ended
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.XDSListen)
 	if err != nil {
 		return fmt.Errorf("--xds-listen=%q: use host:port with a port that is free: %w", a.cfg.XDSListen, err)
 	}
-	a.cfg.Log.InfoContext(ctx, "serving routes over xDS", "address", l.Addr().String())
-	return a.xds.Run(ctx, l)
+	a.cfg.Log.InfoContext(ctx, "serving routes over xDS", "address", l.Addr().String(), "tls", config != nil)
+	return a.xds.Run(ctx, l, config)
 }
 
 // gatewayAPI is what all count as, among the gateways, who have routes by the Gateway API.

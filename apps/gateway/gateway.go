@@ -49,8 +49,10 @@ import (
 
 // Config of a Gateway.
 type Config struct {
-	// Agent is where the region's agent serves routes: "unix:PATH" or an http URL.
+	// Agent is where the region's agent serves routes: "unix:PATH" or a URL.
 	Agent string
+	// AgentTLS is for an https URL; nil: the defaults.
+	AgentTLS *tls.Config
 	// Listen are host:port to serve HTTP on; port 0 picks a free one. Listeners are served
 	// beside them.
 	Listen    []string
@@ -156,7 +158,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			}
 		}
 	}()
-	client, base, err := agentClient(cfg.Agent)
+	client, base, err := agentClient(cfg.Agent, cfg.AgentTLS)
 	if err != nil {
 		return nil, err
 	}
@@ -271,8 +273,8 @@ func (g *Gateway) bind(ctx context.Context) error {
 }
 
 // agentClient reads Config.Agent.
-func agentClient(agent string) (*http.Client, string, error) {
-	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+func agentClient(agent string, config *tls.Config) (*http.Client, string, error) {
+	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	path, unix := strings.CutPrefix(agent, "unix:")
 	switch {
 	case unix && path != "":
@@ -289,7 +291,7 @@ func agentClient(agent string) (*http.Client, string, error) {
 	case strings.HasPrefix(agent, "http://"), strings.HasPrefix(agent, "https://"):
 		return client, agent, nil
 	default:
-		return nil, "", fmt.Errorf("agent %q: use unix:PATH of the agent's gateway.sock, or a URL like http://agent:7070", agent)
+		return nil, "", fmt.Errorf("agent %q: use unix:PATH of the agent's gateway.sock, or a URL like https://agent:7720", agent)
 	}
 }
 

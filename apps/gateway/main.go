@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +12,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
@@ -27,6 +30,7 @@ var Version = "dev"
 // flags of the program; each has an environment variable.
 type flags struct {
 	Agent          string        `help:"Where the region's agent serves routes: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
+	AgentTLS       agentFlags    `embed:"" prefix:"agent-"`
 	Listen         []string      `help:"host:port to serve HTTP/1.1 and HTTP/2 on." default:"127.0.0.1:8080" env:"WINDLASS_GATEWAY_LISTEN"`
 	TLSListen      string        `help:"host:port to serve HTTPS on; empty: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
 	TLSCert        string        `help:"PEM file of the certificate and its chain; read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
@@ -51,6 +55,29 @@ type flags struct {
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	Version        kong.VersionFlag
+}
+
+// agentFlags are about an --agent that is an https URL: the files that the agent makes in
+// gateway-access of its data directory, or in a Secret, or those of the operator's own CA.
+type agentFlags struct {
+	CA       string `name:"ca" help:"PEM file with the CAs of the agent's certificate: ca.crt of the agent's gateway-access. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_AGENT_CA"`
+	Cert     string `name:"cert" help:"PEM file with this gateway's certificate for the agent: tls.crt there. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_AGENT_CERT"`
+	Key      string `name:"key" help:"PEM file with the key of --agent-cert: tls.key there." type:"path" env:"WINDLASS_GATEWAY_AGENT_KEY"`
+	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine, an agent with --listen-insecure." env:"WINDLASS_GATEWAY_AGENT_INSECURE"`
+}
+
+// open returns the TLS for the agent, nil for the defaults.
+func (f agentFlags) open(agent string, log *slog.Logger) (*tls.Config, error) {
+	if u, err := url.Parse(agent); err == nil && u.Scheme == "http" && !f.Insecure && !certfile.Loopback(u.Host) {
+		return nil, fmt.Errorf("--agent=%s: anybody on the way could change the routes: use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure if the way there is private", agent)
+	}
+	if !strings.HasPrefix(agent, "https://") {
+		if f.CA != "" || f.Cert != "" || f.Key != "" {
+			return nil, fmt.Errorf("--agent=%s: --agent-ca, --agent-cert and --agent-key are for an https:// URL", agent)
+		}
+		return nil, nil //nolint:nilnil // there is no TLS
+	}
+	return certfile.Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: "--agent-ca", CertFlag: "--agent-cert", KeyFlag: "--agent-key"}.Config(agent, log)
 }
 
 // payloadFlags say where payloads of apps are logged that want it.
@@ -161,6 +188,9 @@ func run(ctx context.Context, f flags) (err error) {
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
 	}
 	if err := f.check(); err != nil {
+		return err
+	}
+	if cfg.AgentTLS, err = f.AgentTLS.open(f.Agent, log); err != nil {
 		return err
 	}
 	if cfg.Trusted, err = prefixes(f.TrustedProxies); err != nil {

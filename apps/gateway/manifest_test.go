@@ -35,8 +35,28 @@ func TestTheManifestSaysWhatTheProgramUnderstands(t *testing.T) {
 	_, err = parser.Parse(nil)
 	require.NoError(t, err)
 	require.NoError(t, f.check())
+	require.Equal(t, agentFlags{CA: "/agent/ca.crt", Cert: "/agent/tls.crt", Key: "/agent/tls.key"}, f.AgentTLS)
 	require.Equal(t, []string{":8080"}, f.Listen)
 	grace, err := strconv.Atoi(regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindStringSubmatch(string(data))[1])
 	require.NoError(t, err)
 	require.Less(t, f.DrainDelay+f.DrainTimeout, time.Duration(grace)*time.Second, "the drain fits into the grace")
+}
+
+func TestAgentFlags(t *testing.T) {
+	for want, test := range map[string]struct {
+		agent string
+		flags agentFlags
+	}{
+		"use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure": {"http://agent:7720", agentFlags{}},
+		"--agent-cert and --agent-key: give both or neither":                              {"https://agent:7720", agentFlags{Cert: "a"}},
+		"--agent-ca: CA certificates: open no-such-file":                                  {"https://agent:7720", agentFlags{CA: "no-such-file"}},
+		"are for an https:// URL":                                                         {"unix:gateway.sock", agentFlags{CA: "a"}},
+	} {
+		_, err := test.flags.open(test.agent, nil)
+		require.ErrorContains(t, err, want)
+	}
+	for agent, flags := range map[string]agentFlags{"http://agent:7720": {Insecure: true}, "http://127.0.0.1:7720": {}, "unix:gateway.sock": {}, "https://agent:7720": {}} {
+		_, err := flags.open(agent, nil)
+		require.NoError(t, err, agent)
+	}
 }

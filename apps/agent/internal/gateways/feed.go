@@ -14,11 +14,14 @@ type Feed struct {
 }
 
 // Follow returns a feed, of which there is one for each protocol. id is what it counts as, and
-// is kept as that of a gateway is: it is the same after a restart.
-func (g *Gateways) Follow(id string) *Feed {
+// is kept as that of a gateway is: it is the same after a restart. verified: those behind it have
+// proved that they are the region's, see Caller.
+func (g *Gateways) Follow(id string, verified bool) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return &Feed{g: g, one: g.hub.follow(id)}
+	f := &Feed{g: g, one: g.hub.follow(id)}
+	f.one.verified = verified
+	return f
 }
 
 // Known is closed when the table is complete. Take says nothing before.
@@ -60,7 +63,7 @@ const anything = ""
 // follow makes a feed, which does not count yet.
 func (h *hub) follow(id string) *gateway {
 	f := &gateway{
-		id: id, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
+		id: id, verified: true, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
 		holds: map[string]bool{}, served: map[string]int64{},
 	}
 	h.feeds[id] = f

@@ -102,7 +102,7 @@ func New(cfg Config) (*Gateways, error) {
 		cfg.Log.Error("new gateways are told nothing of apps in other regions before the control plane is there", "error", err)
 	}
 	cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_agent_gateways_connected", Help: "Gateways with an open stream.",
+		Name: "windlass_agent_gateways_connected", Help: "Authenticated gateways with an open stream.",
 	}, func() float64 { return float64(g.connected()) }))
 	return g, nil
 }
@@ -264,7 +264,7 @@ func (g *Gateways) connected() int {
 	defer g.mu.Unlock()
 	n := 0
 	for _, one := range g.hub.gateways {
-		if one.stream != 0 {
+		if one.verified && one.stream != 0 {
 			n++
 		}
 	}

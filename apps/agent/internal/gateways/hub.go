@@ -28,6 +28,8 @@ type hub struct {
 // gateway is one that counts.
 type gateway struct {
 	id string
+	// verified: it is one of the region's. What others say decides nothing, see Caller.
+	verified bool
 	// process that has the id; empty: not known.
 	process string
 	// stream is the Watch that is open, 0 when none is; since when it is, or is not.
@@ -72,7 +74,7 @@ func newHub(t *table, expected int, grace time.Duration) *hub {
 // away for the grace.
 func (h *hub) recall(ids []string, now time.Time) {
 	for _, id := range ids {
-		h.gateways[id] = &gateway{id: id, since: now}
+		h.gateways[id] = &gateway{id: id, verified: true, since: now}
 	}
 }
 
@@ -84,7 +86,7 @@ func (h *hub) open(id, process string, have []*gatewayv1.AppVersion, same bool, 
 	}
 	h.streams++
 	g := &gateway{
-		id: id, process: process, stream: h.streams, since: now, heard: now, same: same,
+		id: id, verified: true, process: process, stream: h.streams, since: now, heard: now, same: same,
 		have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
 		holds: map[string]bool{}, served: map[string]int64{},
 	}
@@ -286,6 +288,7 @@ func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 		g := h.gateways[id]
 		_, untold := g.have[appID]
 		switch {
+		case !g.verified:
 		case !untold && g.begun && (g.served[appID] >= a.routed || a.gone() && !g.holds[appID]):
 			if g.stream != 0 && !g.leaving {
 				serving++
@@ -329,17 +332,22 @@ func (h *hub) released(instanceID string) bool {
 
 // notes say what people should know of the gateways.
 func (h *hub) notes() []string {
-	connected := 0
+	connected, unverified := 0, 0
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
 		switch {
+		case !g.verified:
+			unverified++
 		case h.feeds[id] == g && g.stream == 0: // its own notes say who
 		case g.stream == 0:
 			out = append(out, fmt.Sprintf("gateway %s is away: it counts no more %s after it went, at %s", id, h.grace, g.since.UTC().Format(time.TimeOnly)))
 		case !g.leaving:
 			connected++
 		}
+	}
+	if unverified > 0 {
+		out = append(out, fmt.Sprintf("%d gateways are not authenticated: routes do not wait for them, and their figures do not count; leave --listen-insecure out", unverified))
 	}
 	for _, id := range slices.Sorted(maps.Keys(h.feeds)) {
 		out = append(out, h.feeds[id].notes...)
@@ -351,7 +359,16 @@ func (h *hub) notes() []string {
 }
 
 // known are the gateways that count.
-func (h *hub) known() []string { return slices.Sorted(maps.Keys(h.gateways)) }
+func (h *hub) known() []string {
+	var out []string
+	for id, g := range h.gateways {
+		if g.verified {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // list names a few of them.
 func list(names []string) string {

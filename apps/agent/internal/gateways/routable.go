@@ -186,7 +186,7 @@ func (h *hub) judge() {
 func (h *hub) reporting() []*gateway {
 	var out []*gateway
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
-		if g := h.gateways[id]; g.stream != 0 && g.begun && !g.leaving && g.ejected != nil {
+		if g := h.gateways[id]; g.verified && g.stream != 0 && g.begun && !g.leaving && g.ejected != nil {
 			out = append(out, g)
 		}
 	}

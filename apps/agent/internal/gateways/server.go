@@ -30,11 +30,14 @@ const (
 	maxElements = 500_000
 )
 
-// Handler serves RouteService.
-func (g *Gateways) Handler(cfg rpc.Config) (path string, handler http.Handler) {
+// Handler serves RouteService to callers as callerOf tells them.
+func (g *Gateways) Handler(cfg rpc.Config, callerOf func(*http.Request) Caller) (path string, handler http.Handler) {
 	cfg.ReadMaxBytes = maxReport
-	path, handler = gatewayv1connect.NewRouteServiceHandler(g, rpc.HandlerOptions(cfg)...)
-	return path, rpc.WithWriteDeadline(handler)
+	path, routes := gatewayv1connect.NewRouteServiceHandler(g, rpc.HandlerOptions(cfg)...)
+	routes = rpc.WithWriteDeadline(routes)
+	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		routes.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, callerOf(r))))
+	})
 }
 
 // Limits of what gateways send. A report of the largest region fits twice, and several
@@ -50,7 +53,12 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // it was given up before it was read, and must end no stream
 	}
-	one, err := g.open(req)
+	caller := callerOf(ctx)
+	err := caller.identify(&req.GatewayId)
+	if err != nil {
+		return err
+	}
+	one, err := g.open(req, caller.Verified)
 	if err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ func heartbeat() *gatewayv1.WatchResponse {
 	return &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(Interval)}}}
 }
 
-func (g *Gateways) open(req *gatewayv1.WatchRequest) (*gateway, error) {
+func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	old := g.hub.gateways[req.GatewayId]
@@ -133,7 +141,11 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest) (*gateway, error) {
 	if req.TableId == "" {
 		g.seen.Joined(req.GatewayId) // no agent has heard of it
 	}
-	return g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now()), nil
+	one := g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
+	if one.verified = verified; !verified {
+		g.hub.judge()
+	}
+	return one, nil
 }
 
 // whole is all that the gateway does not have, from Begin to End.
@@ -195,11 +207,15 @@ func (g *Gateways) stillThere(one *gateway) error {
 }
 
 // Report implements RouteService.
-func (g *Gateways) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+	caller := callerOf(ctx)
+	if err := caller.identify(&req.GatewayId); err != nil {
+		return nil, err
+	}
 	ok := req.TableId == g.cfg.TableID
 	if ok {
 		g.mu.Lock()
-		if ok = g.hub.heed(req, time.Now()); ok {
+		if ok = g.hub.heed(req, time.Now()); ok && caller.Verified {
 			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), time.Now())
 		}
 		g.mu.Unlock()

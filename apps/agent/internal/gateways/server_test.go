@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,15 @@ type region struct {
 	inbox    *inbox.Inbox
 	progress chan struct{}
 	client   gatewayv1connect.RouteServiceClient
+	// as is the caller of requests that come now; its zero is the socket's.
+	as atomic.Pointer[Caller]
+}
+
+func (r *region) caller(req *http.Request) Caller {
+	if c := r.as.Load(); c != nil {
+		return *c
+	}
+	return Socket(req)
 }
 
 func startRegion(t *testing.T, files disk.Files, expected int) *region {
@@ -41,7 +51,7 @@ func startRegion(t *testing.T, files disk.Files, expected int) *region {
 	require.NoError(t, err)
 	r := &region{files: files, inbox: in, progress: make(chan struct{}, 1)}
 	r.Gateways, err = New(Config{
-		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", TableID: "tbl_" + t.Name(), Expected: expected,
+		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", TableID: ("tbl_" + t.Name())[:min(64, len(t.Name())+4)], Expected: expected,
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
@@ -53,7 +63,7 @@ func startRegion(t *testing.T, files disk.Files, expected int) *region {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", "gateway.sock")
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle(r.Handler(rpc.Config{}))
+	mux.Handle(r.Handler(rpc.Config{}, r.caller))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 2)
 	go func() { done <- rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: mux}), listener, 5*time.Second) }()
@@ -93,9 +103,11 @@ func (r *region) hold(t *testing.T) *agentv1.Routes {
 }
 
 func (r *region) see(status windlassv1.InstanceStatus) {
-	r.See(runtime.Observation{Deployments: []runtime.ObservedDeployment{{DeploymentID: "dep_2", Instances: []runtime.Instance{
-		{ID: "ins_1", Address: "127.0.0.1:4000", Status: status},
-	}}}})
+	r.See(runtime.Observation{Deployments: running(status)})
+}
+
+func running(status windlassv1.InstanceStatus) []runtime.ObservedDeployment {
+	return []runtime.ObservedDeployment{{DeploymentID: "dep_2", Instances: []runtime.Instance{{ID: "ins_1", Address: "127.0.0.1:4000", Status: status}}}}
 }
 
 // watcher is a stream whose heartbeats are skipped.

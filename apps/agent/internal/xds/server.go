@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,9 +23,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-run/windlass/pkg/certfile"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -76,7 +81,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	clients *clients
-	streams map[int64]string // what kind of client each is of
+	streams map[int64]client
 	told    told
 }
 
@@ -87,7 +92,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, cache: cache.NewSnapshotCache(false, kinds{}, nil), said: make(chan struct{}, 1),
-		clients: newClients(cfg.Grace), streams: map[int64]string{},
+		clients: newClients(cfg.Grace), streams: map[int64]client{},
 	}
 	for _, kind := range []string{forEnvoy, forGRPC} {
 		cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -100,12 +105,35 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) count(kind string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, k := range s.streams {
-		if k == kind {
+	for _, c := range s.streams {
+		if c.kind == kind {
 			n++
 		}
 	}
 	return n
+}
+
+// client is who a stream is of: what kind of client, unknown before its first request, and
+// the name in its certificate.
+type client struct{ kind, name string }
+
+// node is what an Envoy counts as: one with another name in its certificate is another one,
+// whatever it calls itself.
+func (c client) node(id string) string {
+	if c.name == "" {
+		return id
+	}
+	return id + "@" + c.name
+}
+
+// holder is the name in the certificate of a stream's client.
+func holder(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			return certfile.Holder(&info.State)
+		}
+	}
+	return ""
 }
 
 // kinds gives all clients of a kind the same snapshot.
@@ -119,11 +147,16 @@ func (kinds) ID(node *corev3.Node) string {
 	return forGRPC
 }
 
-// Run serves on the listener until ctx ends.
-func (s *Server) Run(ctx context.Context, l net.Listener) error {
+// Run serves on the listener until ctx ends; without TLS if config is nil.
+func (s *Server) Run(ctx context.Context, l net.Listener, config *tls.Config) error {
 	streams, end := context.WithCancel(ctx)
 	defer end()
+	security := insecure.NewCredentials()
+	if config != nil {
+		security = credentials.NewTLS(config)
+	}
 	g := grpc.NewServer(
+		grpc.Creds(security),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
@@ -148,13 +181,13 @@ func (aggregated) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryServic
 
 func (s *Server) callbacks() server.CallbackFuncs {
 	return server.CallbackFuncs{
-		StreamOpenFunc: func(_ context.Context, id int64, _ string) error {
+		StreamOpenFunc: func(ctx context.Context, id int64, _ string) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if len(s.streams) >= maxStreams {
 				return status.Errorf(codes.ResourceExhausted, "%d streams are open already", maxStreams)
 			}
-			s.streams[id] = "" // until its first request
+			s.streams[id] = client{name: holder(ctx)}
 			return nil
 		},
 		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
@@ -168,7 +201,8 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			kind := kinds{}.ID(req.GetNode())
-			s.streams[id] = kind
+			who := client{kind: kind, name: s.streams[id].name}
+			s.streams[id] = who
 			if kind != forEnvoy {
 				if detail := req.GetErrorDetail(); detail != nil {
 					s.cfg.Log.Warn("a gRPC client refuses what it was sent", "client", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", detail.GetMessage())
@@ -176,7 +210,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 				return nil
 			}
 			came = !s.clients.anybody()
-			refused := s.clients.request(id, req.GetNode().GetId(), request{
+			refused := s.clients.request(id, who.node(req.GetNode().GetId()), request{
 				typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), version: req.GetVersionInfo(), names: req.GetResourceNames(),
 				refusal: refusalOf(req),
 			}, time.Now())

@@ -2,6 +2,7 @@ package xds_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +27,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -61,6 +64,11 @@ type region struct {
 
 func start(t *testing.T, grace time.Duration) *region {
 	t.Helper()
+	return startTLS(t, grace, nil)
+}
+
+func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *region {
+	t.Helper()
 	in, err := inbox.OpenMemory(inbox.NewMemory())
 	require.NoError(t, err)
 	r := &region{t: t, inbox: in}
@@ -70,7 +78,7 @@ func start(t *testing.T, grace time.Duration) *region {
 	})
 	require.NoError(t, err)
 	server, err := xds.New(xds.Config{
-		Feed: r.Follow("xds"), Region: "eu", TableID: "tbl_1", Grace: grace, Log: log, Registerer: prometheus.NewRegistry(),
+		Feed: r.Follow("xds", true), Region: "eu", TableID: "tbl_1", Grace: grace, Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -78,7 +86,7 @@ func start(t *testing.T, grace time.Duration) *region {
 	r.address = l.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 2)
-	go func() { done <- server.Run(ctx, l) }()
+	go func() { done <- server.Run(ctx, l, config) }()
 	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -166,9 +174,13 @@ func serve(t *testing.T, before ...func(context.Context)) *backend {
 
 // client is grpc-go's own, with the agent as its only source.
 func (r *region) client(host string) healthv1.HealthClient {
+	return r.clientWith(host, `{"type": "insecure"}`)
+}
+
+func (r *region) clientWith(host, channel string) healthv1.HealthClient {
 	r.t.Helper()
 	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil,
-		`{"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, r.address))
+		`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, r.address, channel))
 	require.NoError(r.t, err)
 	conn, err := grpc.NewClient("xds:///"+host, grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
@@ -266,9 +278,11 @@ type envoy struct {
 	last   map[string]*discoveryv3.DiscoveryResponse // acknowledged
 }
 
-func (r *region) envoy(id string) *envoy {
+func (r *region) envoy(id string) *envoy { return r.envoyWith(id, insecure.NewCredentials()) }
+
+func (r *region) envoyWith(id string, security credentials.TransportCredentials) *envoy {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(security))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { require.NoError(r.t, conn.Close()) })
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*patience)
@@ -488,6 +502,9 @@ func TestTheGuidesBootstrapIsOne(t *testing.T) {
 	got := &bootstrapv3.Bootstrap{}
 	require.NoError(t, protojson.Unmarshal(data, got))
 	require.NoError(t, got.ValidateAll())
+	tlsContext := &tlsv3.UpstreamTlsContext{}
+	require.NoError(t, got.StaticResources.Clusters[0].TransportSocket.GetTypedConfig().UnmarshalTo(tlsContext))
+	require.Len(t, tlsContext.CommonTlsContext.TlsCertificates, 1)
 	manager := &hcmv3.HttpConnectionManager{}
 	require.NoError(t, got.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(manager))
 	require.Equal(t, xds.RouteName, manager.GetRds().GetRouteConfigName())

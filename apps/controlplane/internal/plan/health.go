@@ -66,7 +66,7 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 	if l.row.Generation != st.HealthGeneration {
 		if l.To.Told == st.HealthTold {
 			// Its instances are to be replaced, as when a secret changed: none was ready yet.
-			st.HealthWatch.Reset()
+			forgetHealth(st)
 		}
 		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Told
 	}
@@ -98,4 +98,9 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 		message += ": " + why + " " + said
 	}
 	return message, true
+}
+
+// forgetHealth has the region's replicas be ready anew before they can be so no more.
+func forgetHealth(st *model.CourseRegion) {
+	st.MostReady, st.UnhealthySince, st.HealthGeneration, st.HealthTold = 0, 0, 0, 0
 }

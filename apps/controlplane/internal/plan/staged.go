@@ -145,12 +145,21 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 			v.skip(d, w, st, "it is out of reach")
 			return false
 		}
-		if st.State == regionRolling {
-			st.ProgressClock.Stop(v.now)
+		if st.State == regionRolling && st.HeldSince == 0 {
+			st.HeldSince = v.now
 		}
 		return false
 	}
-	st.StartClocks(v.now)
+	if st.HeldSince != 0 {
+		st.ScoredAt += v.now - st.HeldSince
+		if st.NoRoomSince != 0 {
+			st.NoRoomSince += v.now - st.HeldSince
+		}
+		if st.TroubleSince != 0 {
+			st.TroubleSince += v.now - st.HeldSince
+		}
+		st.HeldSince = 0
+	}
 	if v.standsEmpty(d, w, st, l) {
 		return st.Emptied && v.judgeStep(d, w, st, l)
 	}
@@ -205,7 +214,7 @@ func reopen(w *model.CourseWave) {
 func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
 	reopen(w)
 	v.roll(st)
-	st.RelapseCount.Reset()
+	forgetRelapses(st)
 	st.Score, st.HeldSince = l.score(), 0
 	v.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
 		w.Name, v.regionName(st.RegionID), l.Size), d, st.RegionID)
@@ -335,8 +344,12 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 
 // beginRegion starts a region whose turn has come.
 func (v *view) beginRegion(st *model.CourseRegion) {
-	*st = model.CourseRegion{RegionID: st.RegionID, Checks: st.Checks}
+	forgetRelapses(st)
 	v.roll(st)
+	st.Reason, st.Message = "", ""
+	st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
+	st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
+	forgetHealth(st)
 	v.beginSteps(st)
 	st.Score = v.lane(st.RegionID).score()
 }
@@ -391,7 +404,7 @@ func (v *view) failRegion(d *model.Deployment, w *model.CourseWave, st *model.Co
 		text = fmt.Sprintf("%s, in wave %s (%s): %s", v.regionName(st.RegionID), w.Name, v.figures(l), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, v.now
-	st.StepWait.Reset()
+	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 	onFailure, stays := v.onFailure(w, reason)
 	if v.behind != nil {
 		v.failBehind(d, st, onFailure, reason, text)
@@ -438,7 +451,7 @@ func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reaso
 			st := &c.Waves[i].Regions[j]
 			if isForward(st.State) || st.State == regionSkipped && v.isActive(d.ID, st.RegionID) {
 				st.State, st.Since, st.HeldSince = regionGoingBack, v.now, 0
-				st.StepWait.Reset()
+				st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
 				c.RolledBack = true
 			}
 		}

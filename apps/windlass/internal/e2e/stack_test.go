@@ -64,6 +64,7 @@ type stack struct {
 	url      string
 	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
 	gateways map[string]string // region -> URL under which its gateway serves apps
+	routes   map[string]string // region -> where its agent serves routes by TLS
 	names    *names            // where domains are looked up
 	traces   string            // every span of every part, a line each
 	keys     credentials
@@ -139,7 +140,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	require.NoError(t, err)
 	s := &stack{
 		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
-		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, parts: map[string]*part{}, patience: patience,
+		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
 			Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true,
@@ -288,8 +289,13 @@ func (s *stack) addAgent(built, region string) {
 		gateway = "http://" + address(freePort(s.t))
 		s.gateways[region] = gateway
 	}
+	// The gateways of one region come by its agent's socket, those of the other by TLS.
+	if s.cfg.gateways && region == eu {
+		s.routes[region] = address(freePort(s.t))
+	}
 	s.addProgram(partAgent(region), filepath.Join(built, "agent"), dir, freePort(s.t), s.environ(), append([]string{
 		"--log-format=json",
+		"--gateway-listen=" + s.routes[region],
 		"--gateway-url=" + gateway,
 		"--server=" + s.url,
 		"--data-dir=" + filepath.Join(dir, "data"),
@@ -300,14 +306,26 @@ func (s *stack) addAgent(built, region string) {
 
 // addGateway adds one of the region's, all of which listen at one address.
 func (s *stack) addGateway(built, name, region string) {
-	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), []string{
+	data := filepath.Join(s.agentDir(region), "data")
+	agent := []string{"--agent=unix:" + filepath.Join(data, "gateway.sock")}
+	if by := s.routes[region]; by != "" {
+		access := filepath.Join(data, "gateway-access")
+		s.eventually(s.t, "the agent makes "+access, func(context.Context) error {
+			_, err := os.Stat(access)
+			return err
+		})
+		agent = []string{
+			"--agent=https://" + by, "--agent-ca=" + filepath.Join(access, "ca.crt"),
+			"--agent-cert=" + filepath.Join(access, "tls.crt"), "--agent-key=" + filepath.Join(access, "tls.key"),
+		}
+	}
+	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), append(agent,
 		"--log-format=json",
-		"--agent=unix:" + filepath.Join(s.agentDir(region), "data", "gateway.sock"),
-		"--listen=" + strings.TrimPrefix(s.gateways[region], "http://"),
-		"--data-dir=" + filepath.Join(s.dir, name, "data"),
+		"--listen="+strings.TrimPrefix(s.gateways[region], "http://"),
+		"--data-dir="+filepath.Join(s.dir, name, "data"),
 		"--drain-timeout=10s",
 		"--neighbour-allow=127.0.0.0/8",
-	})
+	))
 	// It serves once its agent has told it what.
 	s.parts[name].up = s.metrics[name] + "/readyz"
 }

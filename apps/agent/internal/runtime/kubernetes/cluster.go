@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -69,6 +70,14 @@ func (c *Cluster) Keep(name string) (*Kept, error) {
 
 // Load returns the value, nil if there is none yet.
 func (k *Kept) Load(ctx context.Context) ([]byte, error) {
+	s, err := k.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Data[keptKey], nil
+}
+
+func (k *Kept) get(ctx context.Context) (*corev1.Secret, error) {
 	s, err := k.client.CoreV1().Secrets(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no Secret %s in namespace %s: make an empty one", k.name, k.namespace)
@@ -76,14 +85,40 @@ func (k *Kept) Load(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Secret %s/%s: %w", k.namespace, k.name, err)
 	}
-	return s.Data[keptKey], nil
+	return s, nil
+}
+
+// Files is a Secret of the agent's namespace whose keys are files. Like that of Kept, it must
+// be there.
+type Files struct{ kept *Kept }
+
+// KeepFiles returns the files in the Secret of that name.
+func (c *Cluster) KeepFiles(name string) (Files, error) {
+	kept, err := c.Keep(name)
+	return Files{kept}, err
+}
+
+// Get returns the files, none if the Secret is empty, and the Secret's version.
+func (f Files) Get(ctx context.Context) (map[string][]byte, string, error) {
+	s, err := f.kept.get(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	return s.Data, s.ResourceVersion, nil
+}
+
+// Put replaces the files, unless the Secret has another version by now.
+func (f Files) Put(ctx context.Context, files map[string][]byte, version string) error {
+	return f.kept.apply(ctx, coreac.Secret(f.kept.name, f.kept.namespace).WithResourceVersion(version).WithData(files))
 }
 
 // Store replaces the value.
 func (k *Kept) Store(ctx context.Context, value []byte) error {
-	_, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx,
-		coreac.Secret(k.name, k.namespace).WithData(map[string][]byte{keptKey: value}),
-		metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	return k.apply(ctx, coreac.Secret(k.name, k.namespace).WithData(map[string][]byte{keptKey: value}))
+}
+
+func (k *Kept) apply(ctx context.Context, secret *coreac.SecretApplyConfiguration) error {
+	_, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
 		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
 	}

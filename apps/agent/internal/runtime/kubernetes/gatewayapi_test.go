@@ -82,7 +82,7 @@ func (e *edge) open(items ...*agentv1.Item) {
 	})
 	require.NoError(e.t, err)
 	f, err := gatewayapi.New(gatewayapi.Config{
-		Feed: e.table.Follow("gateway-api"), Client: e.cfg.Client, Namespace: routesNamespace, Region: e.cfg.Region,
+		Feed: e.table.Follow("gateway-api", true), Client: e.cfg.Client, Namespace: routesNamespace, Region: e.cfg.Region,
 		Parent: gatewayapi.Parent{Namespace: "edge", Name: "public", Section: "https"}, UserAgent: "windlass-agent/test", FieldManager: "windlass-agent",
 		Log: slog.New(slog.NewTextHandler(e.t.Output(), nil)), Rand: rand.Float64, Patience: 100 * time.Millisecond,
 	})

@@ -5,8 +5,9 @@
 // source: windlass/gateway/v1/gateway.proto
 
 // The contract between the agent of a region and the gateways beside it. The agent
-// serves it, over a unix socket in its data directory and where --gateway-listen says;
-// a gateway opens every call, and never talks to the control plane.
+// serves it, over a unix socket in its data directory and where --gateway-listen says, there
+// by TLS with client certificates: a gateway speaks for none with another name in its
+// certificate. A gateway opens every call, and never talks to the control plane.
 //
 // A gateway keeps the last table that it had, and serves from it when the agent is away
 // and after its own restart. Nothing is taken out because it is not mentioned: a removal

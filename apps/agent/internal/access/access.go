@@ -1,0 +1,160 @@
+// Package access makes the certificates by which gateways, Envoys and gRPC clients of other
+// hosts prove to the region's agent that they may read its routes, and the agent to them
+// that it is the region's. The agent has a CA of its own for that, which it keeps with the
+// one client certificate that it issues:
+//
+//	ca.key   the CA's key: the agent's alone
+//	ca.crt   what clients trust
+//	tls.crt  the clients' certificate
+//	tls.key  its key
+package access
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/pkg/authority"
+	"github.com/windlass-run/windlass/pkg/certfile"
+)
+
+// Names of the files, as a Kubernetes Secret for TLS has them.
+const (
+	caCert     = "ca.crt"
+	caKey      = "ca.key"
+	clientCert = "tls.crt"
+	clientKey  = "tls.key"
+)
+
+// clientName is in the client certificate that the agent issues.
+const clientName = "gateway"
+
+// renewWithin is how long before its end the client certificate is issued anew.
+const renewWithin = authority.Life / 5
+
+// Store keeps the files. Put fails if they are not those of the version any more.
+type Store interface {
+	Get(ctx context.Context) (files map[string][]byte, version string, err error)
+	Put(ctx context.Context, files map[string][]byte, version string) error
+}
+
+// Open returns the agent's CA. It makes what is not in the store yet, and issues a client
+// certificate anew that ends soon.
+func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority, error) {
+	files, version, err := store.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ca *authority.Authority
+	made := map[string][]byte{}
+	if len(files) == 0 {
+		if ca, err = authority.New("windlass agent", now); err != nil {
+			return nil, err
+		}
+		if made[caCert], made[caKey], err = ca.PEM(); err != nil {
+			return nil, err
+		}
+	} else {
+		for _, name := range []string{caCert, caKey} {
+			if len(files[name]) == 0 {
+				return nil, fmt.Errorf("access of gateways: %s is missing: remove the other files, too, and give gateways the new ones", name)
+			}
+		}
+		if ca, err = authority.Parse(files[caCert], files[caKey]); err != nil {
+			return nil, fmt.Errorf("access of gateways: %w", err)
+		}
+	}
+	if len(made) == 0 && good(files, ca, now) {
+		return ca, nil
+	}
+	made[clientCert], made[clientKey], err = ca.Issue(authority.Request{Name: clientName, Client: true, Life: authority.Life}, now)
+	if err != nil {
+		return nil, err
+	}
+	all := maps.Clone(made)
+	for name, data := range files {
+		if all[name] == nil {
+			all[name] = data
+		}
+	}
+	return ca, store.Put(ctx, all, version)
+}
+
+// good reports whether the client certificate is usable for long enough.
+func good(files map[string][]byte, ca *authority.Authority, now time.Time) bool {
+	pair, err := tls.X509KeyPair(files[clientCert], files[clientKey])
+	if err != nil {
+		return false
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{
+		Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: now.Add(renewWithin),
+	})
+	return err == nil
+}
+
+// Config is the TLS of the agent's listeners with the CA.
+func Config(ca *authority.Authority) *tls.Config {
+	pool := ca.Pool()
+	return certfile.Mutual(ca.Serve, func() (*x509.CertPool, error) { return pool, nil })
+}
+
+// Folder is a Store on disk.
+type Folder string
+
+// Get implements Store.
+func (f Folder) Get(context.Context) (map[string][]byte, string, error) {
+	out := map[string][]byte{}
+	for _, name := range []string{caCert, caKey, clientCert, clientKey} {
+		data, err := os.ReadFile(filepath.Join(string(f), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("access of gateways: %w", err)
+		}
+		out[name] = data
+	}
+	return out, "", nil
+}
+
+// Put implements Store. The agent's lock on its data directory keeps other writers away. A new
+// folder appears whole.
+func (f Folder) Put(_ context.Context, files map[string][]byte, _ string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("access of gateways: %w", err)
+		}
+	}()
+	if _, err := os.Stat(string(f)); err == nil {
+		return write(string(f), files)
+	}
+	parent, name := filepath.Split(filepath.Clean(string(f)))
+	next, err := os.MkdirTemp(parent, "."+name+"-*") // its mode is 0700
+	if err != nil {
+		return err
+	}
+	if err := write(next, files); err != nil {
+		return errors.Join(err, os.RemoveAll(next))
+	}
+	return os.Rename(next, string(f))
+}
+
+// write replaces the files in the folder. A pair that a crash left half written is no pair,
+// and is issued anew.
+func write(dir string, files map[string][]byte) error {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := disk.Dir(dir).Replace(name, files[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/access"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/certfile"
+)
+
+// listenerFlags are about --gateway-listen and --xds-listen.
+type listenerFlags struct {
+	Cert     string `name:"tls-cert" help:"PEM file with the certificate of --gateway-listen and --xds-listen, and the CAs that it chains to. Read again when it changes. Default: a CA of the agent's own, in gateway-access of the data directory, with a certificate for gateways." type:"path" env:"TLS_CERT"`
+	Key      string `name:"tls-key" help:"PEM file with the key of --listen-tls-cert." type:"path" env:"TLS_KEY"`
+	ClientCA string `name:"client-ca" help:"PEM file with the CAs of the certificates of gateways, Envoys and gRPC clients. Each of them is known by the name in its certificate." type:"path" env:"CLIENT_CA"`
+	Insecure bool   `name:"insecure" help:"Serve --gateway-listen and --xds-listen without TLS and without authentication. Whoever reaches them reads the region's routes. Routes do not wait for these gateways, and their figures do not count." env:"INSECURE"`
+}
+
+// open returns what the listeners' TLS comes from.
+func (f listenerFlags) open(log *slog.Logger) (Listeners, error) {
+	own := f.Cert != "" || f.Key != "" || f.ClientCA != ""
+	switch {
+	case f.Insecure && own:
+		return Listeners{}, errors.New("--listen-insecure: leave --listen-tls-cert, --listen-tls-key and --listen-client-ca out, or this flag")
+	case f.Insecure:
+		return Listeners{Insecure: true}, nil
+	case !own:
+		return Listeners{}, nil
+	case f.Cert == "" || f.Key == "" || f.ClientCA == "":
+		return Listeners{}, errors.New("--listen-tls-cert, --listen-tls-key and --listen-client-ca: give all three, or none for the agent's own CA")
+	}
+	config, err := certfile.ServerFlags{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}.Config(certfile.Listener{Prefix: "listen-"}, log)
+	return Listeners{TLS: config}, err
+}
+
+// Listeners says how gateways and xDS clients of other hosts prove who they are. Its zero is
+// by the agent's own CA, which is in the data directory.
+type Listeners struct {
+	// TLS of the operator's own certificates, which asks clients for theirs.
+	TLS *tls.Config
+	// Access keeps the agent's own CA; nil: the data directory does.
+	Access access.Store
+	// Insecure: they do not prove it.
+	Insecure bool
+}
+
+// accessFolder is in the data directory.
+const accessFolder = "gateway-access"
+
+// secure has the TLS of the agent's listeners, once it is known.
+type secure struct {
+	once sync.Once
+	tls  *tls.Config
+}
+
+// listenerTLS returns the TLS of the listeners, nil for none. It waits until the agent's CA
+// can be read and kept; the error is that ctx ended.
+func (a *Agent) listenerTLS(ctx context.Context) (*tls.Config, error) {
+	how := a.cfg.Listeners
+	if how.Insecure || how.TLS != nil {
+		return how.TLS, nil
+	}
+	a.secure.once.Do(func() { a.secure.tls = a.openAccess(ctx, how.Access) })
+	return a.secure.tls, ctx.Err()
+}
+
+func (a *Agent) openAccess(ctx context.Context, store access.Store) *tls.Config {
+	where := "the Secret of --gateway-secret"
+	if store == nil {
+		where = filepath.Join(a.cfg.DataDir, accessFolder)
+		store = access.Folder(where)
+	}
+	for attempt := 0; ; attempt++ {
+		ca, err := access.Open(ctx, store, time.Now())
+		if err == nil {
+			a.cfg.Log.InfoContext(ctx, "gateways of other hosts need ca.crt, tls.crt and tls.key", "in", where)
+			return access.Config(ca)
+		}
+		wait := retryMembership.Delay(attempt, a.cfg.Rand)
+		a.cfg.Log.WarnContext(ctx, "cannot serve routes to other hosts yet; will try again", "error", err, "retry_in", wait)
+		if backoff.Sleep(ctx, wait) != nil {
+			return nil
+		}
+	}
+}
