@@ -59,7 +59,7 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 		{name: "an empty line before", send: "\r\n" + get + "\r\n", answers: []int{400}},
 		{name: "no version", send: "GET /a\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "HTTP/0.9", send: "GET /a HTTP/0.9\r\nHost: echo.local\r\n\r\n" + next, answers: []int{505}},
-		{name: "HTTP/1.2 is as good as 1.1", send: "GET /a HTTP/1.2\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}},
+		{name: "HTTP/1.2", send: "GET /a HTTP/1.2\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "HTTP/2.0", send: "GET /a HTTP/2.0\r\nHost: echo.local\r\n\r\n" + next, answers: []int{505}},
 		{name: "HTTP/1.10", send: "GET /a HTTP/1.10\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "http/1.1", send: "GET /a http/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
@@ -69,6 +69,10 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 		{name: "line ends in the path, coded", send: "GET /a%0d%0aX:%20y HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a%0d%0aX:%20y "}},
 		{name: "bytes beyond ASCII in the path", send: "GET /\xff HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /%FF "}},
 		{name: "a question to the gateway itself", send: "OPTIONS * HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: nil},
+		{name: "a question to the gateway that is none", send: "GET * HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
+		{name: "TRACE", send: "TRACE /a HTTP/1.1\r\nHost: echo.local\r\nCookie: secret\r\n\r\n", answers: []int{501}, kept: true},
+		{name: "a query that no program parses", send: "GET /a?a=1;b=2&c=%zz&d=%&;& HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a?a=1;b=2&c=%zz&d=%&;& "}},
+		{name: "bytes beyond ASCII in the query", send: "GET /a?b=\xff HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a?b=%FF "}},
 		{name: "a tunnel", send: "CONNECT echo.local:80 HTTP/1.1\r\nHost: echo.local:80\r\n\r\n" + next, answers: []int{501}},
 		{name: "a tunnel with a path", send: "CONNECT /a HTTP/1.1\r\nHost: echo.local:80\r\n\r\n" + next, answers: []int{501}},
 
@@ -80,7 +84,8 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 			return ""
 		}},
 		{name: "another host in the target", send: "GET http://other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{404, 200}, kept: true, saw: []string{"GET /smuggled "}},
-		{name: "a user in the target's host", send: "GET http://echo.local@other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n", answers: []int{404}, kept: true},
+		{name: "a user in the target's host", send: "GET http://echo.local@other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
+		{name: "a user before the target's host", send: "GET http://user@echo.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "no host", send: "GET /a HTTP/1.1\r\n\r\n" + next, answers: []int{400}},
 		{name: "no host in HTTP/1.0", send: "GET /a HTTP/1.0\r\n\r\n" + next, answers: []int{400}},
 		{name: "an empty host", send: "GET /a HTTP/1.1\r\nHost:\r\n\r\n", answers: []int{400}, kept: true},
@@ -99,7 +104,13 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 		// From hop to hop.
 		{name: "what Connection names stays behind", send: get + "Connection: close, X-Secret\r\nX-Secret: s\r\nX-Open: o\r\n\r\n" + next, answers: []int{200}, saw: []string{"GET /a "}, header: seen(map[string]string{"x-secret": "", "connection": "", "x-open": "o"})},
 		{name: "Connection cannot take what the gateway says", send: get + "Connection: X-Forwarded-For, X-Forwarded-Host, X-Request-Id, Host, Content-Length\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-Id: mine\r\nContent-Length: 2\r\n\r\nab", answers: []int{200}, kept: true, saw: []string{"GET /a ab"}, header: seen(map[string]string{"x-forwarded-for": "127.0.0.1", "x-request-id": "mine", "connection": "", "content-length": "2"})},
-		{name: "what looks like what the gateway says", send: get + "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_proto: https\r\nX_Other: o\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{"x_forwarded_for": "", "x-forwarded_proto": "", "x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "http", "x_other": "o"})},
+		{name: "what looks like what the gateway says", send: get + "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_proto: https\r\nX_Other: o\r\nX.Forwarded.For: 6.6.6.6\r\nX.Other: o\r\nContent_Length: 5\r\nTransfer_Encoding: chunked\r\nTransfer.Encoding: chunked\r\nProxy: http://a\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{
+			"x_forwarded_for": "", "x-forwarded_proto": "", "x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "http", "x_other": "", "x.forwarded.for": "", "x.other": "o",
+			"content_length": "", "transfer_encoding": "", "transfer.encoding": "", "proxy": "",
+		})},
+		{name: "what proxies say", send: get + "X-Real-IP: 6.6.6.6\r\nTrue-Client-IP: 6.6.6.6\r\nCF-Connecting-IP: 6.6.6.6\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-Forwarded-Port: 1\r\nX-Forwarded-User: root\r\nX-Real: r\r\nForwarded: for=6.6.6.6\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{
+			"x-real-ip": "", "true-client-ip": "", "cf-connecting-ip": "", "x-original-url": "", "x-rewrite-url": "", "x-forwarded-port": "", "x-forwarded-user": "", "forwarded": "", "x-real": "r",
+		})},
 		{name: "fields of the hop", send: get + "Keep-Alive: 5\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: x\r\nTE: gzip\r\nTrailer: X\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{"keep-alive": "", "proxy-connection": "", "proxy-authorization": "", "te": "", "trailer": ""})},
 		{name: "an upgrade to HTTP/2", send: get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{"upgrade": "", "connection": "", "http2-settings": ""})},
 		{name: "an upgrade to HTTP/2 among others", send: get + "Connection: upgrade\r\nUpgrade: websocket, H2C\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}, header: seen(map[string]string{"upgrade": "websocket", "connection": "Upgrade"})},
@@ -115,6 +126,7 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 		// One after the other.
 		{name: "two at once", send: post + "Content-Length: 1\r\n\r\nb" + strings.Replace(post, "/a", "/c", 1) + "Content-Length: 1\r\n\r\nd", answers: []int{200, 200}, kept: true, saw: []string{"POST /a b", "POST /c d"}},
 		{name: "a bad one behind a good one", send: post + "Content-Length: 1\r\n\r\nb" + "GET /c HTTP/1.1\r\n\r\n" + next, answers: []int{200, 400}, saw: []string{"POST /a b"}},
+		{name: "HTTP/1.0 does not upgrade", send: "GET /a HTTP/1.0\r\nHost: echo.local\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", answers: []int{200}, saw: []string{"GET /a "}, header: seen(map[string]string{"upgrade": "", "connection": ""})},
 		{name: "HTTP/1.0 is answered and closed", send: "GET /a HTTP/1.0\r\nHost: echo.local\r\nConnection: keep-alive\r\n\r\n" + next, answers: []int{200}, saw: []string{"GET /a "}},
 	})
 }

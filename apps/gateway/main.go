@@ -47,7 +47,7 @@ type flags struct {
 	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
 	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
 	Payloads       payloadFlags  `embed:""`
-	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-* are believed." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
+	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-*, X-Real-IP and similar fields are believed and reach instances. Those fields of other clients are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
 	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion; default: the host's." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
 	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be besides public addresses, and the only ones in which they are reached by http. Regions of tenants tell their address themselves." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`

@@ -60,16 +60,20 @@ type Names map[string]struct{}
 func ConnectionNames(fields []Field) Names {
 	names := Names{}
 	for i := range fields {
-		if !fields[i].Is("connection") {
-			continue
-		}
-		for name := range bytes.SplitSeq(fields[i].Value, []byte(",")) {
-			if name = bytes.Trim(name, " \t"); len(name) > 0 && len(name) <= maxName {
-				names[string(bytes.ToLower(name))] = struct{}{}
-			}
+		if fields[i].Is("connection") {
+			names.Add(fields[i].Value)
 		}
 	}
 	return names
+}
+
+// Add adds the names of a comma-separated list.
+func (n Names) Add(list []byte) {
+	for name := range bytes.SplitSeq(list, []byte(",")) {
+		if name = bytes.Trim(name, " \t"); len(name) > 0 && len(name) <= maxName {
+			n[string(bytes.ToLower(name))] = struct{}{}
+		}
+	}
 }
 
 // maxName is the longest name in bytes that Names can hold, for Has to need no memory. Longer names

@@ -36,8 +36,6 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *answer) WriteHeader(status int) {
 	switch {
 	case status < 200:
-		// ModifyResponse does not see it, and nobody takes the hop's out of it.
-		a.Header().Del(ErrorHeader)
 		a.Header().Del("Connection")
 	case a.x.status > 0 && a.x.status < 200:
 		a.p.say(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
@@ -47,6 +45,12 @@ func (a *answer) WriteHeader(status int) {
 	}
 	if a.x.status < 200 {
 		a.x.status = status
+	}
+	if status < 200 && !a.r.ProtoAtLeast(1, 1) {
+		return // HTTP/1.0 has none (RFC 9110, section 15.2)
+	}
+	if _, typed := a.Header()["Content-Type"]; !typed && status >= 200 {
+		a.Header()["Content-Type"] = nil // net/http would guess one, which browsers go by
 	}
 	a.extend()
 	a.ResponseWriter.WriteHeader(status)

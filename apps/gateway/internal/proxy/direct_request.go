@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"net/http"
 	"strings"
 
@@ -47,10 +46,6 @@ func (d *direct) read() bool {
 			case f.key == nil && field.Is("idempotency-key"):
 				f.key = field.Value
 			}
-		case len("x-forwarded-host"): // as long as that with proto by one
-			drop = field.Is("x-forwarded-host") && !d.trusted
-		case len("x-forwarded-proto"):
-			drop = field.Is("x-forwarded-proto") && !d.trusted
 		case len("proxy-authenticate"):
 			drop = field.Is("proxy-authenticate")
 		case len("proxy-authorization"):
@@ -60,13 +55,14 @@ func (d *direct) read() bool {
 				return false
 			}
 		}
-		if policy.AffinityHeader != "" && f.affinity == nil && strings.EqualFold(policy.AffinityHeader, string(field.Name)) {
+		drop = drop || spoofs(field.Name, d.trusted)
+		if policy.AffinityHeader != "" && !drop && f.affinity == nil && strings.EqualFold(policy.AffinityHeader, string(field.Name)) {
 			f.affinity = field.Value
 		}
 		if policy.AffinityCookie != "" && f.affinity == nil && field.Is("cookie") {
 			f.affinity = cookie(string(field.Value), policy.AffinityCookie)
 		}
-		if drop || bytes.IndexByte(field.Name, '_') >= 0 && isLookalike(string(field.Name)) {
+		if drop {
 			f.drop[i/64] |= 1 << (i % 64)
 		}
 	}

@@ -42,12 +42,12 @@ var (
 	}
 	failMethod = &failure{
 		code: "bad_method", status: http.StatusNotImplemented, connect: "unimplemented", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the gateway opens no tunnels: it has no method CONNECT", fix: "Send the request to the app's hostname, without CONNECT.",
+		message: "the gateway passes on no requests of the methods CONNECT and TRACE", fix: "Send the request to the app's hostname, by another method.",
 	}
 	failMalformed = &failure{
 		code: "bad_request", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the request is malformed: its host, method, path or length is none, or contradicts itself",
-		fix:     "Send each of :method, :path, :authority and content-length once, as RFC 9113 has it, and no Host beside.",
+		fix:     "Send a request as RFC 9112 or RFC 9113 has it. In HTTP/2: each of :method, :path, :authority and content-length once, and no Host.",
 	}
 	failNoRoute = &failure{
 		code: "no_route", status: http.StatusNotFound, connect: "not_found", reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND,

@@ -284,13 +284,19 @@ func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if what := malformed(r); what != "" {
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close") // as net/http does with what it refuses
+		}
 		p.fail(w, x, failMalformed, errors.New(what))
 		return
 	}
-	if r.Method == http.MethodConnect {
-		// It asks for a tunnel to whom it names, which is a forward proxy's to give (RFC
-		// 9110, section 9.3.6); an instance's 200 would be taken for one.
+	if unsafeMethod(r.Method) {
 		p.fail(w, x, failMethod, nil)
+		return
+	}
+	if r.RequestURI == "*" { // OPTIONS asks about the gateway itself: net/http answers so
+		w.Header().Set("Content-Length", "0")
+		w.WriteHeader(http.StatusOK)
 		return
 	}
 	if x.host == "" {
@@ -362,13 +368,19 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.Scheme = "http"
 	pr.Out.URL.Host = x.host
 	pr.Out.Host = pr.In.Host
+	pr.Out.URL.RawQuery = soundQuery(pr.In.URL.RawQuery) // ReverseProxy drops parameters that it cannot parse
 	keepUpgrade(pr.Out.Header)
-	dropLookalikes(pr.Out.Header)
-	if p.trusts(pr.In.RemoteAddr) {
+	if !pr.In.ProtoAtLeast(1, 1) { // RFC 9110, section 7.8
+		pr.Out.Header.Del("Upgrade")
+		pr.Out.Header.Del("Connection")
+	}
+	trusted := p.trusts(pr.In.RemoteAddr)
+	dropSpoofed(pr.Out.Header, trusted)
+	if trusted {
 		pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	}
 	pr.SetXForwarded()
-	if p.trusts(pr.In.RemoteAddr) {
+	if trusted {
 		for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
 			if v := pr.In.Header[name]; len(v) > 0 {
 				pr.Out.Header[name] = v
@@ -401,22 +413,6 @@ func (p *Proxy) answered(res *http.Response) error {
 		res.Header.Del(hstsHeader)
 	}
 	return nil
-}
-
-func (p *Proxy) trusts(remote string) bool {
-	if len(p.cfg.Trusted) == 0 {
-		return false
-	}
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return false
-	}
-	for _, prefix := range p.cfg.Trusted {
-		if prefix.Contains(at.Addr().Unmap()) {
-			return true
-		}
-	}
-	return false
 }
 
 // failed answers what the transport failed at.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -20,12 +21,19 @@ func Doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0 || r.Method == http.MethodConnect)
 }
 
-// malformed tells what of a request of HTTP/2 or 3 has no place in one, "" for nothing. In
-// HTTP/1, which instances get, it would say something else than what was looked at here:
-// RFC 9113, sections 8.1.1 (lengths), 8.2.1 and 8.3.1 (methods, paths, hosts), and RFC
-// 9114, sections 4.1.2 and 4.3.1. net/http looks at HTTP/1 in time itself.
+// malformed tells what of a request has no place in one, "" for nothing. What net/http takes of HTTP/1
+// and no client sends could be read by an instance in another way than here. Of HTTP/2 and 3 it is what
+// would say something else in HTTP/1, which instances get: RFC 9113, sections 8.1.1 (lengths), 8.2.1 and
+// 8.3.1 (methods, paths, hosts), and RFC 9114, sections 4.1.2 and 4.3.1.
 func malformed(r *http.Request) string {
-	if r.ProtoMajor < 2 {
+	switch {
+	case r.ProtoMajor == 1 && r.ProtoMinor > 1:
+		return "the version is neither HTTP/1.0 nor HTTP/1.1"
+	case r.RequestURI == "*" && r.Method != http.MethodOptions:
+		return "the target * is for OPTIONS only"
+	case r.URL.User != nil:
+		return "the target names a user"
+	case r.ProtoMajor < 2:
 		return ""
 	}
 	for _, host := range r.Header["Host"] {
@@ -49,6 +57,37 @@ func malformed(r *http.Request) string {
 		return "content-length is not the content's"
 	}
 	return ""
+}
+
+// unsafeMethod reports whether no instance gets requests of the method. CONNECT asks for a tunnel to the
+// host that it names, which is a forward proxy's to give (RFC 9110, section 9.3.6): an instance's 200
+// would be taken for one. TRACE is answered with the fields that arrived at the instance, those that
+// proxies added included (section 9.3.8).
+func unsafeMethod(method string) bool {
+	return method == http.MethodConnect || method == http.MethodTrace
+}
+
+// soundQuery is a query as it came, but for bytes that have no place in a request line.
+func soundQuery(query string) string {
+	odd := func(c byte) bool { return c <= ' ' || c >= 0x7f }
+	n := 0
+	for i := range len(query) {
+		if odd(query[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return query
+	}
+	out := make([]byte, 0, len(query)+2*n)
+	for i := range len(query) {
+		if c := query[i]; odd(c) {
+			out = fmt.Appendf(out, "%%%02X", c)
+		} else {
+			out = append(out, c)
+		}
+	}
+	return string(out)
 }
 
 // keepUpgrade leaves in a request's Upgrade what is not HTTP. In a tunnel of HTTP/2 or of
@@ -75,25 +114,6 @@ func keepUpgrade(h http.Header) {
 		return
 	}
 	h.Set("Upgrade", strings.Join(kept, ", "))
-}
-
-// dropLookalikes takes out what CGI and its heirs, WSGI for one, cannot tell from what the
-// gateway says: to them X_Forwarded_For is X-Forwarded-For (RFC 3875, section 4.1.18).
-func dropLookalikes(h http.Header) {
-	for name := range h {
-		if strings.Contains(name, "_") && isLookalike(name) {
-			delete(h, name)
-		}
-	}
-}
-
-// isLookalike looks at a name that has an underscore.
-func isLookalike(name string) bool {
-	switch http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")) {
-	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", RequestIDHeader:
-		return true
-	}
-	return false
 }
 
 // keepTrailers takes out of an answer's trailers what has no place there (RFC 9110, section

@@ -242,7 +242,8 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 				conn.Store(c)
 			}
 		},
-		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+			dropHop(http.Header(header)) // before ReverseProxy's looks at it
 			if interim++; interim > maxInterim {
 				cancel(failBroken)
 			}
