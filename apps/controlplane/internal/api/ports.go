@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -106,7 +107,7 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 		}
 		if i := fixedPort(spec, was.live.Spec); i >= 0 {
 			return portRefusal(spec, i, r.Name, portField(i),
-				fmt.Sprintf("with strategy %s the new version starts while v%d has it", plan.StrategyName(plan.StrategyOf(course.Policy)), was.live.Version),
+				fmt.Sprintf("with strategy %s the new version starts while v%d has it", strategy.Name(course.Policy), was.live.Version),
 				besideFix(course.Policy))
 		}
 	}
@@ -116,7 +117,7 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 // besideFix says how a version with a fixed port takes the place of another.
 func besideFix(policy *windlassv1.RolloutPolicy) string {
 	stops := "Use rollout.strategy recreate or inPlace, by which the old instance stops first"
-	if plan.StrategyOf(policy) == windlassv1.RolloutPolicy_STRATEGY_ROLLING {
+	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {
 		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
 	}
 	return stops + "; or set the port to 0, and each instance gets one of its own."

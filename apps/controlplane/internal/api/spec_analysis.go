@@ -8,8 +8,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -205,7 +205,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		}
 	}
 	for i, s := range p.GetSteps() {
-		pause, manual, err := plan.ParsePause(s.GetPause())
+		pause, manual, err := strategy.ParsePause(s.GetPause())
 		switch {
 		case err == nil && !manual && pause > 0 && pause < interval:
 			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
@@ -215,18 +215,16 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 				"End the steps below 100, which comes after the last one anyway, or use max or min.")
 		}
 	}
-	if after, manual, err := plan.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
+	if after, manual, err := strategy.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
 		return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
 			"Measure more often, or promote later.")
 	}
-	switch plan.StrategyOf(p) {
-	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
-	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		if p.GetInitialWeight() == 0 && analysis.OfRequests(c) {
-			return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
-				"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
-		}
-	default:
+	steps := strategy.Of(p).Steps(p)
+	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.OfRequests(c) {
+		return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
+			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
+	}
+	if len(steps) == 0 {
 		if !bakes {
 			return invalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
 				"Give waves a bakeTime, or use strategy canary or blue-green.")

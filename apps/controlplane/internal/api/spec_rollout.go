@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -25,12 +24,7 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 		return nil
 	}
 	p.Strategy = orDefault(p.Strategy, windlassv1.RolloutPolicy_STRATEGY_ROLLING)
-	if p.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
-		p.Promotion = cmp.Or(p.Promotion, "auto")
-		if p.Retain == nil {
-			p.Retain = durationpb.New(defaultRetain)
-		}
-	}
+	strategy.Of(p).SetDefaults(p)
 	analysisWithDefaults(p.Analysis)
 	approvalWithDefaults(p.Approval)
 	for _, s := range p.Steps {
@@ -54,38 +48,28 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if p == nil {
 		return nil
 	}
-	if err := checkKnobs(p, field); err != nil {
-		return err
+	if fault := strategy.Check(p); fault != nil {
+		return invalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
 	}
-	if err := checkSteps(p, field+".steps"); err != nil {
-		return err
-	}
-	after, manual, err := plan.ParsePromotion(p.GetPromotion())
-	if err := checkWait(after, err, field+".promotion", "auto, auto after 10m or manual"); err != nil {
-		return err
-	}
-	if err := checkApproval(p.GetApproval(), manual, field+".approval"); err != nil {
-		return err
+	for i, s := range strategy.Of(p).Steps(p) {
+		at := field + ".approval"
+		if len(p.GetSteps()) > 0 {
+			at = fmt.Sprintf("%s.steps[%d].approval", field, i)
+		}
+		if err := checkApproval(s.Approval, s.Manual, at); err != nil {
+			return err
+		}
 	}
 	for i, w := range p.GetWaves() {
 		if err := checkApproval(w.GetApproval(), false, fmt.Sprintf("%s.waves[%d].approval", field, i)); err != nil {
 			return err
 		}
 	}
-	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
-	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE && none(unavailable) {
-		return invalidFix(field+".maxUnavailable", "maxUnavailable is 0, and in place nothing starts before something stops: no replica could ever be replaced",
-			"Set it to 1 or more, or use strategy rolling with a maxSurge.")
-	}
-	if none(surge) && none(unavailable) {
-		return invalidFix(field+".maxUnavailable", "maxSurge and maxUnavailable are both 0: no replica could ever start or stop",
-			"Set one of them to 1 or more.")
-	}
 	if where := regionWithoutRoomForBoth(p, spec); where != "" {
 		return invalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
 			plan.FixNoRoomForBoth)
 	}
-	for name, text := range map[string]string{"maxSurge": surge, "maxUnavailable": unavailable} {
+	for name, text := range map[string]string{"maxSurge": p.GetMaxSurge(), "maxUnavailable": p.GetMaxUnavailable()} {
 		if tooManyPercent(text) {
 			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
@@ -114,93 +98,6 @@ func regionWithoutRoomForBoth(p *windlassv1.RolloutPolicy, spec *windlassv1.Depl
 		}
 	}
 	return ""
-}
-
-// checkKnobs fails on what another strategy than the policy's is set by.
-func checkKnobs(p *windlassv1.RolloutPolicy, field string) error {
-	const (
-		rolling = windlassv1.RolloutPolicy_STRATEGY_ROLLING
-		canary  = windlassv1.RolloutPolicy_STRATEGY_CANARY
-		green   = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN
-		inPlace = windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
-	)
-	strategy := orDefault(p.GetStrategy(), rolling)
-	for _, knob := range []struct {
-		name string
-		set  bool
-		of   []windlassv1.RolloutPolicy_Strategy
-	}{
-		{"maxSurge", p.GetMaxSurge() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary}},
-		{"maxUnavailable", p.GetMaxUnavailable() != "", []windlassv1.RolloutPolicy_Strategy{rolling, canary, inPlace}},
-		{"steps", len(p.GetSteps()) > 0, []windlassv1.RolloutPolicy_Strategy{canary}},
-		{"initialWeight", p.GetInitialWeight() != 0, []windlassv1.RolloutPolicy_Strategy{green}},
-		{"approval", p.GetApproval() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
-		{"promotion", p.GetPromotion() != "", []windlassv1.RolloutPolicy_Strategy{green}},
-		{"retain", p.GetRetain() != nil, []windlassv1.RolloutPolicy_Strategy{green}},
-	} {
-		if !knob.set || slices.Contains(knob.of, strategy) {
-			continue
-		}
-		var names []string
-		for _, s := range knob.of {
-			names = append(names, plan.StrategyName(s))
-		}
-		with := strings.Join(names, " or ")
-		return invalidFix(field+"."+knob.name, fmt.Sprintf("%s means nothing to strategy %s: it is of %s", knob.name, plan.StrategyName(strategy), with),
-			"Leave it out, or use strategy "+with+".")
-	}
-	return nil
-}
-
-// checkSteps judges a canary's.
-func checkSteps(p *windlassv1.RolloutPolicy, field string) error {
-	if p.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY {
-		return nil
-	}
-	if len(p.GetSteps()) == 0 {
-		return invalidFix(field, "a canary without steps would be rolling", "Write for example [{weight: 10, pause: 10m}, {weight: 50, pause: manual}], or use strategy rolling.")
-	}
-	var weight, replicas int32
-	for i, s := range p.GetSteps() {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		switch {
-		case s.GetWeight() == 0 && s.GetReplicas() == 0:
-			return invalidFix(at+".weight", "the step has neither weight nor replicas", "Give it a weight from 1 to 100, or replicas.")
-		case s.GetWeight() > 0 && s.GetReplicas() > 0:
-			return invalidFix(at+".replicas", "the step has weight and replicas", "Use one of the two: a weight brings the replicas that carry it.")
-		case s.GetWeight() > 0 && s.GetWeight() <= weight:
-			return invalidFix(at+".weight", fmt.Sprintf("%d is no more than the %d of a step before it: a canary only grows", s.GetWeight(), weight), "Order the steps by weight.")
-		case s.GetReplicas() > 0 && s.GetReplicas() <= replicas:
-			return invalidFix(at+".replicas", fmt.Sprintf("%d are no more than the %d of a step before it: a canary only grows", s.GetReplicas(), replicas), "Order the steps by replicas.")
-		}
-		weight, replicas = max(weight, s.GetWeight()), max(replicas, s.GetReplicas())
-		pause, manual, err := plan.ParsePause(s.GetPause())
-		if err := checkWait(pause, err, at+".pause", "30s, 10m or manual"); err != nil {
-			return err
-		}
-		if err := checkApproval(s.GetApproval(), manual, at+".approval"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// defaultRetain is long enough to see what a bad version does, and short enough for
-// accelerators that do nothing meanwhile.
-const defaultRetain = 10 * time.Minute
-
-// maxPause is as long as a wave may bake: what takes longer is a person's decision.
-const maxPause = 7 * 24 * time.Hour
-
-// checkWait judges a wait as it was read.
-func checkWait(wait time.Duration, err error, field, examples string) error {
-	if err != nil {
-		return invalidFix(field, err.Error(), "Write for example "+examples+".")
-	}
-	if wait > maxPause {
-		return invalidFix(field, fmt.Sprintf("%s is longer than %s", wait, maxPause), "Use manual: somebody promotes it when it is time.")
-	}
-	return nil
 }
 
 func none(text string) bool {

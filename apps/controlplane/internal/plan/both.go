@@ -20,10 +20,10 @@ const FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use stra
 // the new version and the one before it need a replica each. Blue-green always has a second
 // set, and without replicas nothing is shared.
 func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
-	if size == 0 || policy.GetStrategy() != windlassv1.RolloutPolicy_STRATEGY_CANARY || Steps(policy) == 0 {
+	if size == 0 || Steps(policy) == 0 {
 		return true
 	}
-	surge, _ := strategy.Bounds(policy.GetMaxSurge(), policy.GetMaxUnavailable(), size)
+	surge, _ := strategy.Of(policy).Bounds(policy, size, strategy.Sizes{})
 	return size+surge > 1
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -297,7 +298,7 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)
-		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN && policy.Promotion == Manual {
+		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN && policy.Promotion == strategy.Manual {
 			policy.Promotion = "auto"
 		}
 		for _, s := range policy.Steps {

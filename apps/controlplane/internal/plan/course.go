@@ -262,7 +262,7 @@ func acceptFailed(c *model.Course, who string, now int64) (waves []string, err e
 	if !c.Failed {
 		return nil, nil
 	}
-	all := stops(c.Policy)
+	all := stepsOf(c.Policy)
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
 			fix := "Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`."
@@ -270,7 +270,7 @@ func acceptFailed(c *model.Course, who string, now int64) (waves []string, err e
 			case st.Reason == "" || st.State != regionFailed && st.State != regionGoingBack && st.State != regionBack:
 			case st.State != regionFailed || condition(st.Reason) != onAnalysis:
 				return nil, &Refusal{"a region failed (" + st.Reason + "), and nothing serves there that could be accepted", fix}
-			case w.State != waveBaking && st.Step < len(all) && all[st.Step].approval != nil:
+			case w.State != waveBaking && st.Step < len(all) && all[st.Step].Approval != nil:
 				return nil, &GateRefusal{Message: fmt.Sprintf("what failed is step %d, which needs an approval: to promote it is not enough", st.Step+1), Fix: fix}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -192,8 +193,8 @@ func mostTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration)
 	turn := max(limit, d.GetProgress().AsDuration()) + max(d.GetImage().AsDuration(), d.GetCrash().AsDuration())
 	turn = turn*time.Duration(2*size+4) + max(policy.GetWaitForCapacity().AsDuration(), d.GetUnschedulable().AsDuration())
 	stages := time.Duration(0)
-	for _, s := range append(stops(policy), stop{}) {
-		stages += s.pause + turn
+	for _, s := range append(stepsOf(policy), strategy.Step{}) {
+		stages += s.Pause + turn
 	}
 	for _, w := range waves(policy) {
 		stages += w.GetBakeTime().AsDuration() + turn

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -17,13 +18,13 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
-		pause := rapid.SampledFrom([]string{"", "20s", "1m", Manual})
+		pause := rapid.SampledFrom([]string{"", "20s", "1m", strategy.Manual})
 		for range rapid.IntRange(1, 4).Draw(t, "steps") {
 			step := &windlassv1.CanaryStep{Weight: rapid.Int32Range(0, 100).Draw(t, "weight"), Pause: pause.Draw(t, "pause")}
 			if step.Weight == 0 {
 				step.Replicas = rapid.Int32Range(1, 5).Draw(t, "replicas")
 			}
-			if step.Pause != Manual {
+			if step.Pause != strategy.Manual {
 				step.Approval = drawApproval(t)
 			}
 			policy.Steps = append(policy.Steps, step)
@@ -31,8 +32,8 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
 		policy.InitialWeight = rapid.SampledFrom([]int32{0, 0, 1, 50, 99}).Draw(t, "initial weight")
-		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", Manual}).Draw(t, "promotion")
-		if policy.Promotion != Manual {
+		policy.Promotion = rapid.SampledFrom([]string{"", "auto", "auto after 1m", strategy.Manual}).Draw(t, "promotion")
+		if policy.Promotion != strategy.Manual {
 			policy.Approval = drawApproval(t)
 		}
 		policy.Retain = durationpb.New(time.Duration(rapid.IntRange(0, 300).Draw(t, "retain")) * time.Second)

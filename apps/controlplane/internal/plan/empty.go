@@ -70,13 +70,13 @@ func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.C
 		}
 		v.forgetClocks(st)
 		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it is to have no replicas, and begins anew when it is scaled up; %s",
-			st.Step+1, Steps(v.course.Policy), stops(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied, st.StoppedAt, st.PromotedBy, st.Approvals = false, 0, "", nil
 		v.roll(st)
 		v.forgetClocks(st)
 		v.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
-			st.Step+1, Steps(v.course.Policy), stops(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	}
 	return was || st.Emptied
 }

@@ -65,11 +65,11 @@ func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval)
 
 // StepGate is the gate of the step that the region waits at, nil for none.
 func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
-	all := stops(c.Policy)
+	all := stepsOf(c.Policy)
 	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) || c.CatchesUp {
 		return nil
 	}
-	return all[st.Step].approval
+	return all[st.Step].Approval
 }
 
 // WaveGate is the gate at the end of a wave all of whose regions have moved, nil for none.

@@ -114,11 +114,11 @@ func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topolo
 }
 
 func (f *fleet) requireAgreedStep(c *model.Course, st model.CourseRegion, n int) {
-	stop := stops(c.Policy)[n]
+	step := stepsOf(c.Policy)[n]
 	at := waitingPlace{c.RolloutID, st.RegionID, n, st.StoppedAt}
-	if stop.approval != nil {
-		require.True(f.t, f.isApproved(stop.approval, at), "%s is past step %d, and nobody approved that: %+v", st.RegionID, n+1, st)
-	} else if stop.manual && c.FullBy == "" {
+	if step.Approval != nil {
+		require.True(f.t, f.isApproved(step.Approval, at), "%s is past step %d, and nobody approved that: %+v", st.RegionID, n+1, st)
+	} else if step.Manual && c.FullBy == "" {
 		require.True(f.t, f.agreed.promoted[at], "%s is past step %d, and nobody promoted that: %+v", st.RegionID, n+1, st)
 	}
 }

@@ -97,15 +97,15 @@ func (v *view) lane(region string) *lane {
 	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
 		l.OldFloor, l.OldCeiling = oldBounds(c, region)
 	}
-	inPlace := c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
-	l.Recreate = c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE
+	order := strategy.Of(c.Policy).Order()
+	l.Recreate = order == strategy.StopFirst
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
 	if st != nil && st.State == regionSkipped && !c.Back {
 		l.Hold = true // half way, maybe: its turn comes again
 	}
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
-		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && !inPlace {
+		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && order != strategy.InPlace {
 			l.Keep = v.size(older, region)
 		}
 	}
@@ -134,7 +134,7 @@ func (v *view) lane(region string) *lane {
 		l.Lane.From = append(l.Lane.From, s)
 		l.seen += v.seen(t)
 	}
-	v.joinWorkloads(l, inPlace && forward)
+	v.joinWorkloads(l, order == strategy.InPlace && forward)
 	v.keepInstances(l)
 	return l
 }

@@ -35,14 +35,14 @@ func (l *linter) gates(live bool) {
 // leavesStep holds a region that left a step against who had to agree; before is where it was.
 func (l *linter) leavesStep(before model.CourseRegion, region string, n int) {
 	c := l.in.Staging.Course
-	at := stops(c.Policy)[n]
+	at := stepsOf(c.Policy)[n]
 	if before.StoppedAt == 0 || before.Step != n {
 		before.PromotedBy, before.Approvals = "", nil // it was said of another step
 	}
-	if Shut(c, at.approval, before.Approvals) {
-		l.findf(region, "step %d is over, and needs %s", n+1, Missing(c, at.approval, before.Approvals))
+	if Shut(c, at.Approval, before.Approvals) {
+		l.findf(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
 	}
-	if _, person := at.wait(c, before); person && before.PromotedBy == "" {
+	if _, person := wait(at, c, before); person && before.PromotedBy == "" {
 		l.findf(region, "step %d is over, and nobody promoted it", n+1)
 	}
 }

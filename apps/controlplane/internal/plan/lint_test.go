@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -33,7 +34,7 @@ func (w *world) change(deployment string, edit func(*model.Topology)) Output {
 func TestLintFindsAPlanThatGoesBeyondAStep(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4",
-		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: Manual}},
+		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: strategy.Manual}},
 	})
 	require.Equal(t, int32(25), w.rows[rowKey{"v2", "us"}].Weight)
 	require.Empty(t, Lint(w.input(), w.change("v2", func(*model.Topology) {})))
@@ -124,7 +125,7 @@ func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4",
-		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: Manual}, {Weight: 50, Approval: &windlassv1.Approval{}}},
+		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: strategy.Manual}, {Weight: 50, Approval: &windlassv1.Approval{}}},
 		Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{}}},
 	})
 	passes := func(edit func(*model.CourseWave)) []string {

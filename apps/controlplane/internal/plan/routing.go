@@ -42,7 +42,7 @@ func (r routing) tries(region string) bool {
 	if st == nil || !leads(*st) {
 		return false
 	}
-	if all := stops(r.course.Policy); st.Step < len(all) && all[st.Step].all && all[st.Step].weight == 0 {
+	if all := stepsOf(r.course.Policy); st.Step < len(all) && all[st.Step].Whole && all[st.Step].Weight == 0 {
 		return false // it has no traffic yet that would be the new version's
 	}
 	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -97,7 +98,7 @@ func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
 		w.settle()
 	}
 	canary := &windlassv1.RolloutPolicy{
-		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: Manual}},
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: strategy.Manual}},
 	}
 	t.Run("canary", func(t *testing.T) {
 		w := begin(canary)
@@ -120,7 +121,7 @@ func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
 	})
 	t.Run("blue-green", func(t *testing.T) {
 		w := begin(&windlassv1.RolloutPolicy{
-			Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: Manual, Retain: durationpb.New(time.Minute),
+			Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: strategy.Manual, Retain: durationpb.New(time.Minute),
 		})
 		require.EqualValues(t, 1, queue(w, "eu"), "no traffic is the new version's before it is promoted")
 		promote(w)

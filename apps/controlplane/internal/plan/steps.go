@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -10,93 +9,36 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// stop is a point on a region's way at which it waits with both versions, or none for a
-// strategy that has none.
-type stop struct {
-	// weight of the new version; replicas of it where that is 0, and with all of them,
-	// where no part of the weight is for a part of the replicas.
-	weight, replicas int32
-	all              bool
-	// manual: until somebody promotes; else for as long as pause.
-	manual bool
-	pause  time.Duration
-	// approval that it takes besides, nil for none.
-	approval *windlassv1.Approval
-}
-
-// Manual is the text of a pause that a person ends.
-const Manual = "manual"
-
-// ParsePause reads a step's pause.
-func ParsePause(text string) (pause time.Duration, manual bool, err error) {
-	if text == "" || text == Manual {
-		return 0, text == Manual, nil
-	}
-	pause, err = time.ParseDuration(text)
-	if err != nil || pause < 0 {
-		return 0, false, fmt.Errorf("%q is neither a duration nor %q", text, Manual)
-	}
-	return pause, false, nil
-}
-
-// ParsePromotion reads what ends a blue-green region's wait with both versions.
-func ParsePromotion(text string) (after time.Duration, manual bool, err error) {
-	if text == "" || text == "auto" || text == Manual {
-		return 0, text == Manual, nil
-	}
-	delay, ok := strings.CutPrefix(text, "auto after ")
-	if ok {
-		after, err = time.ParseDuration(delay)
-	}
-	if !ok || err != nil || after < 0 {
-		return 0, false, fmt.Errorf("%q is neither \"auto\" nor \"auto after\" a duration nor %q", text, Manual)
-	}
-	return after, false, nil
-}
-
-// stops of the policy, which the API has checked.
-func stops(policy *windlassv1.RolloutPolicy) (out []stop) {
-	switch policy.GetStrategy() {
-	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
-		for _, s := range policy.GetSteps() {
-			pause, manual, err := ParsePause(s.GetPause())
-			out = append(out, stop{weight: s.GetWeight(), replicas: s.GetReplicas(), manual: manual || err != nil, pause: pause, approval: s.GetApproval()})
-		}
-	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		after, manual, err := ParsePromotion(policy.GetPromotion())
-		out = append(out, stop{
-			weight: policy.GetInitialWeight(), all: true, manual: manual || err != nil, pause: after, approval: policy.GetApproval(),
-		})
-	default:
-	}
-	return out
+// stepsOf returns the points at which a region waits with both versions.
+func stepsOf(policy *windlassv1.RolloutPolicy) []strategy.Step {
+	return strategy.Of(policy).Steps(policy)
 }
 
 // Steps is how many the policy's strategy takes in each region.
-func Steps(policy *windlassv1.RolloutPolicy) int { return len(stops(policy)) }
+func Steps(policy *windlassv1.RolloutPolicy) int { return len(stepsOf(policy)) }
 
-// wait tells whether a person ends the region's wait at the stop, and if not, for how
+// wait reports whether a person ends the region's wait at the step, and if not, for how
 // long it is. Where somebody has to approve, nothing is promoted by itself. Where nothing
 // runs, time and analysis show nothing.
-func (s stop) wait(c *model.Course, st model.CourseRegion) (pause time.Duration, person bool) {
+func wait(s strategy.Step, c *model.Course, st model.CourseRegion) (pause time.Duration, person bool) {
 	switch {
-	case c.FullBy != "", c.CatchesUp && s.manual:
+	case c.FullBy != "", c.CatchesUp && s.Manual:
 		return 0, false
 	case c.CatchesUp:
-		return s.pause, false
+		return s.Pause, false
 	}
-	shows := s.pause > 0 || len(c.Policy.GetAnalysis()) > 0
-	return s.pause, s.manual || c.Held && s.approval == nil && (s.all || s.pause > 0) || st.Emptied && shows
+	shows := s.Pause > 0 || len(c.Policy.GetAnalysis()) > 0
+	return s.Pause, s.Manual || c.Held && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
 }
 
 // Waits tells until when the region waits at its step, or that it does for a person;
 // neither when it is on its way.
 func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
-	all := stops(c.Policy)
+	all := stepsOf(c.Policy)
 	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
 		return 0, false
 	}
-	pause, person := all[st.Step].wait(c, st)
+	pause, person := wait(all[st.Step], c, st)
 	if person {
 		return 0, true
 	}
@@ -106,27 +48,27 @@ func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
 // stopOf is where the region is to stay for now; nil: it goes all the way by what is
 // ready.
 func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
-	all := stops(c.Policy)
+	all := stepsOf(c.Policy)
 	if len(all) == 0 || size == 0 {
 		return nil
 	}
-	whole := all[len(all)-1].all
+	whole := all[len(all)-1].Whole
 	if st.Step >= len(all) {
 		return &strategy.Stop{Replicas: size, Weight: strategy.Full, Whole: whole}
 	}
 	if whole {
-		return &strategy.Stop{Replicas: size, Weight: all[st.Step].weight, Whole: true}
+		return &strategy.Stop{Replicas: size, Weight: all[st.Step].Weight, Whole: true}
 	}
-	s := &strategy.Stop{Weight: all[st.Step].weight, Share: all[st.Step].weight == 0}
+	s := &strategy.Stop{Weight: all[st.Step].Weight, Share: all[st.Step].Weight == 0}
 	surge, _ := bounds(c, st.RegionID, size)
 	_, ceiling := oldBounds(c, st.RegionID)
 	ceiling = max(ceiling, size+surge)
 	for _, at := range all[:st.Step+1] {
-		n := min(at.replicas, size)
-		if at.weight > 0 {
-			n = (at.weight*size + strategy.Full - 1) / strategy.Full
+		n := min(at.Replicas, size)
+		if at.Weight > 0 {
+			n = (at.Weight*size + strategy.Full - 1) / strategy.Full
 		}
-		if at.weight > 0 && at.weight < strategy.Full {
+		if at.Weight > 0 && at.Weight < strategy.Full {
 			n = max(1, min(n, ceiling-1)) // another replica has to serve the rest
 		}
 		s.Replicas = max(s.Replicas, n)
@@ -136,7 +78,7 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 
 // judgeStep takes the region from step to step, and tells whether it failed there.
 func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
-	all := stops(v.course.Policy)
+	all := stepsOf(v.course.Policy)
 	if st.Step >= len(all) {
 		return false
 	}
@@ -149,7 +91,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
-	pause, person := now.wait(v.course, *st)
+	pause, person := wait(now, v.course, *st)
 	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
@@ -157,7 +99,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 		v.noteServing(st, l)
 		what := "goes on"
 		switch {
-		case now.manual:
+		case now.Manual:
 			what = "waits for promotion"
 		case person && st.Emptied:
 			what = "waits for promotion"
@@ -193,7 +135,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	}
 	over := st.PromotedBy != "" || v.course.FullBy != "" ||
 		!person && v.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(v.course, st, st.StoppedAt, !l.keeps, v.now))
-	if st.StoppedAt == 0 || !stopped || !over || Shut(v.course, now.approval, st.Approvals) {
+	if st.StoppedAt == 0 || !stopped || !over || Shut(v.course, now.Approval, st.Approvals) {
 		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (v.now-st.StoppedAt)/1000)
@@ -206,7 +148,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	case v.course.FullBy != "":
 		why += "; " + v.course.FullBy + " promoted it in full"
 	}
-	why += approvedBy(now.approval, st.Approvals)
+	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, v.now, l.score()
 	forgetRelapses(st)
@@ -216,9 +158,9 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 
 // skipSteps takes a region past steps that nobody has to approve, once the rollout was
 // promoted in full.
-func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stop) (skipped bool) {
+func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []strategy.Step) (skipped bool) {
 	from := st.Step
-	for v.course.FullBy != "" && st.Step < len(all) && all[st.Step].approval == nil {
+	for v.course.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {
 		st.Step++
 	}
 	if st.Step == from {
@@ -233,20 +175,9 @@ func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stop
 	return true
 }
 
-// String is the stop's text: "10 %", "2 replicas".
-func (s stop) String() string {
-	if s.weight > 0 || s.all {
-		return fmt.Sprintf("%d %%", s.weight)
-	}
-	if s.replicas == 1 {
-		return "1 replica"
-	}
-	return fmt.Sprintf("%d replicas", s.replicas)
-}
-
 // stepMessage is where the region is among its steps, empty for nowhere.
 func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) string {
-	all := stops(c.Policy)
+	all := stepsOf(c.Policy)
 	if st.Step >= len(all) {
 		return ""
 	}
@@ -263,7 +194,7 @@ func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, no
 	case until <= now && Shut(c, StepGate(c, st), st.Approvals):
 		text += " waits for " + Missing(c, StepGate(c, st), st.Approvals)
 	case until > 0:
-		text += fmt.Sprintf(" waits %s", all[st.Step].pause)
+		text += fmt.Sprintf(" waits %s", all[st.Step].Pause)
 	}
 	return text + ", "
 }

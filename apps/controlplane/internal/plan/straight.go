@@ -3,6 +3,7 @@ package plan
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -13,21 +14,7 @@ import (
 func StraightPolicy(p *windlassv1.RolloutPolicy, keepGates bool) *windlassv1.RolloutPolicy {
 	p = proto.CloneOf(p)
 	p.Analysis = nil
-	var steps []*windlassv1.CanaryStep
-	for _, s := range p.GetSteps() {
-		if keepGates && s.GetApproval() != nil {
-			s.Pause = ""
-			steps = append(steps, s)
-		}
-	}
-	p.Steps = steps
-	if p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_CANARY && len(steps) == 0 {
-		p.Strategy = windlassv1.RolloutPolicy_STRATEGY_ROLLING
-	}
-	p.Promotion = ""
-	if !keepGates {
-		p.Approval, p.InitialWeight = nil, 0
-	}
+	strategy.Of(p).Straighten(p, keepGates)
 	for _, w := range p.GetWaves() {
 		w.BakeTime = nil
 		if !keepGates {

@@ -47,7 +47,7 @@ func (v *view) begin(d *model.Deployment) {
 		empty.WriteString("; " + gates[i])
 	}
 	v.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
-		policyText(c.Policy), strings.Join(parts, ", "), v.versionOf(v.app.LiveDeploymentID), empty.String()), d, "")
+		strategy.Describe(c.Policy), strings.Join(parts, ", "), v.versionOf(v.app.LiveDeploymentID), empty.String()), d, "")
 }
 
 // EmptyGates returns the waves of a begun course whose approval is not needed because they take no
@@ -70,71 +70,26 @@ func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 	return []*windlassv1.Wave{{}}
 }
 
-// StrategyName is as people write it.
-func StrategyName(s windlassv1.RolloutPolicy_Strategy) string {
-	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STRATEGY_")), "_", "-")
-}
-
-// StrategyOf the policy, by default rolling.
-func StrategyOf(policy *windlassv1.RolloutPolicy) windlassv1.RolloutPolicy_Strategy {
-	if policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_UNSPECIFIED {
-		return windlassv1.RolloutPolicy_STRATEGY_ROLLING
-	}
-	return policy.GetStrategy()
-}
-
-// policyText is the policy in one line.
-func policyText(policy *windlassv1.RolloutPolicy) string {
-	name := StrategyName(policy.GetStrategy())
-	room := fmt.Sprintf("maxSurge %s, maxUnavailable %s",
-		cmp.Or(policy.GetMaxSurge(), strategy.DefaultSurge), cmp.Or(policy.GetMaxUnavailable(), strategy.DefaultUnavailable))
-	switch policy.GetStrategy() {
-	case windlassv1.RolloutPolicy_STRATEGY_RECREATE:
-		return name
-	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
-		return fmt.Sprintf("%s (maxUnavailable %s)", name, cmp.Or(policy.GetMaxUnavailable(), "1"))
-	case windlassv1.RolloutPolicy_STRATEGY_CANARY:
-		var steps []string
-		for _, s := range stops(policy) {
-			steps = append(steps, s.String())
-		}
-		return fmt.Sprintf("%s (%s, then all; %s)", name, strings.Join(steps, ", "), room)
-	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		return fmt.Sprintf("%s (%s at first, promotion %s)", name, stops(policy)[0], cmp.Or(policy.GetPromotion(), "auto"))
-	default:
-		return fmt.Sprintf("%s (%s)", name, room)
-	}
+// sizes are the replicas that the region is to have of the live version and of the new one.
+func sizes(c *model.Course, region string) strategy.Sizes {
+	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
 // bounds are how far the region, of that size, may go beyond it and below it.
 func bounds(c *model.Course, region string, size int32) (surge, unavailable int32) {
-	switch c.Policy.GetStrategy() {
-	case windlassv1.RolloutPolicy_STRATEGY_RECREATE:
-		return 0, size
-	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		return max(size, c.Sizes[region], c.OldSizes[region]), 0 // a second set, of either version
-	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
-		return strategy.Bounds("0", c.Policy.GetMaxUnavailable(), size)
-	default:
-		return strategy.Bounds(c.Policy.GetMaxSurge(), c.Policy.GetMaxUnavailable(), size)
-	}
+	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
 // oldBounds are how many replicas must serve in the region, and may exist, by the size of the
 // live version, until the new one has proven itself there. They are 0 unless the new version
 // asks for fewer replicas, and for at least one: to cut the live version to that size at once
-// would leave too few for its traffic if the new version fails. Recreate stops what serves in
-// any case.
+// would leave too few for its traffic if the new version fails.
 func oldBounds(c *model.Course, region string) (floor, ceiling int32) {
-	old, size := c.OldSizes[region], c.Sizes[region]
-	if size == 0 || old <= size || c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_RECREATE {
+	of := sizes(c, region)
+	if of.New == 0 || of.Old <= of.New {
 		return 0, 0
 	}
-	surge, unavailable := bounds(c, region, old)
-	if c.Policy.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
-		surge = size // the second set is the new version's
-	}
-	return old - unavailable, old + surge
+	return strategy.Of(c.Policy).OldBounds(c.Policy, of)
 }
 
 // RunsBeside reports whether instances of the new version may start in the region, unless they are

@@ -237,7 +237,7 @@ func (p *planner) holder(t *model.Topology) *model.Topology {
 }
 
 // heir tells which of the others the step has hand over, -1 for none.
-func (l *lane) heir(s strategy.Step) int {
+func (l *lane) heir(s strategy.Targets) int {
 	for i, f := range l.Lane.From {
 		if f.HandsOver && f.Told > 0 && s.From[i] == 0 && l.To.Told == 0 && s.To == f.Told {
 			return i

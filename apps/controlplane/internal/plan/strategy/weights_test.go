@@ -99,7 +99,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 	for good := int32(1); good <= 3; good++ {
 		s := Next(back(good))
-		require.Equal(t, Step{To: 3, From: []int32{2}, ToWeight: 100, FromWeights: []int32{0}}, s, "%d of the good version are ready", good)
+		require.Equal(t, Targets{To: 3, From: []int32{2}, ToWeight: 100, FromWeights: []int32{0}}, s, "%d of the good version are ready", good)
 	}
 	s := Next(back(0))
 	require.Equal(t, []int32{100}, s.FromWeights, "it is all that serves")
