@@ -330,6 +330,8 @@ func (p *planner) behindMessage() (text string, moving bool) {
 		l, name, live := p.lagging(b).lane(b.RegionID), p.regionName(b.RegionID), p.versionOf(p.app.LiveDeploymentID)
 		st := b.Course.Waves[0].Regions[0]
 		switch {
+		case p.in.Closed[b.RegionID]:
+			parts = append(parts, name+" "+closedText)
 		case l.lost:
 			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), live))
 		case b.Course.Failed:

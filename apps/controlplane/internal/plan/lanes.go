@@ -94,6 +94,10 @@ func (v *view) lane(region string) *lane {
 		}
 	}
 	l.Surge, l.Unavailable = bounds(c, region, l.Size)
+	if v.in.Closed[region] && !forward {
+		// The way back replaces within what the live version had there.
+		l.Surge, l.Unavailable = 0, max(1, l.Unavailable)
+	}
 	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
 		l.OldFloor, l.OldCeiling = oldBounds(c, region)
 	}
@@ -102,6 +106,13 @@ func (v *view) lane(region string) *lane {
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
 	if st != nil && st.State == regionSkipped && !c.Back {
 		l.Hold = true // half way, maybe: its turn comes again
+	}
+	if l.Closed = forward && v.in.Closed[region]; l.Closed {
+		l.Hold = true
+		if n := max(l.Size, v.size(older, region)); n > 0 {
+			surge, _ := bounds(c, region, n)
+			l.Most = n + surge
+		}
 	}
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)

@@ -44,6 +44,8 @@ func (v *view) stageMessage() string {
 			case r.State == regionMoved:
 			case r.State == regionSkipped:
 				parts = append(parts, v.regionName(r.RegionID)+" is left out for now")
+			case v.in.Closed[r.RegionID]:
+				parts = append(parts, v.regionName(r.RegionID)+" "+closedText)
 			case l.lost:
 				parts = append(parts, v.regionName(r.RegionID)+" "+v.absence(r.RegionID))
 			case r.State == regionRolling && r.NoRoomSince != 0:

@@ -51,6 +51,17 @@ func RemovePin(p *model.Pin, now int64) (changed bool) {
 	return true
 }
 
+// RemovePinIn has nothing be left of the pin in the region, and tells whether that changes anything.
+func RemovePinIn(p *model.Pin, region string, now int64) (changed bool) {
+	if r := p.In(region); r == nil || !p.Stays(*r) {
+		return false
+	}
+	p.Regions = slices.Clone(p.Regions)
+	leavePin(p.In(region), now)
+	p.Removing = !slices.ContainsFunc(p.Regions, p.Stays)
+	return true
+}
+
 func leavePin(r *model.PinRegion, now int64) {
 	if r.State != pinLeaving {
 		r.State, r.Since, r.Lost = pinLeaving, now, false

@@ -45,6 +45,7 @@ const Who = "windlass"
 const (
 	ReasonImagePullError  = "ImagePullError"    // the registry does not have the image, or refuses to serve it
 	ReasonUnknownRegion   = "UnknownRegion"     // a region of the deployment does not exist, was made anew, or may not be used by the workspace
+	ReasonRegionClosed    = "RegionClosed"      // the workspace may use the region no longer: nothing grows there until its grant is back
 	ReasonCancelled       = "Cancelled"         // a person aborted the rollout
 	ReasonAppDeleted      = "AppDeleted"        // the app was deleted
 	ReasonSuperseded      = "Superseded"        // a newer rollout of the app replaced it
@@ -80,6 +81,9 @@ type Input struct {
 	// RegionIDs resolves the names in the target's spec, while it is pending or
 	// building; names that nobody knows are absent.
 	RegionIDs map[string]string
+	// Closed are regions, by id, that the app's workspace may use no longer: its grant was
+	// revoked. What runs there stays and may shrink. Nothing grows there.
+	Closed map[string]bool
 	// Hosts under which the app is served, everywhere.
 	Hosts []string
 	// Keys of the app, as routes have them: see model.EncodeKeys.

@@ -41,6 +41,7 @@ import (
 //	settle                       every connected region does, until all is quiet
 //	unreachable us, connect us, epoch us
 //	pending us                   no agent has joined it yet
+//	close us, open us            the workspace may use the region no longer, and again
 //	scale us v1 replicas=3, cancel who=... why=..., delete [abandon]
 //	resolved image=... digest=... | message=... [final]
 //	after 10s                    time passes
@@ -219,6 +220,8 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 				}
 			})
 		}
+	case "close", "open":
+		w.closed = map[string]bool{names[0]: d.Cmd == "close"}
 	case "epoch":
 		w.setRegion(names[0], func(r *model.Region) { r.SessionEpoch++ })
 	case "scale":

@@ -150,6 +150,9 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 		}
 		return false
 	}
+	if v.in.Closed[st.RegionID] && st.State == regionRolling {
+		return v.judgeClosed(d, w, st, l)
+	}
 	if st.HeldSince != 0 {
 		st.ScoredAt += v.now - st.HeldSince
 		if st.NoRoomSince != 0 {
@@ -318,6 +321,9 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 				v.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach, and its turn has come")
 				return false
 			}
+			continue
+		}
+		if v.in.Closed[st.RegionID] {
 			continue
 		}
 		turn := "its turn has come"

@@ -232,6 +232,12 @@ func (f *fleet) happen() {
 		key = rapid.SampledFrom(keys).Draw(t, "row")
 	}
 	r := f.runs[key]
+	switch rapid.IntRange(0, 9).Draw(t, "grant") {
+	case 1:
+		f.closed = map[string]bool{region: true}
+	case 2:
+		f.closed = nil
+	}
 	switch e := rapid.IntRange(0, 37).Draw(t, "event"); {
 	case e == 36:
 		drawFreeze(t, f.world)
@@ -282,10 +288,15 @@ func (f *fleet) happen() {
 		case 6, 7:
 			f.approve(rapid.SampledFrom([]string{"dora", "olga", "oscar"}).Draw(t, "who"))
 		}
+	case e == 28 && f.closed[region]: // the API refuses to let it grow
 	case e == 28 && inFlight:
 		n := rapid.SampledFrom([]int32{0, 0, 0, 1, 2, 3, 4}).Draw(t, "size")
 		f.zeroed = f.zeroed || n == 0
-		Resize(course, AskedIn(rapid.SampledFrom([]string{"", region}).Draw(t, "where"), n))
+		where := rapid.SampledFrom([]string{"", region}).Draw(t, "where")
+		if where == "" && len(f.closed) > 0 {
+			where = region
+		}
+		Resize(course, AskedIn(where, n))
 	case e == 28 && f.app.RolloutID == "" && course != nil:
 		if ResizeBehind(course, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
 			f.resized[region] = true
@@ -330,6 +341,7 @@ func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
 // heal mends the world: regions return, and every version works but those that are bad.
 // People take back what they paused.
 func (f *fleet) heal() {
+	f.closed = nil
 	for n := 0; ; n++ {
 		require.Less(f.t, n, 400, "it stands still: %s", f.app.Message)
 		for _, r := range places {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,8 @@ type world struct {
 	freezes []model.Freeze
 	refusal string
 	next    int64
+	// closed regions are those that the workspace may use no longer.
+	closed map[string]bool
 	// broken regions obey, but replicas of the newest version crash there.
 	broken map[string]bool
 	log    []model.History
@@ -90,9 +93,12 @@ func (w *world) input() Input {
 			in.Rollout = &r
 		}
 	}
+	in.Closed = maps.Clone(w.closed)
 	for id, r := range w.regs {
 		in.Regions = append(in.Regions, r)
-		in.RegionIDs[id] = id
+		if !w.closed[id] {
+			in.RegionIDs[id] = id
+		}
 	}
 	for _, t := range w.rows {
 		in.Topology = append(in.Topology, t)
@@ -201,6 +207,7 @@ func (w *world) check(in Input, out Output) {
 		require.Greater(t, r.Generation, w.rts[r.RegionID].Generation)
 	}
 	w.checkRouting(in, out)
+	w.checkClosed(in, out)
 	if out.App == nil || out.App.DeletedAt == 0 {
 		require.False(t, out.Next != 0 && out.Next < w.now)
 	}
@@ -208,6 +215,41 @@ func (w *world) check(in Input, out Output) {
 		require.NotEmpty(t, h.What)
 		require.NotEmpty(t, h.Why)
 		require.NotEmpty(t, h.Who)
+	}
+}
+
+// checkClosed: no plan has a closed region run more than it was told to, or than the version that
+// it goes back to had there. No other version grows there.
+func (w *world) checkClosed(in Input, out Output) {
+	for region, closed := range w.closed {
+		if !closed {
+			continue
+		}
+		older, most, told := in.App.LiveDeploymentID, int32(0), int32(0)
+		if in.Staging != nil && in.Staging.Course != nil {
+			most = in.Staging.Course.OldSizes[region]
+			if b := in.Staging.Course.BehindIn(region); b != nil {
+				most = max(most, b.Course.OldSizes[region])
+				if !b.Course.Back {
+					older = b.DeploymentID
+				}
+			}
+		}
+		var before int32
+		for _, t := range mergedRows(in.Topology, out.Topology) {
+			was := w.rows[rowKey{t.DeploymentID, t.RegionID}]
+			if t.RegionID != region || !t.Told() {
+				was.Replicas, t.Replicas = 0, 0
+			}
+			if t.Told() && t.RegionID == region && t.DeploymentID != older && !was.HandedOver {
+				require.LessOrEqual(w.t, t.Replicas, was.Replicas, "%s grows in %s, which is closed", t.DeploymentID, region)
+			}
+			if was.Told() {
+				before += was.Replicas
+			}
+			told += t.Replicas
+		}
+		require.LessOrEqual(w.t, told, max(before, most), "%s is closed, and grows", region)
 	}
 }
 

@@ -310,6 +310,16 @@ func (f *facts) readRegions() error {
 	for _, r := range regions {
 		byID[r.ID] = r
 	}
+	for i, in := range f.order {
+		for id := range each[i] {
+			if r := byID[id]; mayClose(in, r) {
+				if names[in.App.WorkspaceID] == nil {
+					names[in.App.WorkspaceID] = map[string]bool{}
+				}
+				names[in.App.WorkspaceID][r.Name] = true
+			}
+		}
+	}
 	named := map[string]map[string]model.Region{}
 	for _, workspace := range sortedKeys(names) {
 		regions, err := f.tx.GetRegionsByName(workspace, sortedKeys(names[workspace]))
@@ -325,8 +335,15 @@ func (f *facts) readRegions() error {
 		in.RegionIDs = map[string]string{}
 		here := map[string]model.Region{}
 		for id := range each[i] {
-			if r, ok := byID[id]; ok {
+			r, ok := byID[id]
+			if ok {
 				here[id] = r
+			}
+			if mayClose(in, r) && named[in.App.WorkspaceID][r.Name].ID != id {
+				if in.Closed == nil {
+					in.Closed = map[string]bool{}
+				}
+				in.Closed[id] = true
 			}
 		}
 		for _, name := range regionsToName(in) {
@@ -339,6 +356,19 @@ func (f *facts) readRegions() error {
 		}
 	}
 	return nil
+}
+
+// mayClose reports whether the region's grant matters: it is the platform's, and something of the
+// app may grow there.
+func mayClose(in *plan.Input, r model.Region) bool {
+	if r.ID == "" || r.WorkspaceID != "" || in.App.DeletingSince != 0 {
+		return false
+	}
+	var course *model.Course
+	if in.Staging != nil {
+		course = in.Staging.Course
+	}
+	return len(in.Pins) > 0 || course.Active(in.App.RolloutID) || course.BehindIn(r.ID) != nil
 }
 
 // regionsOf are the ids that what was read names.
