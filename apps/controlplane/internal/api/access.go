@@ -67,6 +67,7 @@ var access = map[string]need{
 	w.RegionServiceApprovePruneProcedure:      ownerOrOperator,
 	w.RegionServiceGrantRegionProcedure:       operator,
 	w.RegionServiceRevokeGrantProcedure:       operator,
+	w.RegionServiceEvictWorkspaceProcedure:    operator,
 	w.RegionServiceApproveGatewayProcedure:    operator,
 
 	w.AccessServiceWhoAmIProcedure:       viewerOrOperator,

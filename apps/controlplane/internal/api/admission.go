@@ -79,7 +79,7 @@ type learned struct {
 // workspace, takes a token if the mutation starts work, and refuses what would go
 // beyond a quota.
 func (c *change) admit() error {
-	if c.asked == nil && !c.starts {
+	if c.asked == nil && !c.starts && len(c.also) == 0 {
 		return nil
 	}
 	have, err := c.LockAdmission(c.workspaceID)

@@ -97,6 +97,11 @@ func (c *change) holds(course *model.Course, what string) (out []string, err err
 	if err != nil {
 		return nil, err
 	}
+	closed, err := c.closedHolds(course)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, closed...)
 	return append(out, plan.ShutGates(course, func(id string) string { return names[id].ShownName() })...), nil
 }
 

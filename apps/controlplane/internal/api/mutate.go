@@ -233,6 +233,21 @@ func (a *API) learn(workspaceID string, c *change) {
 // audit writes who changed what. before and after are what the API shows of it;
 // nil when there was or is none.
 func (c *change) audit(kind, id string, before, after proto.Message) error {
+	return c.auditIn(c.workspaceID, kind, id, before, after)
+}
+
+// auditFor writes what an operator did to a workspace in the platform's audit and in the
+// workspace's.
+func (c *change) auditFor(workspaceID, kind, id string, before, after proto.Message) error {
+	if c.by.WorkspaceID != workspaceID {
+		if err := c.auditIn(c.by.WorkspaceID, kind, id, before, after); err != nil {
+			return err
+		}
+	}
+	return c.auditIn(workspaceID, kind, id, before, after)
+}
+
+func (c *change) auditIn(workspaceID, kind, id string, before, after proto.Message) error {
 	was, err := auditJSON(before)
 	if err != nil {
 		return err
@@ -242,7 +257,7 @@ func (c *change) audit(kind, id string, before, after proto.Message) error {
 		return err
 	}
 	err = c.InsertAudit(model.Audit{
-		ID: ident.New("aud"), WorkspaceID: c.workspaceID, At: c.at,
+		ID: ident.New("aud"), WorkspaceID: workspaceID, At: c.at,
 		Actor: c.by.Name, ActorID: c.by.ID, Source: c.by.Source, Procedure: c.by.Procedure,
 		ResourceKind: kind, ResourceID: id, Before: was, After: is,
 	})

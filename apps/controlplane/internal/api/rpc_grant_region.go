@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -29,9 +30,45 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 		if err != nil && !a.cfg.IsExists(err) {
 			return nil, fmt.Errorf("grant region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
-		return &windlassv1.GrantRegionResponse{}, c.audit("region_grant", r.ID, nil, workspaceProto(w))
+		if err := c.wakeIn(r, w); err != nil {
+			return nil, err
+		}
+		return &windlassv1.GrantRegionResponse{}, c.auditFor(w.ID, "region_grant", r.ID, nil, workspaceProto(w))
 	})
 	return res, err
+}
+
+// wakeIn asks for a step of the workspace's apps in the region: what may grow there has changed.
+func (c *change) wakeIn(r model.Region, w model.Workspace) error {
+	ids, err := c.appsIn(r, w)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := c.wake(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appsIn returns the ids of the workspace's apps that have anything in the region, in their order.
+func (c *change) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
+	all, err := c.AppsInRegion(r.ID)
+	if err != nil {
+		return nil, fmt.Errorf("list apps in region %s: %w", r.ID, err)
+	}
+	apps, err := c.GetApps(all)
+	if err != nil {
+		return nil, fmt.Errorf("read apps in region %s: %w", r.ID, err)
+	}
+	for _, app := range apps {
+		if app.WorkspaceID == w.ID {
+			ids = append(ids, app.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
 }
 
 func (c *change) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -70,6 +71,9 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 		view, err := c.pinView(app, p)
 		return &windlassv1.PinVersionResponse{Pin: view, Unchanged: true}, err
 	}
+	if err := c.mayGrow(grownPin(had, p), plan.Asked{}); err != nil {
+		return nil, err
+	}
 	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
 	if err := c.leaveSome(p, pins); err != nil {
 		return nil, err
@@ -85,6 +89,24 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 		return nil, err
 	}
 	return &windlassv1.PinVersionResponse{Pin: view}, c.roomForPin(app, d, p)
+}
+
+// grownPin are the regions in which the pin starts, or starts again, or gets more replicas.
+func grownPin(had *model.Pin, p model.Pin) map[string]bool {
+	grown := map[string]bool{}
+	for _, r := range p.Regions {
+		if !p.Stays(r) {
+			continue
+		}
+		var was *model.PinRegion
+		if had != nil {
+			was = had.In(r.RegionID)
+		}
+		serves := was != nil && had.Stays(*was) && was.State == windlassv1.PinRegion_STATE_SERVING
+		grown[r.RegionID] = !serves || r.Replicas > was.Replicas
+	}
+	maps.DeleteFunc(grown, func(_ string, grows bool) bool { return !grows })
+	return grown
 }
 
 // versionOf finds a version of the app.

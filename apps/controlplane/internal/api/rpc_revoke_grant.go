@@ -7,8 +7,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeGrant stops letting a workspace use a region. What it runs there keeps
-// running until its apps are deployed without it.
+// RevokeGrant stops letting a workspace use a region. What it runs there stays and may shrink, until
+// its apps are deployed without it or EvictWorkspace takes them out. Nothing grows there.
 func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantRequest) (*windlassv1.RevokeGrantResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeGrantResponse, error) {
 		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
@@ -22,7 +22,10 @@ func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantReques
 		case err != nil:
 			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
-		return &windlassv1.RevokeGrantResponse{}, c.audit("region_grant", r.ID, workspaceProto(w), nil)
+		if err := c.wakeIn(r, w); err != nil {
+			return nil, err
+		}
+		return &windlassv1.RevokeGrantResponse{}, c.auditFor(w.ID, "region_grant", r.ID, workspaceProto(w), nil)
 	})
 	return res, err
 }

@@ -48,7 +48,7 @@ func (a *API) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*w
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.SetQuotaResponse{Quota: quota, Warnings: warnings}, c.audit("quota", w.ID, before, limitsProto(own))
+		return &windlassv1.SetQuotaResponse{Quota: quota, Warnings: warnings}, c.auditFor(w.ID, "quota", w.ID, before, limitsProto(own))
 	})
 	return res, err
 }

@@ -135,10 +135,14 @@ func (c *change) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	if r.staging.Course == nil {
 		return 0, nil
 	}
+	before := r.staging.Course
 	r.staging = r.staging.Clone()
 	n := plan.ResizeBehind(r.staging.Course, asked)
 	if n == 0 {
 		return 0, nil
+	}
+	if err := c.mayGrow(grownSizes(before, r.staging.Course), asked); err != nil {
+		return 0, err
 	}
 	return n, c.putStaging(r.staging)
 }
@@ -148,6 +152,9 @@ func (c *change) scaleBehind(r *running, asked plan.Asked) (int, error) {
 func (c *change) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.staging.Clone()
 	n := plan.Resize(s.Course, asked)
+	if err := c.mayGrow(grownSizes(r.staging.Course, s.Course), asked); err != nil {
+		return 0, err
+	}
 	if err := c.storeReplicas(app, asked, n > 0); err != nil {
 		return 0, err
 	}

@@ -180,6 +180,9 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked 
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
 	}
+	if err := c.mayGrow(grownRows(r.rows, changed), asked); err != nil {
+		return 0, err
+	}
 	if err := c.storeReplicas(app, asked, len(changed)+behind > 0); err != nil {
 		return 0, err
 	}

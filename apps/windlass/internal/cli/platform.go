@@ -229,7 +229,7 @@ func (a *app) regionCommand() *cobra.Command {
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release them for removal")
-	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune)
+	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand())
 }
 
 func (a *app) keyCommand() *cobra.Command {

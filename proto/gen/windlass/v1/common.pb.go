@@ -102,6 +102,8 @@ const (
 	ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED ErrorReason = 39
 	// Another app serves the domain.
 	ErrorReason_ERROR_REASON_DOMAIN_TAKEN ErrorReason = 40
+	// The workspace's grant of the region was revoked: what runs there stays, and nothing grows.
+	ErrorReason_ERROR_REASON_REGION_CLOSED ErrorReason = 41
 )
 
 // Enum value maps for ErrorReason.
@@ -141,6 +143,7 @@ var (
 		30: "ERROR_REASON_FREEZE_OF_FILE",
 		39: "ERROR_REASON_DOMAIN_NOT_VERIFIED",
 		40: "ERROR_REASON_DOMAIN_TAKEN",
+		41: "ERROR_REASON_REGION_CLOSED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -177,6 +180,7 @@ var (
 		"ERROR_REASON_FREEZE_OF_FILE":          30,
 		"ERROR_REASON_DOMAIN_NOT_VERIFIED":     39,
 		"ERROR_REASON_DOMAIN_TAKEN":            40,
+		"ERROR_REASON_REGION_CLOSED":           41,
 	}
 )
 
@@ -974,7 +978,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xd4\b\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xf4\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -1010,7 +1014,8 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x17ERROR_REASON_NOT_PINNED\x10&\x12\x1f\n" +
 	"\x1bERROR_REASON_FREEZE_OF_FILE\x10\x1e\x12$\n" +
 	" ERROR_REASON_DOMAIN_NOT_VERIFIED\x10'\x12\x1d\n" +
-	"\x19ERROR_REASON_DOMAIN_TAKEN\x10(*\xb7\x01\n" +
+	"\x19ERROR_REASON_DOMAIN_TAKEN\x10(\x12\x1e\n" +
+	"\x1aERROR_REASON_REGION_CLOSED\x10)*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -1567,6 +1567,137 @@ func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_region_proto_rawDescGZIP(), []int{24}
 }
 
+type EvictWorkspaceRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Mutation  *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	Region    string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	Workspace string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// For the apps' history.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictWorkspaceRequest) Reset() {
+	*x = EvictWorkspaceRequest{}
+	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictWorkspaceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictWorkspaceRequest) ProtoMessage() {}
+
+func (x *EvictWorkspaceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictWorkspaceRequest.ProtoReflect.Descriptor instead.
+func (*EvictWorkspaceRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *EvictWorkspaceRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *EvictWorkspaceRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *EvictWorkspaceRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *EvictWorkspaceRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type EvictWorkspaceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Apps that this call scaled to nothing in the region, and the replicas that they had there.
+	Apps     int32 `protobuf:"varint,1,opt,name=apps,proto3" json:"apps,omitempty"`
+	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Apps are left: call again.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictWorkspaceResponse) Reset() {
+	*x = EvictWorkspaceResponse{}
+	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictWorkspaceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictWorkspaceResponse) ProtoMessage() {}
+
+func (x *EvictWorkspaceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictWorkspaceResponse.ProtoReflect.Descriptor instead.
+func (*EvictWorkspaceResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *EvictWorkspaceResponse) GetApps() int32 {
+	if x != nil {
+		return x.Apps
+	}
+	return 0
+}
+
+func (x *EvictWorkspaceResponse) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *EvictWorkspaceResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type ApproveGatewayRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
@@ -1581,7 +1712,7 @@ type ApproveGatewayRequest struct {
 
 func (x *ApproveGatewayRequest) Reset() {
 	*x = ApproveGatewayRequest{}
-	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	mi := &file_windlass_v1_region_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1724,7 @@ func (x *ApproveGatewayRequest) String() string {
 func (*ApproveGatewayRequest) ProtoMessage() {}
 
 func (x *ApproveGatewayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_region_proto_msgTypes[25]
+	mi := &file_windlass_v1_region_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1737,7 @@ func (x *ApproveGatewayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveGatewayRequest.ProtoReflect.Descriptor instead.
 func (*ApproveGatewayRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_region_proto_rawDescGZIP(), []int{25}
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApproveGatewayRequest) GetMutation() *Mutation {
@@ -1639,7 +1770,7 @@ type ApproveGatewayResponse struct {
 
 func (x *ApproveGatewayResponse) Reset() {
 	*x = ApproveGatewayResponse{}
-	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	mi := &file_windlass_v1_region_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1782,7 @@ func (x *ApproveGatewayResponse) String() string {
 func (*ApproveGatewayResponse) ProtoMessage() {}
 
 func (x *ApproveGatewayResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_region_proto_msgTypes[26]
+	mi := &file_windlass_v1_region_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1795,7 @@ func (x *ApproveGatewayResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveGatewayResponse.ProtoReflect.Descriptor instead.
 func (*ApproveGatewayResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_region_proto_rawDescGZIP(), []int{26}
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ApproveGatewayResponse) GetRegion() *Region {
@@ -1810,7 +1941,18 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12(\n" +
 	"\tworkspace\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"\x15\n" +
-	"\x13RevokeGrantResponse\"\x99\x01\n" +
+	"\x13RevokeGrantResponse\"\xb4\x01\n" +
+	"\x15EvictWorkspaceRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
+	"\x06region\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12(\n" +
+	"\tworkspace\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\x12\x1a\n" +
+	"\x03why\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x03why\"\\\n" +
+	"\x16EvictWorkspaceResponse\x12\x12\n" +
+	"\x04apps\x18\x01 \x01(\x05R\x04apps\x12\x1a\n" +
+	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x99\x01\n" +
 	"\x15ApproveGatewayRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
 	"\x06region\x18\x02 \x01(\tB\n" +
@@ -1818,7 +1960,7 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\vgateway_url\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
 	"gatewayUrl\"E\n" +
 	"\x16ApproveGatewayResponse\x12+\n" +
-	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region2\xac\b\n" +
+	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region2\x87\t\n" +
 	"\rRegionService\x12S\n" +
 	"\fCreateRegion\x12 .windlass.v1.CreateRegionRequest\x1a!.windlass.v1.CreateRegionResponse\x12O\n" +
 	"\tGetRegion\x12\x1d.windlass.v1.GetRegionRequest\x1a\x1e.windlass.v1.GetRegionResponse\"\x03\x90\x02\x01\x12U\n" +
@@ -1831,6 +1973,7 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\fApprovePrune\x12 .windlass.v1.ApprovePruneRequest\x1a!.windlass.v1.ApprovePruneResponse\x12P\n" +
 	"\vGrantRegion\x12\x1f.windlass.v1.GrantRegionRequest\x1a .windlass.v1.GrantRegionResponse\x12P\n" +
 	"\vRevokeGrant\x12\x1f.windlass.v1.RevokeGrantRequest\x1a .windlass.v1.RevokeGrantResponse\x12Y\n" +
+	"\x0eEvictWorkspace\x12\".windlass.v1.EvictWorkspaceRequest\x1a#.windlass.v1.EvictWorkspaceResponse\x12Y\n" +
 	"\x0eApproveGateway\x12\".windlass.v1.ApproveGatewayRequest\x1a#.windlass.v1.ApproveGatewayResponseB\xae\x01\n" +
 	"\x0fcom.windlass.v1B\vRegionProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
@@ -1846,7 +1989,7 @@ func file_windlass_v1_region_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_region_proto_rawDescData
 }
 
-var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_windlass_v1_region_proto_goTypes = []any{
 	(*Region)(nil),                    // 0: windlass.v1.Region
 	(*GpuCapacity)(nil),               // 1: windlass.v1.GpuCapacity
@@ -1873,70 +2016,75 @@ var file_windlass_v1_region_proto_goTypes = []any{
 	(*GrantRegionResponse)(nil),       // 22: windlass.v1.GrantRegionResponse
 	(*RevokeGrantRequest)(nil),        // 23: windlass.v1.RevokeGrantRequest
 	(*RevokeGrantResponse)(nil),       // 24: windlass.v1.RevokeGrantResponse
-	(*ApproveGatewayRequest)(nil),     // 25: windlass.v1.ApproveGatewayRequest
-	(*ApproveGatewayResponse)(nil),    // 26: windlass.v1.ApproveGatewayResponse
-	nil,                               // 27: windlass.v1.Region.LabelsEntry
-	nil,                               // 28: windlass.v1.CreateRegionRequest.LabelsEntry
-	nil,                               // 29: windlass.v1.UpdateRegionRequest.LabelsEntry
-	(RegionStatus)(0),                 // 30: windlass.v1.RegionStatus
-	(*Mutation)(nil),                  // 31: windlass.v1.Mutation
-	(*PageRequest)(nil),               // 32: windlass.v1.PageRequest
-	(*PageResponse)(nil),              // 33: windlass.v1.PageResponse
+	(*EvictWorkspaceRequest)(nil),     // 25: windlass.v1.EvictWorkspaceRequest
+	(*EvictWorkspaceResponse)(nil),    // 26: windlass.v1.EvictWorkspaceResponse
+	(*ApproveGatewayRequest)(nil),     // 27: windlass.v1.ApproveGatewayRequest
+	(*ApproveGatewayResponse)(nil),    // 28: windlass.v1.ApproveGatewayResponse
+	nil,                               // 29: windlass.v1.Region.LabelsEntry
+	nil,                               // 30: windlass.v1.CreateRegionRequest.LabelsEntry
+	nil,                               // 31: windlass.v1.UpdateRegionRequest.LabelsEntry
+	(RegionStatus)(0),                 // 32: windlass.v1.RegionStatus
+	(*Mutation)(nil),                  // 33: windlass.v1.Mutation
+	(*PageRequest)(nil),               // 34: windlass.v1.PageRequest
+	(*PageResponse)(nil),              // 35: windlass.v1.PageResponse
 }
 var file_windlass_v1_region_proto_depIdxs = []int32{
-	27, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
-	30, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
+	29, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
+	32, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
 	1,  // 2: windlass.v1.Region.gpus:type_name -> windlass.v1.GpuCapacity
-	31, // 3: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	28, // 4: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
+	33, // 3: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	30, // 4: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
 	0,  // 5: windlass.v1.CreateRegionResponse.region:type_name -> windlass.v1.Region
 	0,  // 6: windlass.v1.GetRegionResponse.region:type_name -> windlass.v1.Region
-	32, // 7: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
+	34, // 7: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
 	0,  // 8: windlass.v1.ListRegionsResponse.regions:type_name -> windlass.v1.Region
-	33, // 9: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
-	31, // 10: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	29, // 11: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
+	35, // 9: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
+	33, // 10: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 11: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
 	0,  // 12: windlass.v1.UpdateRegionResponse.region:type_name -> windlass.v1.Region
-	31, // 13: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 14: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 15: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 16: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
+	33, // 13: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 14: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 15: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 16: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
 	2,  // 17: windlass.v1.ListQuarantineResponse.workloads:type_name -> windlass.v1.QuarantinedWorkload
-	33, // 18: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
-	31, // 19: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 20: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 21: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 22: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 23: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
-	3,  // 24: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
-	5,  // 25: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
-	7,  // 26: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
-	9,  // 27: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
-	11, // 28: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
-	13, // 29: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
-	15, // 30: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
-	17, // 31: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
-	19, // 32: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
-	21, // 33: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
-	23, // 34: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
-	25, // 35: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
-	4,  // 36: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
-	6,  // 37: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
-	8,  // 38: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
-	10, // 39: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
-	12, // 40: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
-	14, // 41: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
-	16, // 42: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
-	18, // 43: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
-	20, // 44: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
-	22, // 45: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
-	24, // 46: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
-	26, // 47: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
-	36, // [36:48] is the sub-list for method output_type
-	24, // [24:36] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	35, // 18: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
+	33, // 19: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 20: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 21: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 22: windlass.v1.EvictWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	33, // 23: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 24: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
+	3,  // 25: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
+	5,  // 26: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
+	7,  // 27: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
+	9,  // 28: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
+	11, // 29: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
+	13, // 30: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
+	15, // 31: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
+	17, // 32: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
+	19, // 33: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
+	21, // 34: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
+	23, // 35: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
+	25, // 36: windlass.v1.RegionService.EvictWorkspace:input_type -> windlass.v1.EvictWorkspaceRequest
+	27, // 37: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
+	4,  // 38: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
+	6,  // 39: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
+	8,  // 40: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
+	10, // 41: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
+	12, // 42: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
+	14, // 43: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
+	16, // 44: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
+	18, // 45: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
+	20, // 46: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
+	22, // 47: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
+	24, // 48: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
+	26, // 49: windlass.v1.RegionService.EvictWorkspace:output_type -> windlass.v1.EvictWorkspaceResponse
+	28, // 50: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
+	38, // [38:51] is the sub-list for method output_type
+	25, // [25:38] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_region_proto_init() }
@@ -1951,7 +2099,7 @@ func file_windlass_v1_region_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_region_proto_rawDesc), len(file_windlass_v1_region_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -65,6 +65,9 @@ const (
 	// RegionServiceRevokeGrantProcedure is the fully-qualified name of the RegionService's RevokeGrant
 	// RPC.
 	RegionServiceRevokeGrantProcedure = "/windlass.v1.RegionService/RevokeGrant"
+	// RegionServiceEvictWorkspaceProcedure is the fully-qualified name of the RegionService's
+	// EvictWorkspace RPC.
+	RegionServiceEvictWorkspaceProcedure = "/windlass.v1.RegionService/EvictWorkspace"
 	// RegionServiceApproveGatewayProcedure is the fully-qualified name of the RegionService's
 	// ApproveGateway RPC.
 	RegionServiceApproveGatewayProcedure = "/windlass.v1.RegionService/ApproveGateway"
@@ -88,9 +91,14 @@ type RegionServiceClient interface {
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
-	// Lets a workspace use a platform region, or stops letting it. Operators.
+	// Lets a workspace use a platform region. Operators.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
+	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
+	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
+	// Revokes a workspace's grant, and scales all that it runs in the platform region to nothing. It
+	// handles some apps in each call: call it until the response's more is false. Operators.
+	EvictWorkspace(context.Context, *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error)
 	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
 	// this address, or at none. Operators. Without it a tenant could say where requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
@@ -176,6 +184,12 @@ func NewRegionServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(regionServiceMethods.ByName("RevokeGrant")),
 			connect.WithClientOptions(opts...),
 		),
+		evictWorkspace: connect.NewClient[v1.EvictWorkspaceRequest, v1.EvictWorkspaceResponse](
+			httpClient,
+			baseURL+RegionServiceEvictWorkspaceProcedure,
+			connect.WithSchema(regionServiceMethods.ByName("EvictWorkspace")),
+			connect.WithClientOptions(opts...),
+		),
 		approveGateway: connect.NewClient[v1.ApproveGatewayRequest, v1.ApproveGatewayResponse](
 			httpClient,
 			baseURL+RegionServiceApproveGatewayProcedure,
@@ -198,6 +212,7 @@ type regionServiceClient struct {
 	approvePrune      *connect.Client[v1.ApprovePruneRequest, v1.ApprovePruneResponse]
 	grantRegion       *connect.Client[v1.GrantRegionRequest, v1.GrantRegionResponse]
 	revokeGrant       *connect.Client[v1.RevokeGrantRequest, v1.RevokeGrantResponse]
+	evictWorkspace    *connect.Client[v1.EvictWorkspaceRequest, v1.EvictWorkspaceResponse]
 	approveGateway    *connect.Client[v1.ApproveGatewayRequest, v1.ApproveGatewayResponse]
 }
 
@@ -300,6 +315,15 @@ func (c *regionServiceClient) RevokeGrant(ctx context.Context, req *v1.RevokeGra
 	return nil, err
 }
 
+// EvictWorkspace calls windlass.v1.RegionService.EvictWorkspace.
+func (c *regionServiceClient) EvictWorkspace(ctx context.Context, req *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error) {
+	response, err := c.evictWorkspace.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ApproveGateway calls windlass.v1.RegionService.ApproveGateway.
 func (c *regionServiceClient) ApproveGateway(ctx context.Context, req *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error) {
 	response, err := c.approveGateway.CallUnary(ctx, connect.NewRequest(req))
@@ -327,9 +351,14 @@ type RegionServiceHandler interface {
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
-	// Lets a workspace use a platform region, or stops letting it. Operators.
+	// Lets a workspace use a platform region. Operators.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
+	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
+	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
+	// Revokes a workspace's grant, and scales all that it runs in the platform region to nothing. It
+	// handles some apps in each call: call it until the response's more is false. Operators.
+	EvictWorkspace(context.Context, *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error)
 	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
 	// this address, or at none. Operators. Without it a tenant could say where requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
@@ -411,6 +440,12 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(regionServiceMethods.ByName("RevokeGrant")),
 		connect.WithHandlerOptions(opts...),
 	)
+	regionServiceEvictWorkspaceHandler := connect.NewUnaryHandlerSimple(
+		RegionServiceEvictWorkspaceProcedure,
+		svc.EvictWorkspace,
+		connect.WithSchema(regionServiceMethods.ByName("EvictWorkspace")),
+		connect.WithHandlerOptions(opts...),
+	)
 	regionServiceApproveGatewayHandler := connect.NewUnaryHandlerSimple(
 		RegionServiceApproveGatewayProcedure,
 		svc.ApproveGateway,
@@ -441,6 +476,8 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 			regionServiceGrantRegionHandler.ServeHTTP(w, r)
 		case RegionServiceRevokeGrantProcedure:
 			regionServiceRevokeGrantHandler.ServeHTTP(w, r)
+		case RegionServiceEvictWorkspaceProcedure:
+			regionServiceEvictWorkspaceHandler.ServeHTTP(w, r)
 		case RegionServiceApproveGatewayProcedure:
 			regionServiceApproveGatewayHandler.ServeHTTP(w, r)
 		default:
@@ -494,6 +531,10 @@ func (UnimplementedRegionServiceHandler) GrantRegion(context.Context, *v1.GrantR
 
 func (UnimplementedRegionServiceHandler) RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.RevokeGrant is not implemented"))
+}
+
+func (UnimplementedRegionServiceHandler) EvictWorkspace(context.Context, *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.EvictWorkspace is not implemented"))
 }
 
 func (UnimplementedRegionServiceHandler) ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error) {

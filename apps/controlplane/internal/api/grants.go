@@ -1,0 +1,109 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// To grow in a region takes what to start there takes: the region is the workspace's own, or
+// granted to it. What ran when a grant was revoked stays, and may shrink. Calls check it here, for
+// what they change themselves; the plan checks it for what a rollout or a pin does later.
+
+// mayGrow fails if one of the regions, by id, is closed to the workspace.
+func (c *change) mayGrow(regions map[string]bool, asked plan.Asked) error {
+	closed, err := c.closed(regions)
+	if err != nil || len(closed) == 0 {
+		return err
+	}
+	names := strings.Join(closed, ", ")
+	fix := "Ask an operator to grant it again, or deploy without it. Fewer replicas are allowed."
+	if asked.All != nil {
+		fix = "Scale the other regions by name (`windlass scale APP N --region REGION`), or deploy without it; or ask an operator to grant it again."
+	}
+	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED, Field: "region", Fix: fix,
+	}, fmt.Sprintf("the workspace may use region %s no longer: what runs there stays, and nothing grows", names))
+}
+
+// closed returns the names of those of the regions, by id, that the workspace may use no longer.
+func (c *change) closed(regions map[string]bool) (names []string, err error) {
+	if len(regions) == 0 {
+		return nil, nil
+	}
+	found, err := c.GetRegions(keys(regions))
+	if err != nil {
+		return nil, fmt.Errorf("read regions: %w", err)
+	}
+	for _, r := range found {
+		if r.WorkspaceID == c.workspaceID {
+			continue
+		}
+		own, err := c.GetRegionByName(c.workspaceID, r.Name)
+		if err != nil && !c.api.cfg.IsNotFound(err) {
+			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
+		}
+		if err != nil || own.ID != r.ID {
+			names = append(names, r.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// grownRows are the regions in which a row gets more replicas.
+func grownRows(rows, changed []model.Topology) map[string]bool {
+	grown := map[string]bool{}
+	for _, now := range changed {
+		i := slices.IndexFunc(rows, func(t model.Topology) bool { return t.DeploymentID == now.DeploymentID && t.RegionID == now.RegionID })
+		if i < 0 || now.Replicas > rows[i].Replicas {
+			grown[now.RegionID] = true
+		}
+	}
+	return grown
+}
+
+// grownSizes are the regions that are to come to more replicas than before.
+func grownSizes(before, after *model.Course) map[string]bool {
+	grown := map[string]bool{}
+	note := func(was, is map[string]int32) {
+		for region, n := range is {
+			if had, ok := was[region]; ok && n > had {
+				grown[region] = true
+			}
+		}
+	}
+	note(before.Sizes, after.Sizes)
+	note(before.OldSizes, after.OldSizes)
+	for _, b := range after.Behind {
+		if was := before.BehindIn(b.RegionID); was != nil {
+			for region := range grownSizes(was.Course, b.Course) {
+				grown[region] = true
+			}
+		}
+	}
+	return grown
+}
+
+// closedHolds says in which regions the course cannot go on, because the workspace may use them no
+// longer.
+func (c *change) closedHolds(course *model.Course) (out []string, err error) {
+	regions := map[string]bool{}
+	for _, w := range course.Waves {
+		for _, r := range w.Regions {
+			regions[r.RegionID] = true
+		}
+	}
+	closed, err := c.closed(regions)
+	for _, name := range closed {
+		out = append(out, "nothing begins in region "+name+", which the workspace may use no longer")
+	}
+	return out, err
+}

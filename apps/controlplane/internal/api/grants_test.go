@@ -1,0 +1,167 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const regionClosed = windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED
+
+// shared makes a region of the platform, which acme may use.
+func (w *world) shared(name string) {
+	w.t.Helper()
+	made, err := w.regionService(w.operator).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name, Platform: true})
+	require.NoError(w.t, err)
+	w.regions[name] = made.GetRegion().GetId()
+	w.grant(name)
+}
+
+func (w *world) grant(region string) {
+	w.t.Helper()
+	_, err := w.regionService(w.operator).GrantRegion(w.t.Context(), &windlassv1.GrantRegionRequest{Region: region, Workspace: "acme"})
+	require.NoError(w.t, err)
+}
+
+func (w *world) ungrant(region string) {
+	w.t.Helper()
+	_, err := w.regionService(w.operator).RevokeGrant(w.t.Context(), &windlassv1.RevokeGrantRequest{Region: region, Workspace: "acme"})
+	require.NoError(w.t, err)
+}
+
+func (w *world) scale(region string, n int32) error {
+	_, err := w.apps(w.deployer).Scale(w.t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: region, Replicas: n})
+	return err
+}
+
+func requireClosed(t *testing.T, err error) {
+	t.Helper()
+	refused(t, err, connect.CodePermissionDenied, regionClosed, "region")
+	require.ErrorContains(t, err, "the workspace may use region shared-1 no longer: what runs there stays, and nothing grows")
+}
+
+func TestRevokedGrant_LetsNothingGrow(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	both := regions("us-east-1", "shared-1")
+	w.deploy("chat", args("a"), both)
+	w.settle("chat")
+	w.deploy("chat", args("b"), both)
+	w.settle("chat")
+	_, err := w.pin(1, 10, pinnedWith(1, "shared-1"))
+	require.NoError(t, err)
+	w.settle("chat")
+	w.ungrant("shared-1")
+
+	requireClosed(t, w.scale("shared-1", 3))
+	requireClosed(t, w.scale("", 3))
+	_, err = w.pin(1, 10, pinnedWith(2))
+	requireClosed(t, err)
+	_, err = w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args("b"), both, replicas(4))})
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_REGION, "spec.regions[1]")
+	require.Equal(t, []int32{2, 100}, w.told("chat", 2)["shared-1"][:2])
+	require.Equal(t, []int32{2, 100}, w.told("chat", 2)["us-east-1"][:2])
+
+	require.NoError(t, w.scale("us-east-1", 3))
+	require.NoError(t, w.scale("shared-1", 1))
+	requireClosed(t, w.scale("shared-1", 2))
+	_, err = w.pin(1, 20, pinnedWith(1))
+	require.NoError(t, err, "another weight starts nothing")
+	w.settle("chat")
+	w.grant("shared-1")
+	require.NoError(t, w.scale("shared-1", 2))
+}
+
+func TestRevokedGrant_HoldsARolloutThatHadBegun(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	both := regions("us-east-1", "shared-1")
+	w.deploy("chat", args("a"), both)
+	w.settle("chat")
+	policy := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Name: "first", Regions: []string{"us-east-1"}}, {Name: "second", Regions: []string{"shared-1"}}}}
+	begun, err := w.deployBy("chat", policy, args("b"), both)
+	require.NoError(t, err)
+	require.NoError(t, w.stepper.Step(t.Context(), begun.GetAppId()))
+	_, err = w.rollouts(w.deployer).PauseRollout(t.Context(), &windlassv1.PauseRolloutRequest{App: "chat"})
+	require.NoError(t, err)
+	w.ungrant("shared-1")
+	requireClosed(t, w.scale("shared-1", 3))
+	resumed, err := w.rollouts(w.deployer).ResumeRollout(t.Context(), &windlassv1.ResumeRolloutRequest{App: "chat"})
+	require.NoError(t, err)
+	require.Contains(t, resumed.GetEffect(), "nothing begins in region shared-1, which the workspace may use no longer")
+	app := w.settle("chat")
+	require.Equal(t, int32(1), app.GetLiveVersion())
+	require.Contains(t, app.GetMessage(), "shared-1 is closed to the workspace: have the grant given back, or deploy without the region")
+	require.Empty(t, w.told("chat", 2)["shared-1"])
+	require.NotEmpty(t, w.told("chat", 2)["us-east-1"])
+
+	woken := w.woken()
+	w.grant("shared-1")
+	require.Equal(t, []string{app.GetId()}, woken())
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+}
+
+func TestEvictWorkspace_StopsAllThatItRunsInTheRegion(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	both := regions("us-east-1", "shared-1")
+	for _, name := range []string{"a", "b"} {
+		w.deploy("chat", args(name), both)
+		w.settle("chat")
+	}
+	_, err := w.pin(1, 10, pinnedWith(1, "shared-1"))
+	require.NoError(t, err)
+	w.deploy("search", regions("shared-1"))
+	w.settle("chat")
+	w.settle("search")
+	before := w.usage()
+
+	evict := &windlassv1.EvictWorkspaceRequest{Region: "shared-1", Workspace: "acme", Why: "unpaid"}
+	_, err = w.regionService(w.owner).EvictWorkspace(t.Context(), evict)
+	refused(t, err, connect.CodePermissionDenied, isDenied, "")
+	res, err := w.regionService(w.operator).EvictWorkspace(t.Context(), evict)
+	require.NoError(t, err)
+	require.Equal(t, []any{int32(2), int32(5), false}, []any{res.GetApps(), res.GetReplicas(), res.GetMore()})
+	w.settle("chat")
+	w.settle("search")
+	_, err = w.regionService(w.operator).EvictWorkspace(t.Context(), evict)
+	refused(t, err, failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+
+	require.Empty(t, w.told("chat", 1)["shared-1"], "it was pinned there")
+	require.Zero(t, w.told("chat", 2)["shared-1"][0])
+	require.Zero(t, w.told("search", 1)["shared-1"][0])
+	require.Equal(t, []int32{2, 100}, w.told("chat", 2)["us-east-1"][:2])
+	require.Contains(t, w.said("search"), "Evicted")
+	require.Equal(t, before.Instances-5, w.usage().Instances)
+	requireClosed(t, w.scale("shared-1", 1))
+	for _, key := range []string{w.operator, w.owner} {
+		got, err := w.history(key).ListAudit(t.Context(), &windlassv1.ListAuditRequest{})
+		require.NoError(t, err)
+		var kinds []string
+		for _, e := range got.GetEntries() {
+			if e.GetResourceId() == w.regions["shared-1"] {
+				kinds = append(kinds, e.GetActor()+" "+e.GetResourceKind())
+			}
+		}
+		require.Subset(t, kinds, []string{"operator region_eviction", "operator region_grant"})
+	}
+}
+
+func TestAudit_TellsAWorkspaceWhatOperatorsDidToIt(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	w.ungrant("shared-1")
+	_, err := w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(3))})
+	require.NoError(t, err)
+	got, err := w.history(w.owner).ListAudit(t.Context(), &windlassv1.ListAuditRequest{})
+	require.NoError(t, err)
+	var kinds []string
+	for _, e := range got.GetEntries()[:3] {
+		require.Equal(t, "operator", e.GetActor())
+		kinds = append(kinds, e.GetResourceKind())
+	}
+	require.Equal(t, []string{"quota", "region_grant", "region_grant"}, kinds)
+}

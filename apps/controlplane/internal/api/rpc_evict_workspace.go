@@ -1,0 +1,124 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// evictAtOnce bounds the apps that one transaction locks.
+const evictAtOnce = 50
+
+// EvictWorkspace takes a workspace's instances out of a platform region. Its grant goes first, so
+// that nothing can grow there while apps are scaled to nothing.
+func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.EvictWorkspaceResponse, error) {
+		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+		if err != nil {
+			return nil, err
+		}
+		c.workspaceID = w.ID
+		revoked := true
+		if err := c.Tx.RevokeGrant(r.ID, w.ID); a.cfg.IsNotFound(err) {
+			revoked = false
+		} else if err != nil {
+			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
+		}
+		ids, err := c.appsIn(r, w)
+		if err != nil {
+			return nil, err
+		}
+		res := &windlassv1.EvictWorkspaceResponse{}
+		for _, id := range ids {
+			if res.GetApps() == evictAtOnce {
+				res.More = true
+				break
+			}
+			n, evicted, err := c.evict(id, r, req.GetWhy())
+			if err != nil {
+				return nil, err
+			}
+			if evicted {
+				res.Apps++
+				res.Replicas += n
+			}
+		}
+		if !revoked && res.GetApps() == 0 {
+			return nil, nothingToDo(fmt.Sprintf("workspace %s has nothing in region %s, and no grant of it", w.Name, r.Name), "")
+		}
+		return res, c.auditFor(w.ID, "region_eviction", r.ID, workspaceProto(w), res)
+	})
+	return res, err
+}
+
+// evict scales the app to nothing in the region, in all versions, and takes its pins there away. It
+// returns how many replicas that are.
+func (c *change) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
+	app, err := c.lockedApp(appID)
+	if c.api.cfg.IsNotFound(err) || err == nil && app.DeletingSince != 0 {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	r, err := c.running(app)
+	if err != nil {
+		return 0, false, err
+	}
+	unpinned, err := c.evictPins(app, region)
+	if err != nil {
+		return 0, false, err
+	}
+	var ids []string
+	for _, t := range r.rows {
+		if t.RegionID == region.ID && topology.Active(t) {
+			ids = append(ids, t.DeploymentID)
+			replicas += t.Replicas
+		}
+	}
+	scaled, err := c.scale(&app, r, ids, plan.AskedIn(region.ID, 0))
+	if err != nil {
+		return 0, false, err
+	}
+	if scaled == 0 && !unpinned {
+		c.asked = nil
+		return 0, false, nil
+	}
+	text := fmt.Sprintf("the platform's operators took it out of region %s, with %d replicas: the workspace may use the region no longer", region.Name, replicas)
+	if why != "" {
+		text += ": " + why
+	}
+	h := model.History{What: "Evicted", Why: text, RolloutID: app.RolloutID, RegionID: region.ID}
+	if r.live != nil {
+		h.DeploymentID, h.Version = r.live.ID, r.live.Version
+	}
+	c.log(app, h)
+	c.alongside()
+	return replicas, true, c.wake(app.ID)
+}
+
+// evictPins has no version stay pinned in the region.
+func (c *change) evictPins(app model.App, region model.Region) (changed bool, err error) {
+	pins, err := c.ListPins([]string{app.ID})
+	if err != nil {
+		return false, fmt.Errorf("list pins of app %s: %w", app.ID, err)
+	}
+	for _, p := range pins {
+		if !plan.RemovePinIn(&p, region.ID, c.at) {
+			continue
+		}
+		p.By, p.UpdatedAt = c.by.Name, c.at
+		if err := c.PutPin(p); err != nil {
+			return false, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
+		}
+		changed = true
+	}
+	if !changed {
+		return false, nil
+	}
+	return true, c.countPins(app)
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) grantCommand() *cobra.Command {
+	var workspace string
+	c := &cobra.Command{
+		Use: "grant REGION --workspace WORKSPACE", Short: "Let a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
+		Example: "  windlass region grant us-east-1 --workspace search",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.regions.GrantRegion(ctx, &windlassv1.GrantRegionRequest{Mutation: mutation(), Region: args[0], Workspace: workspace})
+			if err != nil {
+				return err
+			}
+			if resp.Unchanged {
+				return a.done(resp, "workspace %s may use region %s already", workspace, args[0])
+			}
+			return a.done(resp, "workspace %s may use region %s", workspace, args[0])
+		}),
+	}
+	return withWorkspace(c, &workspace)
+}
+
+func (a *app) ungrantCommand() *cobra.Command {
+	var workspace string
+	c := &cobra.Command{
+		Use: "ungrant REGION --workspace WORKSPACE", Short: "Stop letting a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
+		Long: `Ungrant revokes a workspace's grant of a region. What it runs there stays and may shrink.
+Nothing starts or grows there: rollouts wait in that region. "windlass region evict" also
+stops what runs.`,
+		Example: "  windlass region ungrant us-east-1 --workspace search",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.regions.RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Mutation: mutation(), Region: args[0], Workspace: workspace})
+			if err != nil {
+				return err
+			}
+			return a.done(resp, "workspace %s may use region %s no longer; what it runs there stays, and nothing grows", workspace, args[0])
+		}),
+	}
+	return withWorkspace(c, &workspace)
+}
+
+func (a *app) evictCommand() *cobra.Command {
+	var workspace, why string
+	c := &cobra.Command{
+		Use: "evict REGION --workspace WORKSPACE", Short: "Stop what a workspace runs in a region of the platform (operators)", Args: cobra.ExactArgs(1),
+		Long: `Evict revokes a workspace's grant of a region, and scales all that it runs there to nothing,
+pinned versions included. Requests go to the app's other regions, if its routing says so.
+It is in the audit of the platform and of the workspace, and in each app's history.`,
+		Example: "  windlass region evict us-east-1 --workspace search --why \"unpaid\"",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			all := &windlassv1.EvictWorkspaceResponse{}
+			for {
+				resp, err := a.clients.regions.EvictWorkspace(ctx, &windlassv1.EvictWorkspaceRequest{
+					Mutation: mutation(), Region: args[0], Workspace: workspace, Why: why,
+				})
+				if err != nil {
+					return err
+				}
+				all.Apps += resp.Apps
+				all.Replicas += resp.Replicas
+				if !resp.More {
+					break
+				}
+			}
+			return a.done(all, "workspace %s is evicted from region %s: %d apps with %d replicas stop there", workspace, args[0], all.Apps, all.Replicas)
+		}),
+	}
+	c.Flags().StringVar(&why, "why", "", "why, for the history of the apps")
+	return withWorkspace(c, &workspace)
+}
+
+func withWorkspace(c *cobra.Command, workspace *string) *cobra.Command {
+	c.Flags().StringVar(workspace, "workspace", "", "the workspace, by name or id")
+	must(c.MarkFlagRequired("workspace"))
+	return c
+}
