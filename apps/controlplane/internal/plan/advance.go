@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// move takes d along its table. The planner never asks for a step that the table
-// lacks; if it did, staying is the harmless answer.
-func (p *planner) move(d *model.Deployment, to windlassv1.DeploymentStatus) {
+// transition takes d along the table of its states. The planner never asks for a transition that
+// the table lacks; if it did, staying is the harmless answer.
+func (p *planner) transition(d *model.Deployment, to windlassv1.DeploymentStatus) {
 	if !model.CanMove(model.DeploymentMoves, d.Status, to) {
 		return
 	}
@@ -62,7 +62,7 @@ func (p *planner) endRollout() {
 func (p *planner) stopTarget(reason, why, who string) {
 	d := p.target()
 	if !model.Terminal(model.DeploymentMoves, d.Status) {
-		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
 		d.Reason, d.Message = reason, why
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, reason, why)
@@ -88,7 +88,7 @@ func (p *planner) fail(d *model.Deployment, reason, message string) {
 	}
 	from := d.Status
 	p.resolve = ""
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
+	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
 	d.Reason, d.Message = reason, message
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message)
 	why := fmt.Sprintf("%s, while %s: %s", reason, name(from), message)
@@ -96,6 +96,13 @@ func (p *planner) fail(d *model.Deployment, reason, message string) {
 		why += fmt.Sprintf("; v%d stays live", live.Version)
 	}
 	p.log("RolloutFailed", why, d, "")
+}
+
+// advanceTarget takes the target as far as the facts allow. Weights follow each state.
+func (p *planner) advanceTarget() {
+	for p.advance() {
+		p.weigh()
+	}
 }
 
 // advance takes the target one state further, if the facts allow it.
@@ -126,7 +133,7 @@ func (p *planner) advance() bool {
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
 		if p.allReady(d) {
-			p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+			p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
 			return true
 		}
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
@@ -175,7 +182,7 @@ func Image(spec *windlassv1.DeploymentSpec) string {
 // resolved tells whether d has its digest now, and asks for it if not.
 func (p *planner) resolved(d *model.Deployment, image string) bool {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
-		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
+		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
 		p.log("ImageResolving", image+" names a tag: its digest is looked up once, so that every region runs the same", d, "")
 	}
 	r := p.in.Resolved
@@ -219,7 +226,7 @@ func (p *planner) start(d *model.Deployment) {
 		return
 	}
 	if p.staged() {
-		p.main().begin(d)
+		p.main().layOut(d)
 		return
 	}
 	sizes := map[string]int32{}
@@ -230,7 +237,7 @@ func (p *planner) start(d *model.Deployment) {
 		}
 		p.assign(d, p.in.RegionIDs[n], sizes[n])
 	}
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	p.log("RegionsStarting", ReplicasText(d.Spec.GetRegions(), func(n string) int32 { return sizes[n] }), d, "")
 }
 
@@ -347,7 +354,7 @@ func (p *planner) goLive(d *model.Deployment) {
 		}
 		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
 	}
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
+	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
 	d.Stable = p.hasServed(d)
 	retain := p.staged() && old != nil && retention(p.course.Policy) > 0 && !p.handedOver(old)
@@ -358,7 +365,7 @@ func (p *planner) goLive(d *model.Deployment) {
 		if retain {
 			p.course.RetainedID, p.course.RetainedUntil = old.ID, p.now+retention(p.course.Policy)
 		} else {
-			p.move(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+			p.transition(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		}
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")

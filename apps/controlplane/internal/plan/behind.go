@@ -199,7 +199,7 @@ func (v *view) leaveBehind(d *model.Deployment) {
 func (v *view) leaveLost() {
 	c := v.course
 	for i := range c.Behind {
-		begin(c.Behind[i].Course, v.now)
+		restart(c.Behind[i].Course, v.now)
 	}
 	for _, l := range v.look() {
 		if l.restored() || v.isBehind(l.region) || !v.isActive(v.app.LiveDeploymentID, l.region) {
@@ -233,12 +233,12 @@ func (v *view) courseOf(w *model.CourseWave, region string) *model.Course {
 	if n, ok := c.OldSizes[region]; ok {
 		of.OldSizes[region] = n
 	}
-	begin(of, v.now)
+	restart(of, v.now)
 	return of
 }
 
-// begin has the one region of the course begin anew.
-func begin(c *model.Course, now int64) {
+// restart has the one region of the course begin anew.
+func restart(c *model.Course, now int64) {
 	w := &c.Waves[0]
 	w.State, w.BakingSince = waveRolling, 0
 	w.Regions[0] = model.CourseRegion{RegionID: w.Regions[0].RegionID, State: regionWaiting, Since: now}
@@ -348,7 +348,7 @@ func (p *planner) behindMessage() (text string, moving bool) {
 func RetryBehind(c *model.Course, now int64) (retried int) {
 	for _, b := range c.Behind {
 		if b.Course.Failed {
-			begin(b.Course, now)
+			restart(b.Course, now)
 			retried++
 		}
 	}

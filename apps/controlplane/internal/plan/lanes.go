@@ -370,6 +370,9 @@ func (p *planner) versionOf(deployment string) string {
 
 // logShares tells where traffic goes, region by region.
 func (p *planner) logShares() {
+	if !p.wasStaged {
+		return // told by cause, where they were set
+	}
 	for _, region := range sortedKeys(p.routes) {
 		if p.routes[region].Generation == p.routesWas[region].Generation {
 			continue

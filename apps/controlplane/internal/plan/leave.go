@@ -143,7 +143,7 @@ func (p *planner) orphans() {
 		if p.isWanted(d.ID) || model.Terminal(model.DeploymentMoves, d.Status) || p.app.DeletingSince != 0 {
 			continue
 		}
-		p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		d.Reason, d.Message = ReasonSuperseded, "a newer deployment took its place"
 		p.log("DeploymentSuperseded", "no rollout carries it any more", d, "")
 	}
@@ -276,7 +276,7 @@ func (p *planner) finishDeletion() {
 	}
 	for _, was := range p.in.Deployments {
 		if d := p.deps[was.ID]; !model.Terminal(model.DeploymentMoves, d.Status) {
-			p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+			p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
 			d.Reason, d.Message = ReasonAppDeleted, "the app was deleted"
 		}
 	}

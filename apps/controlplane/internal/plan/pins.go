@@ -97,7 +97,7 @@ func changedBelow(pins []model.Pin, region string) (generation int64) {
 func nextPinned(in Input, now int64) Output {
 	if in.App.DeletingSince != 0 {
 		// One layer again: nobody shares anything any more, and all is stopped.
-		out := move(in, now)
+		out := decide(in, now)
 		if out.App != nil && out.App.DeletedAt != 0 {
 			for _, p := range in.Pins {
 				out.Unpinned = append(out.Unpinned, p.DeploymentID)
@@ -108,7 +108,7 @@ func nextPinned(in Input, now int64) Output {
 	below, of := in.apart()
 	below.beside = of.Topology
 	below.failedPins = in.failed(in.Pins)
-	out := move(below, now)
+	out := decide(below, now)
 	of.beside = mergedRows(below.Topology, out.Topology)
 	for _, r := range out.Routes {
 		of.Routes = replaceRoute(of.Routes, r)
@@ -131,7 +131,7 @@ func nextPinned(in Input, now int64) Output {
 	if text := in.failed(k.pins); text != below.failedPins {
 		// It decides nothing else below.
 		below.failedPins = text
-		out.App = move(below, now).App
+		out.App = decide(below, now).App
 	}
 	k.join(in, below, &out)
 	return out

@@ -151,22 +151,44 @@ func Next(in Input, now int64) Output {
 	if len(in.Pins) > 0 {
 		return nextPinned(in, now)
 	}
-	return move(in, now)
+	return decide(in, now)
 }
 
-// move decides about all that is not pinned.
-func move(in Input, now int64) Output {
+// A phase is a part of a decision. It changes the planner's working copy of the rows and adds to
+// the history; what it did once it does not do again, so that phases can be repeated.
+type phase func(*planner)
+
+// The phases of a decision, in their order. Those of settling are repeated while a staged rollout
+// is in flight, since what is decided about one region may be what another waits for.
+var (
+	opening = []phase{
+		(*planner).endRollout,   // end a rollout that people ended
+		(*planner).endRetention, // let go of a retained version whose time is over
+		(*planner).noteServed,   // note that the live version has served
+	}
+	settling = []phase{
+		(*planner).advanceTarget, // take the target as far as the facts allow
+		(*planner).catchUp,       // let lagging regions catch up
+		(*planner).weigh,         // set weights, and the routes that follow
+		(*planner).orphans,       // end deployments that no rollout carries
+		(*planner).leave,         // stop what is not wanted
+	}
+	closing = []phase{
+		(*planner).logShares,      // tell where traffic goes
+		(*planner).finishDeletion, // forget an app whose deletion is over
+		(*planner).status,         // compute the app's status
+	}
+)
+
+// decide runs the phases about all that is not pinned.
+func decide(in Input, now int64) Output {
 	p := newPlanner(in, now)
 	p.wasStaged = p.staged() || p.catching()
-	p.endRollout()
-	p.endRetention()
-	p.noteServed()
-	p.decide()
-	// What is decided about one region of a staged rollout may be what another waits
-	// for: it is looked at until there is nothing more to decide.
-	for pass, before := 1, p.state(); p.wasStaged; pass, before = pass+1, p.state() {
-		p.decide()
-		if p.state().equal(before) {
+	p.run(opening)
+	p.run(settling)
+	for pass, before := 1, p.settled(); p.wasStaged; pass, before = pass+1, p.settled() {
+		p.run(settling)
+		if p.settled().equal(before) {
 			break
 		}
 		if pass == maxPasses {
@@ -174,44 +196,36 @@ func move(in Input, now int64) Output {
 			break
 		}
 	}
-	if p.wasStaged {
-		p.logShares()
-	}
-	p.finishDeletion()
-	p.status()
+	p.run(closing)
 	return p.output()
 }
 
-func (p *planner) decide() {
-	for p.advance() {
-		p.weigh()
+func (p *planner) run(phases []phase) {
+	for _, decideOn := range phases {
+		decideOn(p)
 	}
-	p.catchUp()
-	p.weigh()
-	p.orphans()
-	p.leave()
 }
 
 // maxPasses is far more than regions can wait for each other. What is left over, or
 // goes round in a circle, comes with the next step and holds up no transaction.
 const maxPasses = 2 * MaxRegions
 
-// decided is what a pass over a staged rollout may have changed.
-type decided struct {
+// settled is what a pass over a staged rollout may have changed.
+type settled struct {
 	rollout string
 	course  *model.Course
 	rows    []model.Topology
 }
 
-func (p *planner) state() decided {
-	d := decided{rollout: p.app.RolloutID, course: p.course.Clone()}
+func (p *planner) settled() settled {
+	d := settled{rollout: p.app.RolloutID, course: p.course.Clone()}
 	for _, t := range p.rows {
 		d.rows = append(d.rows, *t)
 	}
 	return d
 }
 
-func (d decided) equal(other decided) bool {
+func (d settled) equal(other settled) bool {
 	return d.rollout == other.rollout && d.course.Equal(other.course) && slices.Equal(d.rows, other.rows)
 }
 

@@ -47,7 +47,7 @@ func (p *planner) endRetention() {
 	if d == nil || p.app.DeletingSince != 0 {
 		return
 	}
-	p.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 	d.Reason, d.Message = ReasonSuperseded, why
 	p.log("DeploymentSuperseded", why, d, "")
 }

@@ -71,7 +71,7 @@ func (v *view) stage(d *model.Deployment) bool {
 	switch {
 	case done:
 		v.rollout.Deadline = 0
-		v.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+		v.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
 		v.goLive(d)
 		return true
 	case c.Back && v.restored():
@@ -449,7 +449,7 @@ func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reaso
 	if final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
 		end = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED
 	}
-	v.move(d, end)
+	v.transition(d, end)
 	d.Reason, d.Message = reason, message
 	v.rollout.Reason, v.rollout.Message, v.rollout.Deadline = reason, message, 0
 	for i := range c.Waves {

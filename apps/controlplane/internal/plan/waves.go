@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// begin lays the course out: who goes when, and to what size.
-func (v *view) begin(d *model.Deployment) {
+// layOut sets which regions go when, and to what size.
+func (v *view) layOut(d *model.Deployment) {
 	c := v.course
 	c.Sizes = map[string]int32{}
 	var left []string
@@ -32,7 +32,7 @@ func (v *view) begin(d *model.Deployment) {
 		all := waves(c.Policy)
 		v.addWave(all[len(all)-1], len(all), left)
 	}
-	v.move(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	v.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	var parts []string
 	for _, w := range c.Waves {
 		var names []string
