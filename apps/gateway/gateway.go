@@ -32,6 +32,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
 	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
@@ -81,6 +82,14 @@ type Config struct {
 	HeaderTimeout time.Duration
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
+	// MinBodyRate and MinAnswerRate are how many bytes a second a client has to send of a body, and to
+	// take of an answer, on average over the time that it was waited for, once that is more than RateAfter.
+	// 0: 1024, and 10 s. Below 0: any.
+	MinBodyRate, MinAnswerRate int64
+	RateAfter                  time.Duration
+	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
+	// in both directions. 0: 10 min.
+	UpgradedIdle time.Duration
 	// DrainDelay is how long requests are still taken, and readiness is off, after the
 	// stop, for load balancers to see it; DrainTimeout what requests then have to end in.
 	// 0: none, and 5 min.
@@ -149,6 +158,10 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	cfg.MaxHeaderBytes = orDefault(cfg.MaxHeaderBytes, 64<<10)
 	cfg.HeaderTimeout = orDefault(cfg.HeaderTimeout, 10*time.Second)
 	cfg.SlowClient = orDefault(cfg.SlowClient, time.Minute)
+	cfg.MinBodyRate = orDefault(cfg.MinBodyRate, minRate)
+	cfg.MinAnswerRate = orDefault(cfg.MinAnswerRate, minRate)
+	cfg.RateAfter = orDefault(cfg.RateAfter, 10*time.Second)
+	cfg.UpgradedIdle = orDefault(cfg.UpgradedIdle, 10*time.Minute)
 	cfg.DrainTimeout = orDefault(cfg.DrainTimeout, 5*time.Minute)
 	g := &Gateway{cfg: cfg, prober: prober.New(cfg.Rand)}
 	defer func() {
@@ -219,7 +232,8 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	}
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
-		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
+		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
+		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
 		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
@@ -364,6 +378,9 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	g.agent.CloseIdleConnections()
 	return err
 }
+
+// minRate is what clients with the slowest of networks have, in bytes a second.
+const minRate = 1 << 10
 
 func orDefault[T comparable](v, otherwise T) T {
 	var zero T

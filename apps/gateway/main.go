@@ -42,6 +42,9 @@ type flags struct {
 	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart, and for what the agent knows this gateway by, so that after a crash it is not waited for beside the one that follows; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
 	MaxHeaderBytes int           `help:"Most bytes of a request's header." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
 	SlowClient     time.Duration `help:"How long a client may neither take nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
+	MinBodyRate    int64         `help:"Fewest bytes a second that a client has to send of a request's body, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_BODY_RATE"`
+	MinAnswerRate  int64         `help:"Fewest bytes a second that a client has to take of an answer, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_ANSWER_RATE"`
+	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
 	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
 	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
@@ -184,7 +187,8 @@ func run(ctx context.Context, f flags) (err error) {
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
 		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots,
-		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
+		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle,
+		MinBodyRate: anyBelow(f.MinBodyRate), MinAnswerRate: anyBelow(f.MinAnswerRate), DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
 	}
 	if err := f.check(); err != nil {
@@ -261,6 +265,10 @@ func (f flags) check() error {
 		return fmt.Errorf("--max-header-bytes=%d: use 4096 to 1048576", f.MaxHeaderBytes)
 	case f.SlowClient < time.Second:
 		return fmt.Errorf("--slow-client=%v: use 1s or more", f.SlowClient)
+	case f.MinBodyRate < 0 || f.MinAnswerRate < 0:
+		return errors.New("--min-body-rate and --min-answer-rate: use bytes a second such as 1024, or 0 for any")
+	case f.UpgradedIdle < time.Second:
+		return fmt.Errorf("--upgraded-idle=%v: use 1s or more", f.UpgradedIdle)
 	case f.DrainDelay < 0:
 		return fmt.Errorf("--drain-delay=%v: use 0 or a positive time such as 10s", f.DrainDelay)
 	case f.DrainTimeout <= 0:
@@ -268,6 +276,14 @@ func (f flags) check() error {
 	default:
 		return f.checkACME()
 	}
+}
+
+// anyBelow is a rate for Config, where 0 is the default.
+func anyBelow(rate int64) int64 {
+	if rate == 0 {
+		return -1
+	}
+	return rate
 }
 
 // prefixes reads --trusted-proxies.

@@ -163,6 +163,8 @@ func TestFlagsThatCannotBeAreNamed(t *testing.T) {
 		"--https-redirect=-1: use":                {"--agent", "unix:/x", "--https-redirect=-1"},
 		"--max-header-bytes=1: use 4096":          {"--agent", "unix:/x", "--max-header-bytes", "1"},
 		"--slow-client=1ms: use 1s or more":       {"--agent", "unix:/x", "--slow-client", "1ms"},
+		"--min-body-rate and --min-answer-rate:":  {"--agent", "unix:/x", "--min-body-rate=-1"},
+		"--upgraded-idle=1ms: use 1s or more":     {"--agent", "unix:/x", "--upgraded-idle", "1ms"},
 		"--drain-timeout=0s: use a positive":      {"--agent", "unix:/x", "--drain-timeout", "0s"},
 		"--drain-delay=-1s: use 0":                {"--agent", "unix:/x", "--drain-delay=-1s"},
 		"--http3 needs --tls-listen":              {"--agent", "unix:/x", "--http3"},

@@ -1,14 +1,15 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
@@ -52,12 +53,15 @@ func (a *answer) WriteHeader(status int) {
 	if _, typed := a.Header()["Content-Type"]; !typed && status >= 200 {
 		a.Header()["Content-Type"] = nil // net/http would guess one, which browsers go by
 	}
-	a.extend()
+	if in := a.x.in; in != nil && status >= 200 {
+		in.free.Store(true)
+	}
+	a.extend(0)
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	a.extend()
+	limit := a.extend(len(p))
 	if a.x.sent == 0 && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
 		a.x.firstToken = time.Now()
 	}
@@ -70,10 +74,29 @@ func (a *answer) Write(p []byte) (int, error) {
 		}
 		a.x.tail.write(p)
 	}
+	begun := time.Now()
 	n, err := a.ResponseWriter.Write(p)
+	a.took(n, time.Since(begun), limit, err)
 	a.x.sent += int64(n)
 	a.rest()
 	return n, err
+}
+
+// took counts what the client took of the answer. A stream that ended with its deadline does not say so.
+func (a *answer) took(n int, waited, limit time.Duration, err error) {
+	a.x.taking.Moved(n, waited)
+	if err != nil && (waited >= limit || errors.Is(err, os.ErrDeadlineExceeded)) && a.x.failure == nil {
+		a.x.failure, a.x.cause = failSlowAnswer, err
+	}
+}
+
+// Hijack implements http.Hijacker.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := a.control.Hijack()
+	if err == nil {
+		a.x.hijack(conn)
+	}
+	return conn, rw, err
 }
 
 // Flush is found by type in places that do not ask a ResponseController.
@@ -81,18 +104,25 @@ func (a *answer) Flush() { _ = a.FlushError() }
 
 // FlushError is what a ResponseController calls.
 func (a *answer) FlushError() error {
-	a.extend()
+	limit := a.extend(0)
 	defer a.rest()
-	return a.control.Flush()
+	begun := time.Now()
+	err := a.control.Flush()
+	a.took(0, time.Since(begun), limit, err)
+	return err
 }
 
-// extend the deadline. On HTTP/1 at most once in a quarter of it: tokens come by the
-// thousand, and one that passes while nothing is written does nothing.
-func (a *answer) extend() {
-	if now := time.Now(); a.streams || a.until.Sub(now) < a.slow*3/4 {
-		a.until = now.Add(a.slow)
+// extend the deadline for n bytes, and return how long the client may be waited for. On HTTP/1 the
+// deadline is moved at most once in a quarter of that: tokens come by the thousand, and one that passes
+// while nothing is written does nothing.
+func (a *answer) extend(n int) time.Duration {
+	limit := a.x.taking.Left(n, a.slow)
+	now := time.Now()
+	if left := a.until.Sub(now); a.streams || left < limit*3/4 || left > limit {
+		a.until = now.Add(limit)
 		_ = a.control.SetWriteDeadline(a.until) // a writer that has none is a test's
 	}
+	return limit
 }
 
 // rest: on HTTP/2 a deadline that passes ends the stream, also between two writes.
@@ -100,120 +130,6 @@ func (a *answer) rest() {
 	if a.streams {
 		_ = a.control.SetWriteDeadline(time.Time{})
 	}
-}
-
-// requestBody is what the client sends. It is read by one at a time; whether it failed
-// is asked from elsewhere.
-type requestBody struct {
-	body    io.ReadCloser
-	control *http.ResponseController
-	slow    time.Duration
-	streams bool
-	// touched: a part was read, so that it cannot be sent again.
-	touched atomic.Bool
-	// duplex: an answer may begin before it ends, on HTTP/1.
-	duplex bool
-	// reading is held by who reads.
-	reading sync.Mutex
-	mu      sync.Mutex
-	err     error
-	// whole: it was read to its end; let: the request is over, whatever was read, and deadlines
-	// are no longer Read's to set.
-	whole, let bool
-	// payload keeps what is read, nil for nothing.
-	payload *payload.Body
-}
-
-func (b *requestBody) Read(p []byte) (int, error) {
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	b.touched.Store(true)
-	b.extend()
-	n, err := b.body.Read(p)
-	if b.payload != nil {
-		b.payload.Write(p[:n])
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	// One that passes while nobody reads ends an HTTP/2 stream; and after the end of the
-	// body the server looks for the next request, or for the client's going away. After
-	// an error it stays: the server tries to read the rest, and is not to wait for it.
-	if !b.let && ((err == nil && b.streams) || errors.Is(err, io.EOF)) {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	if errors.Is(err, io.EOF) {
-		b.whole = true
-	} else if err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
-		b.err = err
-	}
-	return n, err
-}
-
-// open tells whether there is more of it, or was until it failed.
-func (b *requestBody) open() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return !b.whole
-}
-
-// over is called before the handler of its request returns.
-func (b *requestBody) over() {
-	switch {
-	case b.duplex:
-		b.letGo()
-	case b.streams:
-		b.leave()
-	}
-}
-
-// letGo ends a Read that waits for the client, when its request is over. The server then
-// reads some of the rest, so that the client finds the answer before the connection is
-// cut, and is to have a deadline: it takes away one that passes under a Read.
-func (b *requestBody) letGo() {
-	b.mu.Lock()
-	b.let = true
-	over := b.whole || b.err != nil
-	if !over {
-		_ = b.control.SetReadDeadline(time.Now())
-	}
-	b.mu.Unlock()
-	if over {
-		return
-	}
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	_ = b.control.SetReadDeadline(time.Now().Add(b.slow))
-}
-
-// leave is the end of a request of HTTP/2: its handler returns, and a transport may yet be reading
-// for an instance that wants no more. The stream's deadlines are gone then, and asking for one would
-// end the process.
-func (b *requestBody) leave() {
-	b.mu.Lock()
-	b.let = true
-	b.mu.Unlock()
-}
-
-// extend the time within which the client has to send something.
-func (b *requestBody) extend() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.let {
-		return
-	}
-	_ = b.control.SetReadDeadline(time.Now().Add(b.slow)) // a writer that has none is a test's
-}
-
-func (b *requestBody) Close() error { return b.body.Close() }
-
-// failed returns why it did not arrive whole.
-func (b *requestBody) failed() error {
-	if b == nil {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }
 
 // seen is what of a request is logged as it came.

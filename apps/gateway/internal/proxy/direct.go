@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/front"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -74,7 +75,7 @@ func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, bod
 		return front.Other
 	}
 	kept := d.x.tail.kept
-	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy}
+	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, taking: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept
 	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
 		return front.Other
@@ -480,6 +481,9 @@ func (d *direct) ended(err error, closing bool) front.Outcome {
 }
 
 func (d *direct) write(p []byte) error {
-	_, err := d.c.Write(p, d.p.cfg.SlowClient)
+	_, err := d.c.WritePaced(p, d.p.cfg.SlowClient, &d.x.taking)
+	if errors.Is(err, os.ErrDeadlineExceeded) && d.x.failure == nil {
+		d.x.failure, d.x.cause = failSlowAnswer, err
+	}
 	return err
 }

@@ -73,6 +73,11 @@ var (
 		code: "body_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the request's body did not arrive in time", fix: "Send the body faster.",
 	}
+	// The answer has begun, and breaks off: the code is in logs and figures alone.
+	failSlowAnswer = &failure{
+		code: "answer_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the client did not take the answer in time", fix: "Read the answer faster.",
+	}
 	failNoInstance = &failure{
 		code: "no_instance", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "no instance of the app is ready in this region", fix: "Call again in a moment.", retry: 5 * time.Second,

@@ -58,6 +58,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -88,6 +89,10 @@ type Config struct {
 	Advertise func(http.Header)
 	// SlowClient is how long a client may neither take nor send a byte.
 	SlowClient time.Duration
+	// Bodies and Answers are how slowly a client may send and take them.
+	Bodies, Answers pace.Least
+	// UpgradedIdle is how long a connection that switched protocols may be silent.
+	UpgradedIdle time.Duration
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
 	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
@@ -116,14 +121,14 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
-	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Elsewhere == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 {
-		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Elsewhere, Registerer and SlowClient are required")
+	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Elsewhere == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 || cfg.UpgradedIdle <= 0 {
+		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Elsewhere, Registerer, SlowClient and UpgradedIdle are required")
 	}
 	m, err := newMetrics(cfg.Registerer, cfg.Table, cfg.Traffic)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots, allow: cfg.Allow}}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
@@ -182,8 +187,11 @@ type exchange struct {
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
-	// in is the request's body.
-	in *requestBody
+	// in is the request's body, and taking how the client takes the answer.
+	in     *requestBody
+	taking pace.Pace
+	// hijacked is the client's side of a connection that switched protocols.
+	hijacked atomic.Pointer[net.Conn]
 	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
 	// It is set again with an instance's answer: an answer 1xx before it drops what was set.
 	header, cors http.Header
@@ -233,13 +241,15 @@ const hstsHeader = "Strict-Transport-Security"
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
-	x := &exchange{start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handed: r.Header.Get(HandedOverHeader)}
+	x := &exchange{
+		start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handed: r.Header.Get(HandedOverHeader), taking: pace.Of(p.cfg.Answers),
+	}
 	x.id, x.grpc = requestID(r.Header.Get(RequestIDHeader), x.start), speaksGRPC(r)
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
 	p.say(out.Header(), r, x)
 	if r.Body != nil && r.Body != http.NoBody {
-		x.in = &requestBody{body: r.Body, control: x.control, slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
+		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
 		if !x.in.streams {
 			x.in.extend() // also for what is answered without reading it
 		}

@@ -43,6 +43,8 @@ type transport struct {
 	elsewhere *elsewhere.Regions
 	here      protocols
 	across    across
+	// upgradedIdle is how long a connection that switched protocols may be silent.
+	upgradedIdle time.Duration
 }
 
 // protocols to whom there is no TLS: plain speaks HTTP/1.1; h2c is for gRPC, which has nothing
@@ -219,9 +221,11 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 // attempt sends the request to the destination, which ends with the answer's body, or before
 // attempt returns an error; sent tells whether the destination may have got any of it.
 func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (_ *http.Response, sent bool, err error) {
-	begun := time.Now()
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
-	late := time.AfterFunc(x.policy.Response, func() { cancel(failTimeout) })
+	late := startWatch(x.policy.Response, func() { cancel(failTimeout) })
+	if body == nil && x.in != nil {
+		x.in.instance.Store(late)
+	}
 	var conn atomic.Pointer[connection]
 	var before atomic.Int64
 	u := *req.URL
@@ -257,7 +261,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	res, err := through.RoundTrip(out)
-	late.Stop()
+	silent := late.end()
 	if err == nil {
 		if err = unfit(res); err != nil {
 			_ = res.Body.Close()
@@ -266,7 +270,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	if err != nil {
 		cause := context.Cause(ctx)
 		cancel(nil)
-		outcome, told, err := judge(req, x, err, cause, time.Since(begun))
+		outcome, told, err := judge(req, x, err, cause, silent)
 		if told {
 			at.Told(outcome)
 		}
@@ -287,10 +291,9 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	b.ctx = ctx
 	b.idle = time.AfterFunc(x.policy.Idle, func() { cancel(failTimeout) })
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		// Who says nothing on a websocket is not broken: such a connection has no bound.
 		b.idle.Stop()
 		if rw, ok := res.Body.(io.ReadWriteCloser); ok {
-			res.Body = &upgraded{ReadWriteCloser: rw, body: b}
+			res.Body = newUpgraded(rw, b, t.upgradedIdle)
 			return res, true, nil
 		}
 	}
@@ -328,6 +331,8 @@ func judge(req *http.Request, x *exchange, err, cause error, silent time.Duratio
 		return health.Success, false, err // the client went away
 	case x.in.failed() != nil:
 		return health.Success, false, err // so did its body
+	case errors.Is(cause, failTotal) && x.in.awaited():
+		return health.Success, false, fmt.Errorf("%w: %w", failSlowBody, err)
 	case errors.Is(cause, failTotal):
 		return health.Timeout, keptWaiting(x.policy, silent), fmt.Errorf("%w: %w", failTotal, err)
 	case errors.Is(cause, failTimeout):
@@ -412,7 +417,11 @@ func failureOf(err error) *failure {
 
 // broke is the failure of an answer that had begun.
 func (x *exchange) broke(err error) {
-	if own := failureOf(err); own != nil {
+	own := failureOf(err)
+	if own == failTotal && x.taking.Waited() > x.policy.Total/2 {
+		own = failSlowAnswer
+	}
+	if own != nil {
 		x.failure, x.cause = own, err
 	}
 }
@@ -422,26 +431,5 @@ func (b *responseBody) Close() error {
 	b.idle.Stop()
 	b.cancel(nil)
 	b.at.End()
-	return err
-}
-
-// upgraded is a connection in both directions.
-type upgraded struct {
-	io.ReadWriteCloser
-
-	body *responseBody
-}
-
-func (u *upgraded) CloseWrite() error {
-	if half, ok := u.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-func (u *upgraded) Close() error {
-	err := u.ReadWriteCloser.Close()
-	u.body.cancel(nil)
-	u.body.at.End()
 	return err
 }

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
 // Supported tells whether Open may succeed on this system.
@@ -421,18 +423,26 @@ func (c *Conn) Quiet(sure bool) bool {
 
 // Write all of p, each part of it within slow. n is what the system took of it.
 func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
+	return c.WritePaced(p, slow, nil)
+}
+
+// WritePaced is Write to a side that has to take p at a pace.
+func (c *Conn) WritePaced(p []byte, slow time.Duration, at *pace.Pace) (n int, err error) {
 	for n < len(p) {
 		if c.state.Load()&cut != 0 {
 			return n, net.ErrClosed
 		}
 		k, errno := restarted(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
-		switch n += k; {
+		if n += k; at != nil {
+			at.Moved(k, 0)
+		}
+		switch {
 		case errno == 0:
 		case errno != syscall.EAGAIN:
 			return n, os.NewSyscallError("write", errno)
 		case c.state.And(^writable)&writable != 0: // what room there is from here on is told
 		default:
-			if err := c.awaitRoom(slow); err != nil {
+			if err := c.awaitRoom(slow, at); err != nil {
 				return n, err
 			}
 		}
@@ -440,8 +450,12 @@ func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
 	return n, nil
 }
 
-func (c *Conn) awaitRoom(slow time.Duration) error {
+func (c *Conn) awaitRoom(slow time.Duration, at *pace.Pace) error {
 	c.task.Load().Leave()
+	if at != nil {
+		slow = at.Left(0, slow)
+		defer func(begun time.Time) { at.Moved(0, time.Since(begun)) }(time.Now())
+	}
 	limit := time.NewTimer(slow)
 	defer limit.Stop()
 	for c.state.Load()&(writable|cut) == 0 {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
 // Supported tells whether Open may succeed on this system.
@@ -41,3 +43,7 @@ func (*Conn) Read([]byte) (int, error)                 { return 0, errors.ErrUns
 func (*Conn) ReadInto(*Buffers) (*[]byte, int, error)  { return nil, 0, errors.ErrUnsupported }
 func (*Conn) Quiet(bool) bool                          { return false }
 func (*Conn) Write([]byte, time.Duration) (int, error) { return 0, errors.ErrUnsupported }
+
+func (*Conn) WritePaced([]byte, time.Duration, *pace.Pace) (int, error) {
+	return 0, errors.ErrUnsupported
+}

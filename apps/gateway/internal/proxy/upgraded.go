@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// halfOpen is how long a connection that switched protocols may be silent once one side has ended its
+// half: what is under way arrives, and a side that is gone holds the other one no longer.
+const halfOpen = 5 * time.Second
+
+// upgraded is the instance's side of a connection that switched protocols, such as a websocket. It ends
+// both sides when neither sent anything for the limit.
+type upgraded struct {
+	io.ReadWriteCloser
+
+	body *responseBody
+
+	mu    sync.Mutex
+	limit time.Duration
+	idle  *time.Timer
+	ended bool
+}
+
+func newUpgraded(rw io.ReadWriteCloser, body *responseBody, limit time.Duration) *upgraded {
+	u := &upgraded{ReadWriteCloser: rw, body: body, limit: limit}
+	u.idle = time.AfterFunc(limit, u.cut)
+	return u
+}
+
+// cut ends both sides, which ends whoever copies between them.
+func (u *upgraded) cut() {
+	_ = u.ReadWriteCloser.Close() // it is at its end either way
+	if client := u.body.x.hijacked.Load(); client != nil {
+		_ = (*client).Close()
+	}
+}
+
+// moved is called when bytes went one of the ways. half: one side has ended.
+func (u *upgraded) moved(half bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if half {
+		u.limit = min(u.limit, halfOpen)
+	}
+	if !u.ended {
+		u.idle.Reset(u.limit)
+	}
+}
+
+func (u *upgraded) Read(p []byte) (int, error) {
+	n, err := u.ReadWriteCloser.Read(p)
+	u.moved(err != nil)
+	return n, err
+}
+
+func (u *upgraded) Write(p []byte) (int, error) {
+	n, err := u.ReadWriteCloser.Write(p)
+	u.moved(err != nil)
+	return n, err
+}
+
+// CloseWrite is called when the client has ended its side.
+func (u *upgraded) CloseWrite() error {
+	u.moved(true)
+	if half, ok := u.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (u *upgraded) Close() error {
+	u.mu.Lock()
+	u.ended = true
+	u.idle.Stop()
+	u.mu.Unlock()
+	err := u.ReadWriteCloser.Close()
+	u.body.cancel(nil)
+	u.body.at.End()
+	return err
+}
+
+// hijack notes the client's side of a connection that switches protocols.
+func (x *exchange) hijack(conn net.Conn) { x.hijacked.Store(&conn) }
