@@ -69,6 +69,8 @@ type Config struct {
 	NoSync bool
 	// Silence is how long the control plane may say nothing; 0: the default.
 	Silence time.Duration
+	// Isolates says that instances of different workspaces cannot reach each other's secrets.
+	Isolates bool
 	// Gateways is how many must serve a route before the region says that it does; 0:
 	// those that are there.
 	Gateways int
@@ -160,7 +162,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		Secrets: values.Values, ForgetSecrets: values.Forget,
 		Serve:    table.Serve,
 		Gateways: a.gateways,
-		Features: runtime.Features(),
+		Features: cfg.features(),
 		Log:      cfg.Log,
 		Tracer:   cfg.Tracer.Tracer("windlass/agent"),
 		Region:   credentials.Region,
@@ -197,6 +199,15 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	return a, nil
 }
 
+// features are the names of what the agent can do beyond the base protocol.
+func (c Config) features() []string {
+	out := runtime.Features()
+	if c.Isolates {
+		out = append(out, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
+	}
+	return out
+}
+
 // connect returns the agent's credentials, which are empty before it has joined, and
 // the client that uses them.
 func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
@@ -215,7 +226,7 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
 	}
 	return credentials, client, &agentv1.AgentInfo{
-		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: runtime.Features(), GatewayUrl: cfg.GatewayURL,
+		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: cfg.features(), GatewayUrl: cfg.GatewayURL,
 	}, nil
 }
 

@@ -165,6 +165,8 @@ type term struct {
 // run; the region's lease picks the one that does something.
 func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) error {
 	kubernetes.LogTo(cfg.Log)
+	// Each environment has a namespace, a network policy and pods without rights of their own.
+	cfg.Isolates = true
 	m := &member{flags: f, cfg: cfg}
 	var err error
 	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {

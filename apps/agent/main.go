@@ -37,6 +37,7 @@ type flags struct {
 	CPUMillicores int           `help:"Thousandths of a core that instances may ask for; 0: the host's." env:"WINDLASS_CPU_MILLICORES"`
 	MemoryMiB     int           `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
 	Ports         string        `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
+	Host          hostFlags     `embed:""`
 	StopOnExit    bool          `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
 	Gateways      int           `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
 	GatewayListen string        `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
@@ -149,6 +150,19 @@ func run(ctx context.Context, f flags) (err error) {
 
 // runOnHost runs the agent of a region that is this host, or is simulated.
 func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) (err error) {
+	var isolation *process.Isolation
+	if f.Runtime == "process" {
+		if isolation, err = f.Host.isolation(os.Getuid(), f.DataDir); err != nil {
+			return err
+		}
+		switch {
+		case f.Host.TrustAllTenants:
+			cfg.Log.WarnContext(ctx, "instances of all workspaces run as the agent's user and can read each other's secrets (--trust-all-tenants)", "uid", os.Getuid())
+		case isolation == nil:
+			cfg.Log.WarnContext(ctx, "instances run as the agent's user, because it is not root: this region runs instances of one workspace only", "uid", os.Getuid())
+		}
+	}
+	cfg.Isolates = isolation != nil || f.Runtime == "simulated"
 	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
 		if f.Runtime == "simulated" {
 			return simulated.New(simulated.Config{Region: region}), nil
@@ -164,6 +178,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		return process.New(ctx, process.Config{
 			DataDir: filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
 			CPUMillicores: f.CPUMillicores, MemoryMiB: f.MemoryMiB,
+			Isolation: isolation, TrustAllTenants: f.Host.TrustAllTenants,
 			StopInstancesOnExit: f.StopOnExit, Log: cfg.Log, Registerer: registry, Random: rand.Float64,
 		})
 	}

@@ -18,9 +18,6 @@ import (
 // neither two of a version, nor one beside another version's. A pod has an address of its own. A
 // region that no agent has joined yet, or whose agent runs anything else, is not judged.
 
-// runtimeProcess is the name of that runtime, as agents tell it.
-const runtimeProcess = "process"
-
 // fixedPort returns the index of the spec's first fixed port that all others have too, -1 for none.
 func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
 ports:
@@ -59,7 +56,7 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 	each, _ := admission.PerReplica(spec)
 	i := fixedPort(spec)
 	n := int64(replicas) * each
-	if i < 0 || n <= 1 || region.AgentRuntime != runtimeProcess {
+	if i < 0 || n <= 1 || region.AgentRuntime != model.RuntimeProcess {
 		return nil
 	}
 	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
@@ -90,7 +87,7 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 		if course != nil {
 			size = plan.Size(course, r.ID)
 		}
-		if size == 0 || r.AgentRuntime != runtimeProcess {
+		if size == 0 || r.AgentRuntime != model.RuntimeProcess {
 			continue
 		}
 		if err := instancesShare(spec, r, size, ""); err != nil {
@@ -192,7 +189,7 @@ func (c *change) portsFitPinned(app model.App, r running, d model.Deployment, p 
 	}
 	have := r.sizes()
 	for _, region := range regions {
-		if !ids[region.ID] || region.AgentRuntime != runtimeProcess {
+		if !ids[region.ID] || region.AgentRuntime != model.RuntimeProcess {
 			continue
 		}
 		if err := instancesShare(d.Spec, region, p.In(region.ID).Replicas, "replicas"); err != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // GrantRegion lets a workspace use a region of the platform. It is refused when
-// the workspace knows another region by that name.
+// the workspace knows another region by that name, or would share one that does
+// not isolate instances.
 func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.GrantRegionResponse, error) {
 		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
@@ -25,6 +26,9 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 			return nil, exists("region", "region", r.Name)
 		case !a.cfg.IsNotFound(err):
 			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
+		}
+		if err := c.mayShare(r, w, req.GetTrustAllTenants()); err != nil {
+			return nil, err
 		}
 		err = c.Tx.GrantRegion(r.ID, w.ID, c.at)
 		if err != nil && !a.cfg.IsExists(err) {

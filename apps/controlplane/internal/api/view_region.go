@@ -68,7 +68,7 @@ func regionProto(r model.Region) (*windlassv1.Region, error) {
 	}
 	out := &windlassv1.Region{
 		Id: r.ID, Name: r.Name, WorkspaceId: r.WorkspaceID, Labels: r.Labels, Status: r.Status, Message: r.Message,
-		AgentVersion: r.AgentVersion, Runtime: r.AgentRuntime, GatewayUrl: r.GatewayURL, GatewayApproved: r.GatewayApproved(),
+		AgentVersion: r.AgentVersion, Runtime: r.AgentRuntime, GatewayUrl: r.GatewayURL, GatewayApproved: r.GatewayApproved(), Isolation: r.Isolation(),
 		ReceivedRevision: r.ReceivedRevision, LastReportAt: r.LastReportAt,
 		CpuMillicores: capacity.GetCpuMillicores(), MemoryMib: capacity.GetMemoryMib(), Notes: capacity.GetNotes(),
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,

@@ -10,11 +10,17 @@ import (
 
 func (a *app) grantCommand() *cobra.Command {
 	var workspace string
+	var trust bool
 	c := &cobra.Command{
 		Use: "grant REGION --workspace WORKSPACE", Short: "Let a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
+		Long: `Grant lets a workspace deploy to a region of the platform. A region without isolation, which
+"windlass region list" shows, is granted to a second workspace only with --trust-all-tenants:
+each could read the other's secrets.`,
 		Example: "  windlass region grant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.GrantRegion(ctx, &windlassv1.GrantRegionRequest{Mutation: mutation(), Region: args[0], Workspace: workspace})
+			resp, err := a.clients.regions.GrantRegion(ctx, &windlassv1.GrantRegionRequest{
+				Mutation: mutation(), Region: args[0], Workspace: workspace, TrustAllTenants: trust,
+			})
 			if err != nil {
 				return err
 			}
@@ -24,6 +30,7 @@ func (a *app) grantCommand() *cobra.Command {
 			return a.done(resp, "workspace %s may use region %s", workspace, args[0])
 		}),
 	}
+	c.Flags().BoolVar(&trust, "trust-all-tenants", false, "share a region without isolation: its workspaces trust each other with their secrets")
 	return withWorkspace(c, &workspace)
 }
 

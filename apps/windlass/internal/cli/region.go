@@ -22,11 +22,24 @@ func (a *app) listRegions(ctx context.Context) error {
 		return err
 	}
 	return showList(a, items, func(w *tabwriter.Writer) {
-		row(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "REPORTED", "AGENT")
+		row(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "ISOLATION", "REPORTED", "AGENT")
 		for _, r := range items {
-			row(w, r.Name, regionStatus(r), dash(r.Runtime), r.Instances, gpus(r), cores(r), memory(r.MemoryMib), ago(r.LastReportAt), dash(r.AgentVersion))
+			row(w, r.Name, regionStatus(r), dash(r.Runtime), r.Instances, gpus(r), cores(r), memory(r.MemoryMib), isolation(r), ago(r.LastReportAt), dash(r.AgentVersion))
 		}
 	})
+}
+
+// isolation names what keeps instances of different workspaces apart.
+func isolation(r *windlassv1.Region) string {
+	if r.Isolation == windlassv1.Isolation_ISOLATION_UNSPECIFIED {
+		return "-"
+	}
+	return word(r.Isolation, "ISOLATION_")
+}
+
+var isolations = map[windlassv1.Isolation]string{
+	windlassv1.Isolation_ISOLATION_NONE:      "none: an instance can read the secrets of others, so the region is for workspaces that trust each other",
+	windlassv1.Isolation_ISOLATION_WORKSPACE: "an instance cannot read files, memory and environment of others",
 }
 
 func regionStatus(r *windlassv1.Region) string {
@@ -99,6 +112,9 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 	row(w, "Agent:", strings.TrimSpace(dash(r.Runtime)+" "+r.AgentVersion)+", reported "+ago(r.LastReportAt)+" ago")
 	if r.GatewayUrl != "" {
 		row(w, "Gateways:", r.GatewayUrl)
+	}
+	if r.Isolation != windlassv1.Isolation_ISOLATION_UNSPECIFIED {
+		row(w, "Isolation:", isolations[r.Isolation])
 	}
 	row(w, "Instances:", r.Instances)
 	row(w, "CPU:", cores(r)+" cores")

@@ -61,7 +61,7 @@ func (s *stack) addClusters() {
 // runtimeArgs of an agent.
 func (s *stack) runtimeArgs(region string) []string {
 	if s.cfg.runtime != "kubernetes" {
-		return []string{"--gpus=none"}
+		return []string{"--gpus=none", "--trust-all-tenants"}
 	}
 	var pools strings.Builder
 	pools.WriteString("pools:\n")

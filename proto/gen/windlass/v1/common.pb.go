@@ -104,6 +104,8 @@ const (
 	ErrorReason_ERROR_REASON_DOMAIN_TAKEN ErrorReason = 40
 	// The workspace's grant of the region was revoked: what runs there stays, and nothing grows.
 	ErrorReason_ERROR_REASON_REGION_CLOSED ErrorReason = 41
+	// The region does not isolate instances of different workspaces from each other.
+	ErrorReason_ERROR_REASON_NOT_ISOLATED ErrorReason = 42
 )
 
 // Enum value maps for ErrorReason.
@@ -144,6 +146,7 @@ var (
 		39: "ERROR_REASON_DOMAIN_NOT_VERIFIED",
 		40: "ERROR_REASON_DOMAIN_TAKEN",
 		41: "ERROR_REASON_REGION_CLOSED",
+		42: "ERROR_REASON_NOT_ISOLATED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -181,6 +184,7 @@ var (
 		"ERROR_REASON_DOMAIN_NOT_VERIFIED":     39,
 		"ERROR_REASON_DOMAIN_TAKEN":            40,
 		"ERROR_REASON_REGION_CLOSED":           41,
+		"ERROR_REASON_NOT_ISOLATED":            42,
 	}
 )
 
@@ -978,7 +982,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xf4\b\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\x93\t\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -1015,7 +1019,8 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1bERROR_REASON_FREEZE_OF_FILE\x10\x1e\x12$\n" +
 	" ERROR_REASON_DOMAIN_NOT_VERIFIED\x10'\x12\x1d\n" +
 	"\x19ERROR_REASON_DOMAIN_TAKEN\x10(\x12\x1e\n" +
-	"\x1aERROR_REASON_REGION_CLOSED\x10)*\xb7\x01\n" +
+	"\x1aERROR_REASON_REGION_CLOSED\x10)\x12\x1d\n" +
+	"\x19ERROR_REASON_NOT_ISOLATED\x10**\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -22,6 +22,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Isolation says what keeps instances of different workspaces apart in a region.
+type Isolation int32
+
+const (
+	// The region has had no agent yet.
+	Isolation_ISOLATION_UNSPECIFIED Isolation = 0
+	// Instances run as one user, who can read all their secrets.
+	Isolation_ISOLATION_NONE Isolation = 1
+	// An instance cannot read another's files, memory and environment, nor the agent's.
+	Isolation_ISOLATION_WORKSPACE Isolation = 2
+)
+
+// Enum value maps for Isolation.
+var (
+	Isolation_name = map[int32]string{
+		0: "ISOLATION_UNSPECIFIED",
+		1: "ISOLATION_NONE",
+		2: "ISOLATION_WORKSPACE",
+	}
+	Isolation_value = map[string]int32{
+		"ISOLATION_UNSPECIFIED": 0,
+		"ISOLATION_NONE":        1,
+		"ISOLATION_WORKSPACE":   2,
+	}
+)
+
+func (x Isolation) Enum() *Isolation {
+	p := new(Isolation)
+	*p = x
+	return p
+}
+
+func (x Isolation) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Isolation) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_region_proto_enumTypes[0].Descriptor()
+}
+
+func (Isolation) Type() protoreflect.EnumType {
+	return &file_windlass_v1_region_proto_enumTypes[0]
+}
+
+func (x Isolation) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Isolation.Descriptor instead.
+func (Isolation) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{0}
+}
+
 type Region struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -55,8 +108,11 @@ type Region struct {
 	// platform's, or an operator approved that URL (ApproveGateway). Gateways of the workspace's
 	// own regions need no approval.
 	GatewayApproved bool `protobuf:"varint,22,opt,name=gateway_approved,json=gatewayApproved,proto3" json:"gateway_approved,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Its agent isolates instances of different workspaces from each other. Unknown before the
+	// region has an agent.
+	Isolation     Isolation `protobuf:"varint,23,opt,name=isolation,proto3,enum=windlass.v1.Isolation" json:"isolation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Region) Reset() {
@@ -241,6 +297,13 @@ func (x *Region) GetGatewayApproved() bool {
 		return x.GatewayApproved
 	}
 	return false
+}
+
+func (x *Region) GetIsolation() Isolation {
+	if x != nil {
+		return x.Isolation
+	}
+	return Isolation_ISOLATION_UNSPECIFIED
 }
 
 type GpuCapacity struct {
@@ -1367,12 +1430,15 @@ func (x *ApprovePruneResponse) GetApproved() int32 {
 }
 
 type GrantRegionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	Region        string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	Workspace     string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Mutation  *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	Region    string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	Workspace string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Grant a region without isolation (ISOLATION_NONE) to a further workspace: the operator says
+	// that the region's workspaces trust each other.
+	TrustAllTenants bool `protobuf:"varint,4,opt,name=trust_all_tenants,json=trustAllTenants,proto3" json:"trust_all_tenants,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GrantRegionRequest) Reset() {
@@ -1424,6 +1490,13 @@ func (x *GrantRegionRequest) GetWorkspace() string {
 		return x.Workspace
 	}
 	return ""
+}
+
+func (x *GrantRegionRequest) GetTrustAllTenants() bool {
+	if x != nil {
+		return x.TrustAllTenants
+	}
+	return false
 }
 
 type GrantRegionResponse struct {
@@ -1809,7 +1882,7 @@ var File_windlass_v1_region_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_region_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xbd\x06\n" +
+	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xf3\x06\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -1837,7 +1910,8 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\x05notes\x18\x14 \x03(\tR\x05notes\x12\x1f\n" +
 	"\vgateway_url\x18\x15 \x01(\tR\n" +
 	"gatewayUrl\x12)\n" +
-	"\x10gateway_approved\x18\x16 \x01(\bR\x0fgatewayApproved\x1a9\n" +
+	"\x10gateway_approved\x18\x16 \x01(\bR\x0fgatewayApproved\x124\n" +
+	"\tisolation\x18\x17 \x01(\x0e2\x16.windlass.v1.IsolationR\tisolation\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x02\n" +
@@ -1926,13 +2000,14 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12\x1f\n" +
 	"\x04keys\x18\x03 \x03(\tB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x04keys\"2\n" +
 	"\x14ApprovePruneResponse\x12\x1a\n" +
-	"\bapproved\x18\x01 \x01(\x05R\bapproved\"\x95\x01\n" +
+	"\bapproved\x18\x01 \x01(\x05R\bapproved\"\xc1\x01\n" +
 	"\x12GrantRegionRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\"\n" +
 	"\x06region\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12(\n" +
 	"\tworkspace\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\"3\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\x12*\n" +
+	"\x11trust_all_tenants\x18\x04 \x01(\bR\x0ftrustAllTenants\"3\n" +
 	"\x13GrantRegionResponse\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x95\x01\n" +
 	"\x12RevokeGrantRequest\x121\n" +
@@ -1960,7 +2035,11 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\vgateway_url\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
 	"gatewayUrl\"E\n" +
 	"\x16ApproveGatewayResponse\x12+\n" +
-	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region2\x87\t\n" +
+	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region*S\n" +
+	"\tIsolation\x12\x19\n" +
+	"\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eISOLATION_NONE\x10\x01\x12\x17\n" +
+	"\x13ISOLATION_WORKSPACE\x10\x022\x87\t\n" +
 	"\rRegionService\x12S\n" +
 	"\fCreateRegion\x12 .windlass.v1.CreateRegionRequest\x1a!.windlass.v1.CreateRegionResponse\x12O\n" +
 	"\tGetRegion\x12\x1d.windlass.v1.GetRegionRequest\x1a\x1e.windlass.v1.GetRegionResponse\"\x03\x90\x02\x01\x12U\n" +
@@ -1989,102 +2068,105 @@ func file_windlass_v1_region_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_region_proto_rawDescData
 }
 
+var file_windlass_v1_region_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_windlass_v1_region_proto_goTypes = []any{
-	(*Region)(nil),                    // 0: windlass.v1.Region
-	(*GpuCapacity)(nil),               // 1: windlass.v1.GpuCapacity
-	(*QuarantinedWorkload)(nil),       // 2: windlass.v1.QuarantinedWorkload
-	(*CreateRegionRequest)(nil),       // 3: windlass.v1.CreateRegionRequest
-	(*CreateRegionResponse)(nil),      // 4: windlass.v1.CreateRegionResponse
-	(*GetRegionRequest)(nil),          // 5: windlass.v1.GetRegionRequest
-	(*GetRegionResponse)(nil),         // 6: windlass.v1.GetRegionResponse
-	(*ListRegionsRequest)(nil),        // 7: windlass.v1.ListRegionsRequest
-	(*ListRegionsResponse)(nil),       // 8: windlass.v1.ListRegionsResponse
-	(*UpdateRegionRequest)(nil),       // 9: windlass.v1.UpdateRegionRequest
-	(*UpdateRegionResponse)(nil),      // 10: windlass.v1.UpdateRegionResponse
-	(*DeleteRegionRequest)(nil),       // 11: windlass.v1.DeleteRegionRequest
-	(*DeleteRegionResponse)(nil),      // 12: windlass.v1.DeleteRegionResponse
-	(*CreateJoinTokenRequest)(nil),    // 13: windlass.v1.CreateJoinTokenRequest
-	(*CreateJoinTokenResponse)(nil),   // 14: windlass.v1.CreateJoinTokenResponse
-	(*RevokeCredentialsRequest)(nil),  // 15: windlass.v1.RevokeCredentialsRequest
-	(*RevokeCredentialsResponse)(nil), // 16: windlass.v1.RevokeCredentialsResponse
-	(*ListQuarantineRequest)(nil),     // 17: windlass.v1.ListQuarantineRequest
-	(*ListQuarantineResponse)(nil),    // 18: windlass.v1.ListQuarantineResponse
-	(*ApprovePruneRequest)(nil),       // 19: windlass.v1.ApprovePruneRequest
-	(*ApprovePruneResponse)(nil),      // 20: windlass.v1.ApprovePruneResponse
-	(*GrantRegionRequest)(nil),        // 21: windlass.v1.GrantRegionRequest
-	(*GrantRegionResponse)(nil),       // 22: windlass.v1.GrantRegionResponse
-	(*RevokeGrantRequest)(nil),        // 23: windlass.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),       // 24: windlass.v1.RevokeGrantResponse
-	(*EvictWorkspaceRequest)(nil),     // 25: windlass.v1.EvictWorkspaceRequest
-	(*EvictWorkspaceResponse)(nil),    // 26: windlass.v1.EvictWorkspaceResponse
-	(*ApproveGatewayRequest)(nil),     // 27: windlass.v1.ApproveGatewayRequest
-	(*ApproveGatewayResponse)(nil),    // 28: windlass.v1.ApproveGatewayResponse
-	nil,                               // 29: windlass.v1.Region.LabelsEntry
-	nil,                               // 30: windlass.v1.CreateRegionRequest.LabelsEntry
-	nil,                               // 31: windlass.v1.UpdateRegionRequest.LabelsEntry
-	(RegionStatus)(0),                 // 32: windlass.v1.RegionStatus
-	(*Mutation)(nil),                  // 33: windlass.v1.Mutation
-	(*PageRequest)(nil),               // 34: windlass.v1.PageRequest
-	(*PageResponse)(nil),              // 35: windlass.v1.PageResponse
+	(Isolation)(0),                    // 0: windlass.v1.Isolation
+	(*Region)(nil),                    // 1: windlass.v1.Region
+	(*GpuCapacity)(nil),               // 2: windlass.v1.GpuCapacity
+	(*QuarantinedWorkload)(nil),       // 3: windlass.v1.QuarantinedWorkload
+	(*CreateRegionRequest)(nil),       // 4: windlass.v1.CreateRegionRequest
+	(*CreateRegionResponse)(nil),      // 5: windlass.v1.CreateRegionResponse
+	(*GetRegionRequest)(nil),          // 6: windlass.v1.GetRegionRequest
+	(*GetRegionResponse)(nil),         // 7: windlass.v1.GetRegionResponse
+	(*ListRegionsRequest)(nil),        // 8: windlass.v1.ListRegionsRequest
+	(*ListRegionsResponse)(nil),       // 9: windlass.v1.ListRegionsResponse
+	(*UpdateRegionRequest)(nil),       // 10: windlass.v1.UpdateRegionRequest
+	(*UpdateRegionResponse)(nil),      // 11: windlass.v1.UpdateRegionResponse
+	(*DeleteRegionRequest)(nil),       // 12: windlass.v1.DeleteRegionRequest
+	(*DeleteRegionResponse)(nil),      // 13: windlass.v1.DeleteRegionResponse
+	(*CreateJoinTokenRequest)(nil),    // 14: windlass.v1.CreateJoinTokenRequest
+	(*CreateJoinTokenResponse)(nil),   // 15: windlass.v1.CreateJoinTokenResponse
+	(*RevokeCredentialsRequest)(nil),  // 16: windlass.v1.RevokeCredentialsRequest
+	(*RevokeCredentialsResponse)(nil), // 17: windlass.v1.RevokeCredentialsResponse
+	(*ListQuarantineRequest)(nil),     // 18: windlass.v1.ListQuarantineRequest
+	(*ListQuarantineResponse)(nil),    // 19: windlass.v1.ListQuarantineResponse
+	(*ApprovePruneRequest)(nil),       // 20: windlass.v1.ApprovePruneRequest
+	(*ApprovePruneResponse)(nil),      // 21: windlass.v1.ApprovePruneResponse
+	(*GrantRegionRequest)(nil),        // 22: windlass.v1.GrantRegionRequest
+	(*GrantRegionResponse)(nil),       // 23: windlass.v1.GrantRegionResponse
+	(*RevokeGrantRequest)(nil),        // 24: windlass.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),       // 25: windlass.v1.RevokeGrantResponse
+	(*EvictWorkspaceRequest)(nil),     // 26: windlass.v1.EvictWorkspaceRequest
+	(*EvictWorkspaceResponse)(nil),    // 27: windlass.v1.EvictWorkspaceResponse
+	(*ApproveGatewayRequest)(nil),     // 28: windlass.v1.ApproveGatewayRequest
+	(*ApproveGatewayResponse)(nil),    // 29: windlass.v1.ApproveGatewayResponse
+	nil,                               // 30: windlass.v1.Region.LabelsEntry
+	nil,                               // 31: windlass.v1.CreateRegionRequest.LabelsEntry
+	nil,                               // 32: windlass.v1.UpdateRegionRequest.LabelsEntry
+	(RegionStatus)(0),                 // 33: windlass.v1.RegionStatus
+	(*Mutation)(nil),                  // 34: windlass.v1.Mutation
+	(*PageRequest)(nil),               // 35: windlass.v1.PageRequest
+	(*PageResponse)(nil),              // 36: windlass.v1.PageResponse
 }
 var file_windlass_v1_region_proto_depIdxs = []int32{
-	29, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
-	32, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
-	1,  // 2: windlass.v1.Region.gpus:type_name -> windlass.v1.GpuCapacity
-	33, // 3: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	30, // 4: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
-	0,  // 5: windlass.v1.CreateRegionResponse.region:type_name -> windlass.v1.Region
-	0,  // 6: windlass.v1.GetRegionResponse.region:type_name -> windlass.v1.Region
-	34, // 7: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 8: windlass.v1.ListRegionsResponse.regions:type_name -> windlass.v1.Region
-	35, // 9: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
-	33, // 10: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 11: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
-	0,  // 12: windlass.v1.UpdateRegionResponse.region:type_name -> windlass.v1.Region
-	33, // 13: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 14: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 15: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 16: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
-	2,  // 17: windlass.v1.ListQuarantineResponse.workloads:type_name -> windlass.v1.QuarantinedWorkload
-	35, // 18: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
-	33, // 19: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 20: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 21: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 22: windlass.v1.EvictWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	33, // 23: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 24: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
-	3,  // 25: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
-	5,  // 26: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
-	7,  // 27: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
-	9,  // 28: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
-	11, // 29: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
-	13, // 30: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
-	15, // 31: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
-	17, // 32: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
-	19, // 33: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
-	21, // 34: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
-	23, // 35: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
-	25, // 36: windlass.v1.RegionService.EvictWorkspace:input_type -> windlass.v1.EvictWorkspaceRequest
-	27, // 37: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
-	4,  // 38: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
-	6,  // 39: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
-	8,  // 40: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
-	10, // 41: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
-	12, // 42: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
-	14, // 43: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
-	16, // 44: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
-	18, // 45: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
-	20, // 46: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
-	22, // 47: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
-	24, // 48: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
-	26, // 49: windlass.v1.RegionService.EvictWorkspace:output_type -> windlass.v1.EvictWorkspaceResponse
-	28, // 50: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
-	38, // [38:51] is the sub-list for method output_type
-	25, // [25:38] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	30, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
+	33, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
+	2,  // 2: windlass.v1.Region.gpus:type_name -> windlass.v1.GpuCapacity
+	0,  // 3: windlass.v1.Region.isolation:type_name -> windlass.v1.Isolation
+	34, // 4: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	31, // 5: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
+	1,  // 6: windlass.v1.CreateRegionResponse.region:type_name -> windlass.v1.Region
+	1,  // 7: windlass.v1.GetRegionResponse.region:type_name -> windlass.v1.Region
+	35, // 8: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 9: windlass.v1.ListRegionsResponse.regions:type_name -> windlass.v1.Region
+	36, // 10: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
+	34, // 11: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 12: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
+	1,  // 13: windlass.v1.UpdateRegionResponse.region:type_name -> windlass.v1.Region
+	34, // 14: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 15: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 16: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
+	35, // 17: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
+	3,  // 18: windlass.v1.ListQuarantineResponse.workloads:type_name -> windlass.v1.QuarantinedWorkload
+	36, // 19: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
+	34, // 20: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 21: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 22: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 23: windlass.v1.EvictWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 24: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 25: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
+	4,  // 26: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
+	6,  // 27: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
+	8,  // 28: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
+	10, // 29: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
+	12, // 30: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
+	14, // 31: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
+	16, // 32: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
+	18, // 33: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
+	20, // 34: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
+	22, // 35: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
+	24, // 36: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
+	26, // 37: windlass.v1.RegionService.EvictWorkspace:input_type -> windlass.v1.EvictWorkspaceRequest
+	28, // 38: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
+	5,  // 39: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
+	7,  // 40: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
+	9,  // 41: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
+	11, // 42: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
+	13, // 43: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
+	15, // 44: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
+	17, // 45: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
+	19, // 46: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
+	21, // 47: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
+	23, // 48: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
+	25, // 49: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
+	27, // 50: windlass.v1.RegionService.EvictWorkspace:output_type -> windlass.v1.EvictWorkspaceResponse
+	29, // 51: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
+	39, // [39:52] is the sub-list for method output_type
+	26, // [26:39] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_region_proto_init() }
@@ -2098,13 +2180,14 @@ func file_windlass_v1_region_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_region_proto_rawDesc), len(file_windlass_v1_region_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_windlass_v1_region_proto_goTypes,
 		DependencyIndexes: file_windlass_v1_region_proto_depIdxs,
+		EnumInfos:         file_windlass_v1_region_proto_enumTypes,
 		MessageInfos:      file_windlass_v1_region_proto_msgTypes,
 	}.Build()
 	File_windlass_v1_region_proto = out.File

@@ -28,6 +28,7 @@ func (r *Runtime) loadInstances() error {
 			continue
 		}
 		r.ledger.restore(rec)
+		r.users.restore(rec)
 		w := r.workloadLocked(rec.Workload)
 		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.ended(), live: rec.Attempt > 0 && !rec.ended()}
 	}
@@ -45,7 +46,7 @@ func (r *Runtime) dropStray(id string) error {
 	dir := r.instanceDir(id)
 	if f, found, err := readJSON[facts](dir, factsFile); err == nil && found && f.Boot == r.boot {
 		_ = f.Shim.signal(syscall.SIGKILL)
-		sweep(id, f.Shim)
+		sweep(id, f.Shim, f.UID)
 	}
 	return forgetInstance(context.Background(), dir)
 }
@@ -63,14 +64,15 @@ func (w *workload) takeUp(ctx context.Context, in *instance) {
 	w.settleAs(ctx, in, exit{Kind: exitNeverRan})
 }
 
-// stranger names the process that answers on a port of an instance, if it is
+// stranger names the process that answers on the checked port of an instance, if it is
 // not one of the instance's. Empty: it is, or nobody can tell.
-func stranger(port int, id string, shim, child proc) string {
+func stranger(rec record, shim, child proc) string {
+	port := rec.checked()
 	sockets := listeners(port)
 	if len(sockets) == 0 || holds(child.PID, sockets) {
 		return ""
 	}
-	for _, p := range remains(id, shim) {
+	for _, p := range remains(rec.ID, shim, rec.UID) {
 		if holds(p.PID, sockets) {
 			return ""
 		}

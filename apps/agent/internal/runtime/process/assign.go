@@ -179,9 +179,13 @@ func (r *Runtime) collectOne(w *workload, id string) error {
 	}
 	r.mu.Lock()
 	delete(r.deployments, id)
+	environments := map[string]bool{}
+	for _, d := range r.deployments {
+		environments[environmentOf(d)] = true
+	}
 	r.mu.Unlock()
 	r.changed()
-	return nil
+	return r.users.keepGroups(environments)
 }
 
 func (r *Runtime) diskOf(id string) *sync.Mutex {

@@ -52,6 +52,10 @@ type Config struct {
 	// StopInstancesOnExit stops all instances with their grace when Run ends.
 	// What is wanted stays, and runs again with the next start.
 	StopInstancesOnExit bool
+	// Isolation makes each instance run as a user of its own; nil: all run as the agent's.
+	Isolation *Isolation
+	// TrustAllTenants lets instances of more than one workspace run as the agent's user.
+	TrustAllTenants bool
 	// LockPatience is how long New waits for another agent to let go of DataDir;
 	// default 5 s.
 	LockPatience time.Duration
@@ -88,6 +92,11 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("process runtime: data directory: %w", err)
 	}
 	c.DataDir = dir
+	if c.Isolation != nil {
+		if c.Isolation, err = c.Isolation.resolve(dir); err != nil {
+			return c, fmt.Errorf("process runtime: isolation of instances: %w", err)
+		}
+	}
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
 		if g.ID == "" || seen[g.ID] {

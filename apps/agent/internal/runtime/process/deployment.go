@@ -211,6 +211,10 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	if d.GetSpec() == nil {
 		return final(runtime.ReasonInvalidSpec, "spec: there is none")
 	}
+	if r.sharesUser(d) {
+		return final(runtime.ReasonUnsupported, "another workspace has instances on this host, and instances are not isolated from each other here: "+
+			"use another region, or have the operator run the agent as root, which isolates them, or with --trust-all-tenants")
+	}
 	if d.GetReplicas() < 0 {
 		return final(runtime.ReasonInvalidSpec, "replicas: %d is negative", d.GetReplicas())
 	}

@@ -58,4 +58,12 @@
 // name). An agent that was restarted has none until Apply brings them; until
 // then what runs goes on, what would have to start waits as SecretUnavailable, and
 // output is repeated neither in messages nor by Logs: they blank the values.
+//
+// # Users
+//
+// With Config.Isolation each instance runs as a user of its own and in the group of its
+// environment. The shim stays root: it makes mount and IPC namespaces in which the agent's
+// data directory is hidden, and forks the instance there without capabilities. An instance
+// has no other user's rights, so that its user names all of its processes, however they
+// detached themselves.
 package process

@@ -19,7 +19,40 @@ var passed = map[string]string{
 	"LANG":   "C.UTF-8",
 	"TZ":     "",
 	"TMPDIR": "",
+
+	"USER": "", "LOGNAME": "", "XDG_CACHE_HOME": "",
 }
+
+// hostVariables are the agent's own, or what stands for them for an instance with a user of its own: programs look
+// up who they are and where to keep files, and the agent's answers would be wrong.
+func hostVariables(u *user, dir string) func(string) string {
+	return func(name string) string {
+		switch name {
+		case "USER", "LOGNAME":
+			if u != nil {
+				return userName
+			}
+			return ""
+		case "XDG_CACHE_HOME":
+			if u != nil {
+				return u.Cache
+			}
+			return ""
+		case "HOME":
+			if u != nil {
+				return dir
+			}
+		case "TMPDIR":
+			if u != nil {
+				return "" // /tmp is its own
+			}
+		}
+		return getenv(name)
+	}
+}
+
+// userName of an instance whose user is only a number.
+const userName = "windlass"
 
 // environment is what an instance finds in its environment. The deployment's
 // variables win over the host's, its secrets over both, and what Windlass says

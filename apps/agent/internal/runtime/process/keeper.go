@@ -364,7 +364,7 @@ func (w *workload) kill(in *instance, now time.Time) {
 // ready admits an instance, unless what answered for it is somebody else.
 func (w *workload) ready(in *instance, now time.Time) {
 	if in.rec.ReadyAt.IsZero() {
-		if who := stranger(in.rec.checked(), in.rec.ID, in.shim, in.child); who != "" {
+		if who := stranger(in.rec, in.shim, in.child); who != "" {
 			w.stop(in, order{Reason: runtime.ReasonPortInUse, Message: "its port is answered by " + who, At: now})
 			return
 		}

@@ -54,6 +54,9 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
 		return
 	}
+	if in.blocked = w.rt.claimUser(&rec, d, now); in.blocked != nil {
+		return
+	}
 	rec = rec.started(now)
 	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
 	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())
@@ -111,17 +114,19 @@ func findRole(s *windlassv1.DeploymentSpec, name string) (role, bool) {
 }
 
 func (r *Runtime) launchOf(rec record, ro role, d *deployment) launch {
-	env := environment(d.spec, &rec, r.cfg.Region, d.secrets, getenv)
+	dir := r.cfg.WorkDir
+	if dir == "" {
+		dir = filepath.Join(r.instanceDir(rec.ID), workDir)
+	}
+	u := r.userOf(rec, dir)
+	env := environment(d.spec, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
 	argv := slices.Clone(ro.command)
 	for _, a := range ro.args {
 		argv = append(argv, expand(a, env))
 	}
 	l := launch{
 		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: pairs(env),
-		Dir: r.cfg.WorkDir, Grace: rec.Grace, Output: r.cfg.OutputBytes,
-	}
-	if l.Dir == "" {
-		l.Dir = filepath.Join(r.instanceDir(rec.ID), workDir)
+		Dir: dir, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u,
 	}
 	l.Hide = slices.Collect(maps.Values(d.secrets))
 	return l
@@ -132,6 +137,9 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	dir := r.instanceDir(l.Instance)
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return facts{}, fmt.Errorf("make the working directory: %w", err)
+	}
+	if err := r.makeOwn(l); err != nil {
+		return facts{}, err
 	}
 	if r.cgroups != nil {
 		var err error
@@ -328,7 +336,7 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 		x = exit{Kind: exitLost}
 	}
 	if f.Boot == boot {
-		sweep(id, f.Shim)
+		sweep(id, f.Shim, f.UID)
 	}
 	x.At = time.Now()
 	// The shim would have blanked the secrets. Who does not know them repeats nothing.
@@ -378,6 +386,7 @@ func (w *workload) forget(ctx context.Context, in *instance) {
 		}
 		delete(w.instances, id)
 		w.rt.ledger.release(id)
+		w.rt.users.release(in.rec)
 		w.poke()
 		w.rt.pokeBlocked()
 	})

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -159,11 +160,11 @@ func (p proc) wait(ctx context.Context) {
 // instanceEnv marks every process of an instance, however it detached itself.
 const instanceEnv = "WINDLASS_INSTANCE_ID"
 
-// remains lists the processes of an instance: those that carry its id, and those
-// of the session that its shim led. A session's number is not given to another
-// process while the session has members, so if the number is somebody's now,
-// the session is empty.
-func remains(instance string, shim proc) []proc {
+// remains lists the processes of an instance: those of its own user if it has one, those
+// that carry its id, and those of the session that its shim led. A session's number is not
+// given to another process while the session has members, so if the number is somebody's
+// now, the session is empty.
+func remains(instance string, shim proc, uid int) []proc {
 	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
 		shim = proc{}
 	}
@@ -183,6 +184,10 @@ func remains(instance string, shim proc) []proc {
 			found = append(found, proc{pid, st.start})
 			continue
 		}
+		if uid > 0 && slices.Contains(usersOf(pid), uid) {
+			found = append(found, proc{pid, st.start})
+			continue
+		}
 		env, err := os.ReadFile(d + "/environ")
 		if err == nil && (bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...))) {
 			found = append(found, proc{pid, st.start})
@@ -193,9 +198,9 @@ func remains(instance string, shim proc) []proc {
 
 // sweep kills what is left of an instance whose shim is gone. What forks while it
 // is swept is found in the next round.
-func sweep(instance string, shim proc) {
+func sweep(instance string, shim proc, uid int) {
 	for range 10 {
-		left := remains(instance, shim)
+		left := remains(instance, shim, uid)
 		if len(left) == 0 {
 			break
 		}
@@ -204,6 +209,30 @@ func sweep(instance string, shim proc) {
 		}
 		for end := time.Now().Add(time.Second); time.Now().Before(end) && anyAlive(left); {
 			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// sweepUser kills every process of an instance's own user; 0: it has none.
+func sweepUser(uid int) {
+	if uid == 0 {
+		return
+	}
+	for end := time.Now().Add(outputPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		dirs, _ := filepath.Glob("/proc/[0-9]*")
+		left := false
+		for _, d := range dirs {
+			pid, err := strconv.Atoi(filepath.Base(d))
+			if err != nil || !slices.Contains(usersOf(pid), uid) {
+				continue
+			}
+			if st, err := readStat(pid); err == nil && !st.ended() {
+				left = true
+				_ = proc{pid, st.start}.signal(syscall.SIGKILL)
+			}
+		}
+		if !left {
+			return
 		}
 	}
 }

@@ -24,6 +24,7 @@ type Runtime struct {
 	log     *slog.Logger
 	boot    string
 	ledger  *ledger
+	users   *users // nil: instances run as the agent's user
 	cgroups *cgroups
 	notes   []string
 	metrics *metrics
@@ -32,6 +33,7 @@ type Runtime struct {
 	// starts bounds how many shims are being started at one time.
 	starts chan struct{}
 	lock   *os.File
+	idLock *os.File // nil: instances run as the agent's user
 	// released and patience are Drain's; nil: nobody sends.
 	released func(instanceID string) bool
 	patience time.Duration
@@ -101,6 +103,14 @@ func (r *Runtime) open() error {
 		}
 		r.notes = append(r.notes, "cgroup limits: "+err.Error()+"; CPU and memory of instances are not limited")
 	}
+	if i := r.cfg.Isolation; i != nil {
+		if r.idLock, err = lockIDs(lockDir, i.IDs); err != nil {
+			return fmt.Errorf("users of instances: %w", err)
+		}
+		if r.users, err = openUsers(r.cfg.DataDir, i.IDs); err != nil {
+			return fmt.Errorf("users of instances: %w", err)
+		}
+	}
 	if err := r.loadDeployments(); err != nil {
 		return err
 	}
@@ -108,7 +118,12 @@ func (r *Runtime) open() error {
 }
 
 // Close lets go of the data directory. Instances run on. Run does it, too.
-func (r *Runtime) Close() error { return r.lock.Close() }
+func (r *Runtime) Close() error {
+	if r.idLock != nil {
+		_ = r.idLock.Close()
+	}
+	return r.lock.Close()
+}
 
 // Run works until ctx ends. Instances run on after it, unless
 // Config.StopInstancesOnExit is set.

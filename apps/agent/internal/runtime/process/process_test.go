@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case process.IsShim(os.Args):
 		os.Exit(process.ShimMain(os.Args))
+	case os.Getenv(attackEnv) != "":
+		os.Exit(attack())
 	case os.Getenv(agentEnv) != "":
 		os.Exit(agentMain(os.Getenv(agentEnv)))
 	}

@@ -34,11 +34,15 @@ type record struct {
 	Slot       int    `json:"slot"`
 	Template   string `json:"template"`
 
-	Ports     []port        `json:"ports"`
-	GPUs      []string      `json:"gpus,omitempty"`
-	MemoryMiB int           `json:"memory_mib,omitempty"`
-	Health    health        `json:"health"`
-	Grace     time.Duration `json:"grace"`
+	Ports     []port   `json:"ports"`
+	GPUs      []string `json:"gpus,omitempty"`
+	MemoryMiB int      `json:"memory_mib,omitempty"`
+	// UID and GID that it runs as; 0: the agent's.
+	UID int `json:"uid,omitempty"`
+	GID int `json:"gid,omitempty"`
+
+	Health health        `json:"health"`
+	Grace  time.Duration `json:"grace"`
 	// Drain is how long it goes on serving once it is told to stop.
 	Drain time.Duration `json:"drain,omitempty"`
 
@@ -130,10 +134,12 @@ type proc struct {
 
 // facts are the shim's testimony of its one attempt.
 type facts struct {
-	Attempt   int       `json:"attempt"`
-	Boot      string    `json:"boot"`
-	Shim      proc      `json:"shim"`
-	Child     proc      `json:"child,omitzero"`
+	Attempt int    `json:"attempt"`
+	Boot    string `json:"boot"`
+	Shim    proc   `json:"shim"`
+	Child   proc   `json:"child,omitzero"`
+	// UID is the instance's own user; 0: it has none.
+	UID       int       `json:"uid,omitempty"`
 	StartedAt time.Time `json:"started_at"`
 	Exit      *exit     `json:"exit,omitempty"`
 }

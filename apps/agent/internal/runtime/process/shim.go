@@ -45,8 +45,18 @@ type launch struct {
 	Output   int64         `json:"output"`
 	// Cgroup is the directory of the cgroup to start in; empty: the shim's.
 	Cgroup string `json:"cgroup,omitempty"`
+	// User to run as; nil: the shim's.
+	User *user `json:"user,omitempty"`
 	// Hide are values that messages do not repeat.
 	Hide []string `json:"hide,omitempty"`
+}
+
+// uid is the instance's own user; 0: it has none.
+func (l launch) uid() int {
+	if l.User == nil {
+		return 0
+	}
+	return l.User.UID
 }
 
 // IsShim tells whether this process was started as a shim. Every program that
@@ -116,7 +126,7 @@ func runShim(told <-chan os.Signal) (int, error) {
 	if err != nil {
 		return shimFailed, err
 	}
-	f := facts{Attempt: l.Attempt, Boot: boot, Shim: me, StartedAt: time.Now()}
+	f := facts{Attempt: l.Attempt, Boot: boot, Shim: me, UID: l.uid(), StartedAt: time.Now()}
 	if err := writeJSON(".", factsFile, f, false); err != nil {
 		return shimFailed, outOfSpace(hello, l, err)
 	}
@@ -184,6 +194,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	go s.obey(told, l.Grace)
 	x := s.reap()
 	killOrphans(pid)
+	sweepUser(l.uid())
 	select {
 	case <-copied:
 	case <-time.After(outputPatience):
@@ -200,6 +211,11 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 // startChild runs the instance's program in its own process group. copied is
 // closed when all of its output is written.
 func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err error) {
+	if l.User != nil {
+		if err := confine(l.User); err != nil {
+			return 0, nil, fmt.Errorf("cannot isolate it: %w", err)
+		}
+	}
 	path, err := lookPath(l.Argv[0], variable(l.Env, "PATH"), l.Dir)
 	if err != nil {
 		return 0, nil, err
@@ -216,6 +232,12 @@ func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err e
 	defer func() { _ = w.Close() }()
 
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if u := l.User; u != nil {
+		attr.Credential = &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID)}
+		for _, g := range u.Groups {
+			attr.Credential.Groups = append(attr.Credential.Groups, uint32(g))
+		}
+	}
 	if l.Cgroup != "" {
 		cg, err := os.Open(l.Cgroup)
 		if err != nil {
@@ -230,6 +252,9 @@ func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err e
 		_ = r.Close()
 		if e, ok := errors.AsType[*os.PathError](err); ok {
 			err = e.Err
+		}
+		if l.User != nil && errors.Is(err, syscall.EACCES) {
+			err = fmt.Errorf("%w: it runs as user %d, and what it runs must be readable to every user", err, l.User.UID)
 		}
 		return 0, nil, fmt.Errorf("cannot run %s: %w", path, err)
 	}

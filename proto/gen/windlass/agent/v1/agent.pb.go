@@ -63,6 +63,9 @@ const (
 	Feature_FEATURE_IN_PLACE Feature = 7
 	// health_check.expected_codes: without it, instances count as ready that say they are not.
 	Feature_FEATURE_EXPECTED_CODES Feature = 8
+	// Of no field, and required of no agent: an instance cannot read files, memory and environment
+	// of other instances and of the agent, so that the region may be granted to several workspaces.
+	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
 )
 
 // Enum value maps for Feature.
@@ -77,6 +80,7 @@ var (
 		6: "FEATURE_KUBERNETES_OPTIONS",
 		7: "FEATURE_IN_PLACE",
 		8: "FEATURE_EXPECTED_CODES",
+		9: "FEATURE_INSTANCE_ISOLATION",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -88,6 +92,7 @@ var (
 		"FEATURE_KUBERNETES_OPTIONS": 6,
 		"FEATURE_IN_PLACE":           7,
 		"FEATURE_EXPECTED_CODES":     8,
+		"FEATURE_INSTANCE_ISOLATION": 9,
 	}
 )
 
@@ -4222,7 +4227,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xfe\x01\n" +
+	"\x12UploadLogsResponse*\x9e\x02\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -4232,7 +4237,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x13FEATURE_MODEL_CACHE\x10\x05\x12\x1e\n" +
 	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06\x12\x14\n" +
 	"\x10FEATURE_IN_PLACE\x10\a\x12\x1a\n" +
-	"\x16FEATURE_EXPECTED_CODES\x10\b*U\n" +
+	"\x16FEATURE_EXPECTED_CODES\x10\b\x12\x1e\n" +
+	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +

@@ -92,6 +92,8 @@ type RegionServiceClient interface {
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
 	// Lets a workspace use a platform region. Operators.
+	// A region that does not isolate instances is granted to a second workspace only with
+	// trust_all_tenants.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
 	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
 	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
@@ -352,6 +354,8 @@ type RegionServiceHandler interface {
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
 	// Lets a workspace use a platform region. Operators.
+	// A region that does not isolate instances is granted to a second workspace only with
+	// trust_all_tenants.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
 	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
 	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.

@@ -1,0 +1,115 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// confine readies the calling thread to fork an instance that runs as u: in mount and IPC namespaces of its own, in
+// which it sees no directory of the agent's but its own, no temporary files and no processes of other users. It can gain
+// no rights by running a program. The caller stays locked to the thread.
+func confine(u *user) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
+		return fmt.Errorf("make namespaces: %w", err)
+	}
+	// What is mounted on the host later is seen here, too, but nothing of here is seen there.
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := coverDirectories(u); err != nil {
+		return err
+	}
+	if err := mountOver("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+		return err
+	}
+	// Kernels before 5.8 do not take the option for one mount only, and refuse this way of writing it.
+	err := mountOver("proc", "/proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=invisible")
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	// Keys of the agent's session are not the instance's to use. A kernel without keys has none.
+	if _, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {
+		return fmt.Errorf("leave the session's keyring: %w", errno)
+	}
+	for c := uintptr(0); ; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); errors.Is(err, unix.EINVAL) {
+			break // there is no such capability, and none after it
+		} else if err != nil {
+			return fmt.Errorf("drop capabilities: %w", err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	// Instances of an environment share their cache by its group, and nothing with others.
+	unix.Umask(0o007)
+	return nil
+}
+
+// coverDirectories hides u.Hide, and shows u.Keep and u.Temp in their places.
+func coverDirectories(u *user) error {
+	// Opened before they are covered, and by this thread: the kernel binds only what is of its own namespace.
+	binds := maps.Clone(u.Temp)
+	if binds == nil {
+		binds = map[string]string{}
+	}
+	for _, dir := range u.Keep {
+		binds[dir] = dir
+	}
+	fds := map[string]int{}
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	for at, dir := range binds {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", dir, err)
+		}
+		fds[at] = fd
+	}
+	for _, dir := range u.Hide {
+		if err := mountOver("tmpfs", dir, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k"); err != nil {
+			return err
+		}
+	}
+	for _, at := range slices.Sorted(maps.Keys(fds)) {
+		if slices.ContainsFunc(u.Hide, func(h string) bool { return within(at, h) }) {
+			if err := os.MkdirAll(at, 0o755); err != nil {
+				return fmt.Errorf("show %s: %w", at, err)
+			}
+		}
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fds[at]), at, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", at, err)
+		}
+	}
+	for _, dir := range u.Hide {
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("hide %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// mountOver mounts a file system on a directory of the host, if there is one.
+func mountOver(kind, at string, flags uintptr, options string) error {
+	err := unix.Mount(kind, at, kind, flags, options)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("mount %s on %s: %w", kind, at, err)
+	}
+	return nil
+}
+
+// within reports whether path is dir or below it.
+func within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}

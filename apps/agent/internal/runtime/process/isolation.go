@@ -1,0 +1,190 @@
+package process
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+// Isolation makes each instance run as a user of its own, in mount and IPC namespaces of its own. It needs root.
+type Isolation struct {
+	// IDs are the users and groups to run instances as. Nothing else on the host may use them.
+	IDs IDRange
+	// Groups that instances are in besides their own, for device nodes.
+	Groups []int
+	// Hide are directories that no instance sees; default: DataDir.
+	Hide []string
+}
+
+// user is what an instance runs as. Its group is that of its environment.
+type user struct {
+	UID    int   `json:"uid"`
+	GID    int   `json:"gid"`
+	Groups []int `json:"groups,omitempty"`
+	// Hide are directories to hide, and Keep those to show all the same.
+	Hide []string `json:"hide,omitempty"`
+	Keep []string `json:"keep,omitempty"`
+	// Cache is the directory that the instances of its environment share.
+	Cache string `json:"cache,omitempty"`
+	// Temp are directories of its own in the place of the host's, by the host's path.
+	Temp map[string]string `json:"temp,omitempty"`
+}
+
+// tempDirs are directories that every user of a host may write to. An instance gets its own in their places.
+var tempDirs = map[string]string{"/tmp": "tmp", "/var/tmp": "var-tmp"}
+
+// Check reports why instances cannot be isolated here.
+func (i *Isolation) Check() error {
+	if err := checkCapabilities(); err != nil {
+		return err
+	}
+	if name := namedID(i.IDs); name != "" {
+		return fmt.Errorf("ids %s: %s has one of them: use --instance-uids with a range that nothing else on the host uses", i.IDs, name)
+	}
+	for _, dir := range i.Hide {
+		for at := range tempDirs {
+			if within(dir, at) {
+				return fmt.Errorf("directory %s: instances have a %s of their own: use a directory outside of it, like /var/lib/windlass", dir, at)
+			}
+		}
+		for at := filepath.Dir(dir); ; at = filepath.Dir(at) {
+			st, err := os.Stat(at)
+			if err != nil {
+				return err
+			}
+			if st.Mode()&0o001 == 0 {
+				return fmt.Errorf("directory %s: instances run as users of their own, who may not pass %s (%v): use a directory like /var/lib/windlass, or allow it with chmod o+x %s",
+					dir, at, st.Mode(), at)
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// needed are the capabilities that isolation takes, by their number.
+var needed = map[uint]string{
+	unix.CAP_CHOWN: "CAP_CHOWN", unix.CAP_DAC_OVERRIDE: "CAP_DAC_OVERRIDE", unix.CAP_FOWNER: "CAP_FOWNER", unix.CAP_KILL: "CAP_KILL",
+	unix.CAP_SETGID: "CAP_SETGID", unix.CAP_SETUID: "CAP_SETUID", unix.CAP_SETPCAP: "CAP_SETPCAP",
+	unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
+}
+
+func checkCapabilities() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read the agent's capabilities: %w", err)
+	}
+	var missing []string
+	for _, c := range slices.Sorted(maps.Keys(needed)) {
+		if data[c/32].Effective&(1<<(c%32)) == 0 {
+			missing = append(missing, needed[c])
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the agent lacks %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// resolve fills in what is left out, and reports why instances cannot be isolated here.
+func (i *Isolation) resolve(dataDir string) (*Isolation, error) {
+	out := *i
+	if len(out.Hide) == 0 {
+		out.Hide = []string{dataDir}
+	}
+	out.Hide = slices.Clone(out.Hide)
+	for n, dir := range out.Hide {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		out.Hide[n] = abs
+	}
+	return &out, out.Check()
+}
+
+// sharesUser reports whether the deployment's instances would run as the user of another workspace's.
+func (r *Runtime) sharesUser(d *agentv1.Deployment) bool {
+	if r.cfg.Isolation != nil || r.cfg.TrustAllTenants {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, other := range r.deployments {
+		// What was stored by a release that named no workspace, or is stored for a stray, belongs to none.
+		if w := other.spec.GetWorkspaceId(); id != d.GetId() && w != "" && w != d.GetWorkspaceId() {
+			return true
+		}
+	}
+	return false
+}
+
+func environmentOf(d *deployment) string {
+	return d.spec.GetWorkspaceId() + "/" + d.spec.GetEnvironmentId()
+}
+
+// claimUser gives an instance what it runs as, or says why it cannot.
+func (r *Runtime) claimUser(rec *record, d *deployment, now time.Time) *block {
+	if r.users == nil {
+		rec.UID, rec.GID = 0, 0
+		return nil
+	}
+	if err := r.users.claim(rec, environmentOf(d)); err != nil {
+		return &block{Reason: runtime.ReasonUnschedulable, Message: err.Error(), Until: now.Add(blockedRetry)}
+	}
+	return nil
+}
+
+// userOf returns what an instance runs as, and what it sees of the host; nil: as the agent, and all.
+func (r *Runtime) userOf(rec record, dir string) *user {
+	if rec.UID == 0 {
+		return nil
+	}
+	u := &user{
+		UID: rec.UID, GID: rec.GID, Groups: r.cfg.Isolation.Groups, Hide: r.cfg.Isolation.Hide,
+		Cache: r.users.cacheDir(rec.GID), Temp: map[string]string{},
+	}
+	u.Keep = []string{dir, u.Cache}
+	for at, name := range tempDirs {
+		if st, err := os.Stat(at); err == nil && st.IsDir() {
+			u.Temp[at] = filepath.Join(r.instanceDir(rec.ID), name)
+		}
+	}
+	return u
+}
+
+// makeOwn makes the directories of an instance with a user of its own, and gives it what it has of before.
+func (r *Runtime) makeOwn(l launch) error {
+	if l.User == nil {
+		return nil
+	}
+	if err := r.users.makeCache(l.User.GID); err != nil {
+		return err
+	}
+	own := slices.Collect(maps.Values(l.User.Temp))
+	if r.cfg.WorkDir == "" {
+		own = append(own, l.Dir)
+	}
+	for _, dir := range own {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = chownTree(dir, l.User.UID, l.User.GID)
+		}
+		if err != nil {
+			return fmt.Errorf("make a directory of the instance's own: %w", err)
+		}
+	}
+	return nil
+}

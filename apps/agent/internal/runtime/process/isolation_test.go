@@ -1,0 +1,328 @@
+package process_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+)
+
+// attackEnv makes the test binary an instance that tries to reach what is not its own.
+const attackEnv = "WINDLASS_TEST_ATTACK"
+
+// targets are what an attacker is told of, so that no name is left to guess.
+type targets struct {
+	VictimPID, ShimPID, AgentPID int
+	DataDir, VictimDir           string
+	SharedMemory                 int // key
+}
+
+func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
+
+// attack prints a line for each thing that it got, and then "tried".
+func attack() int {
+	var to targets
+	if err := json.Unmarshal([]byte(os.Getenv(attackEnv)), &to); err != nil {
+		say("GOT no targets:", err)
+		return 1
+	}
+	got := func(what string, err error) {
+		if err == nil {
+			say("GOT", what)
+		}
+	}
+	read := func(path string) error { _, err := os.ReadFile(path); return err }
+	list := func(path string) error {
+		entries, err := os.ReadDir(path)
+		if err == nil && len(entries) == 0 {
+			err = os.ErrNotExist
+		}
+		return err
+	}
+	for name, pid := range map[string]int{"victim": to.VictimPID, "its shim": to.ShimPID, "the agent": to.AgentPID} {
+		proc := fmt.Sprintf("/proc/%d/", pid)
+		for _, file := range []string{"environ", "cmdline", "maps", "root/etc/hostname", "fd/0"} {
+			got(file+" of "+name, read(proc+file))
+		}
+		got("the directory of "+name, list(proc+"cwd"))
+		got("a signal to "+name, unix.Kill(pid, 0))
+		got("ptrace of "+name, unix.PtraceSeize(pid))
+		one := make([]byte, 1)
+		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Base: 0x400000, Len: 1}}, 0)
+		got("the memory of "+name, err)
+	}
+	sees := func(dir, name string) {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if e.Name() == name {
+				say("GOT a list with", name)
+			}
+		}
+	}
+	sees(to.DataDir, "credential.json")
+	sees(filepath.Dir(to.VictimDir), filepath.Base(to.VictimDir))
+	got("the credential", read(filepath.Join(to.DataDir, "credential.json")))
+	_, err := net.Dial("unix", filepath.Join(to.DataDir, "gateway.sock"))
+	got("the gateways' socket", err)
+	for _, file := range []string{"record.json", "output.log", "work/private"} {
+		got(file+" of the victim", read(filepath.Join(to.VictimDir, file)))
+	}
+	for _, file := range []string{"/tmp/windlass-victim", "/var/tmp/windlass-victim", "/dev/shm/windlass-victim"} {
+		got(file, read(file))
+	}
+	_, err = unix.SysvShmGet(to.SharedMemory, 1, 0)
+	got("shared memory", err)
+
+	got("root", unix.Setresuid(0, 0, 0))
+	got("group root", unix.Setresgid(0, 0, 0))
+	got("groups", unix.Setgroups([]int{0}))
+	got("a mount", unix.Mount("tmpfs", "/mnt", "tmpfs", 0, ""))
+	got("an unmount", unix.Unmount(to.DataDir, unix.MNT_DETACH))
+	got("a root directory", unix.Chroot("."))
+	status, err := os.ReadFile("/proc/self/status")
+	got("no status", notThere(err))
+	for line := range strings.Lines(string(status)) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) > 0 && f[0] == "Groups:" && len(f) > 1:
+			say("GOT groups", f[1:])
+		case strings.HasPrefix(line, "Cap") && strings.Trim(f[1], "0") != "":
+			say("GOT capabilities", line)
+		case strings.HasPrefix(line, "NoNewPrivs:") && f[1] != "1":
+			say("GOT new privileges")
+		}
+	}
+
+	// What is its own must work.
+	for _, dir := range []string{".", os.Getenv("HOME"), os.Getenv("XDG_CACHE_HOME"), os.TempDir(), "/var/tmp", "/dev/shm"} {
+		if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o666); err != nil {
+			say("LACKS", err)
+		}
+	}
+	if err := read("/etc/passwd"); err != nil {
+		say("LACKS", err)
+	}
+	say("tried as user", os.Getuid(), os.Getgid())
+	return serveHealth()
+}
+
+func notThere(err error) error {
+	if err == nil {
+		return os.ErrExist
+	}
+	return nil
+}
+
+func serveHealth() int {
+	err := http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	say(err)
+	return 1
+}
+
+var testUsers = process.IDRange{First: 2100065536, Last: 2100131071}
+
+// rootHost is an agent's data directory as on a host: not in /tmp, of which instances get their own.
+type rootHost struct {
+	*host
+	dir, program string
+}
+
+func newRootHost(t *testing.T) rootHost {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("instances are isolated by root only")
+	}
+	dir, err := os.MkdirTemp("/var/lib", "windlass-test-") //nolint:usetesting // /tmp is the instance's own
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	h := rootHost{host: newHost(t), dir: filepath.Join(dir, "data"), program: filepath.Join(dir, "program")}
+	h.cfg.DataDir = filepath.Join(h.dir, "process")
+	h.cfg.Isolation = &process.Isolation{IDs: testUsers, Hide: []string{h.dir}}
+	in, err := os.Open(self(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, in.Close()) }()
+	out, err := os.OpenFile(h.program, os.O_CREATE|os.O_WRONLY, 0o755)
+	require.NoError(t, err)
+	_, err = io.Copy(out, in)
+	require.NoError(t, err)
+	require.NoError(t, out.Close())
+	return h
+}
+
+func ofWorkspace(a runtime.Assignment, workspace string) runtime.Assignment {
+	a.Deployment.WorkspaceId, a.Deployment.EnvironmentId = workspace, "env_"+workspace
+	return a
+}
+
+// attackOf runs a victim of one workspace and an attacker of another, and returns what the attacker printed.
+func attackOf(t *testing.T, h rootHost) string {
+	t.Helper()
+	rt := h.open(t)
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "credential.json"), []byte("secret"), 0o600))
+	l, err := net.Listen("unix", filepath.Join(h.dir, "gateway.sock"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+
+	const key = 0x77696e64
+	victim := ofWorkspace(assignment("dep_victim", 1, "/bin/sh", "-c",
+		`umask 022; echo x > private; for d in /tmp /var/tmp /dev/shm; do echo x > $d/windlass-victim; done; exec `+h.program), "ws_a")
+	victim.Deployment.Spec.Env["KEY"] = "sk-victim"
+	require.NoError(t, rt.Apply(t.Context(), victim))
+	in := until(t, rt, "dep_victim", allReady(1))[0]
+
+	to, err := json.Marshal(targets{
+		VictimPID: pidOf(t, in), ShimPID: h.shimOf(t, in.ID), AgentPID: os.Getpid(), DataDir: h.dir,
+		VictimDir: filepath.Join(h.cfg.DataDir, "instances", in.ID), SharedMemory: key,
+	})
+	require.NoError(t, err)
+	id, err := unix.SysvShmGet(key, 1, unix.IPC_CREAT|0o666)
+	require.NoError(t, err)
+	defer func() { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) }()
+	attacker := ofWorkspace(assignment("dep_attacker", 1, h.program), "ws_b")
+	attacker.Secrets = map[string]string{}
+	attacker.Deployment.Spec.Env = map[string]string{attackEnv: string(to)}
+	require.NoError(t, rt.Apply(t.Context(), attacker))
+	in = until(t, rt, "dep_attacker", allReady(1))[0]
+	said, err := rt.Logs(t.Context(), in.ID, 1000)
+	require.NoError(t, err)
+	require.Contains(t, string(said), "tried as user")
+	return string(said)
+}
+
+func TestIsolation(t *testing.T) {
+	t.Run("an instance reaches nothing of another workspace or of the agent", func(t *testing.T) {
+		h := newRootHost(t)
+		said := attackOf(t, h)
+		require.NotContains(t, said, "GOT")
+		require.NotContains(t, said, "LACKS")
+		var uid, gid int
+		_, err := fmt.Sscanf(said[strings.LastIndex(said, "tried"):], "tried as user %d %d", &uid, &gid)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, uid, testUsers.First)
+		require.GreaterOrEqual(t, gid, testUsers.First)
+	})
+	t.Run("the same attack succeeds where all tenants are trusted", func(t *testing.T) {
+		h := newRootHost(t)
+		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
+		said := attackOf(t, h)
+		for _, what := range []string{"environ of victim", "ptrace of its shim", "a signal to the agent", "the credential", "the gateways' socket", "/tmp/windlass-victim"} {
+			require.Contains(t, said, "GOT "+what)
+		}
+	})
+	t.Run("instances of before run on as they were, and get a user when they start again", func(t *testing.T) {
+		h := newRootHost(t)
+		isolation := h.cfg.Isolation
+		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
+		rt := h.open(t)
+		a := ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "[ -e kept ] || echo x > kept; echo y >> kept && exec "+h.program), "ws_a")
+		require.NoError(t, rt.Apply(t.Context(), a))
+		in := until(t, rt, "dep_1", allReady(1))[0]
+		pid := pidOf(t, in)
+		require.Equal(t, 0, userOf(t, pid))
+
+		h.cfg.Isolation, h.cfg.TrustAllTenants = isolation, false
+		rt = h.open(t)
+		require.NoError(t, rt.Apply(t.Context(), a))
+		require.Equal(t, pid, pidOf(t, until(t, rt, "dep_1", allReady(1))[0]))
+		require.NoError(t, rt.Restart(t.Context(), in.ID))
+		in = until(t, rt, "dep_1", func(all []runtime.Instance) bool { return allReady(1)(all) && all[0].Restarts == 1 })[0]
+		uid := userOf(t, pidOf(t, in))
+		require.GreaterOrEqual(t, uid, testUsers.First)
+
+		rt = h.open(t)
+		require.NoError(t, rt.Apply(t.Context(), a))
+		require.NoError(t, rt.Restart(t.Context(), in.ID))
+		in = until(t, rt, "dep_1", func(all []runtime.Instance) bool { return allReady(1)(all) && all[0].Restarts == 2 })[0]
+		require.Equal(t, uid, userOf(t, pidOf(t, in)), "a restarted agent knows the user")
+	})
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("what an instance leaves running ends with it, its supervisor killed %v", kill), func(t *testing.T) {
+			h := newRootHost(t)
+			rt := h.open(t)
+			// It forgets whose it is: no environment, and a session of its own.
+			a := ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "env -i setsid sleep 1000 & exec "+h.program), "ws_a")
+			require.NoError(t, rt.Apply(t.Context(), a))
+			in := until(t, rt, "dep_1", allReady(1))[0]
+			uid := userOf(t, pidOf(t, in))
+			require.GreaterOrEqual(t, processesOf(t, uid), 2)
+			if kill {
+				require.NoError(t, syscall.Kill(h.shimOf(t, in.ID), syscall.SIGKILL))
+			}
+			require.NoError(t, rt.Remove(t.Context(), "dep_1"))
+			until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 0 })
+			require.Zero(t, processesOf(t, uid))
+			require.Empty(t, h.leftovers(t))
+		})
+	}
+	t.Run("a program that only root may read is refused with the reason", func(t *testing.T) {
+		h := newRootHost(t)
+		require.NoError(t, os.Chmod(h.program, 0o700))
+		rt := h.open(t)
+		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, h.program), "ws_a")))
+		in := until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Reason != "" && all[0].Message != "" })[0]
+		require.Contains(t, in.Message, "what it runs must be readable to every user")
+	})
+	t.Run("a data directory that instances cannot reach is refused with the fix", func(t *testing.T) {
+		h := newRootHost(t)
+		require.NoError(t, os.Chmod(filepath.Dir(h.dir), 0o700))
+		_, err := process.New(t.Context(), h.cfg)
+		require.ErrorContains(t, err, "chmod o+x "+filepath.Dir(h.dir))
+		h.cfg.Isolation = &process.Isolation{IDs: testUsers, Hide: []string{"/tmp/windlass"}}
+		_, err = process.New(t.Context(), h.cfg)
+		require.ErrorContains(t, err, "use a directory outside of it, like /var/lib/windlass")
+	})
+}
+
+func userOf(t *testing.T, pid int) int {
+	t.Helper()
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat("/proc/"+strconv.Itoa(pid), &st))
+	return int(st.Uid)
+}
+
+// processesOf counts the live processes of a user.
+func processesOf(t *testing.T, uid int) int {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	n := 0
+	for _, d := range dirs {
+		var st unix.Stat_t
+		if cmd, err := os.ReadFile(d + "/cmdline"); err == nil && len(cmd) > 0 && unix.Stat(d, &st) == nil && int(st.Uid) == uid {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWorkspacesOfAnUnisolatedHost(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	rt := h.open(t)
+	require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 0, "x"), "ws_a")))
+	require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_2", 0, "x"), "ws_a")))
+	err := rt.Apply(t.Context(), ofWorkspace(assignment("dep_3", 0, "x"), "ws_b"))
+	var rejection *runtime.Rejection
+	require.ErrorAs(t, err, &rejection)
+	require.Equal(t, runtime.ReasonUnsupported, rejection.Code)
+	require.Contains(t, rejection.Message, "--trust-all-tenants")
+	require.NotContains(t, rejection.Message, "ws_a", "a tenant does not learn of others")
+
+	h.cfg.TrustAllTenants = true
+	rt = h.open(t)
+	require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_3", 0, "x"), "ws_b")))
+}

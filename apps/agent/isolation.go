@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+)
+
+// hostFlags are of --runtime process, and say who instances run as.
+type hostFlags struct {
+	InstanceUIDs    string   `name:"instance-uids" help:"User and group ids to run instances as, FIRST-LAST, which nothing else on this host uses. Each instance gets a user of its own, each environment a group (process runtime, as root)." default:"2100000000-2100065535" env:"WINDLASS_INSTANCE_UIDS"`
+	InstanceGroups  []string `name:"instance-groups" help:"Groups that instances are in besides their own, by name or number, for device nodes: video,render (process runtime, as root)." env:"WINDLASS_INSTANCE_GROUPS"`
+	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of every workspace as the agent's own user: they can read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
+}
+
+// isolation returns how instances are isolated from each other and from the agent; nil: they run as the agent's user.
+func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error) {
+	switch {
+	case f.TrustAllTenants && len(f.InstanceGroups) > 0:
+		return nil, errors.New("--trust-all-tenants with --instance-groups: instances run as the agent's user, in its groups: leave one of them out")
+	case f.TrustAllTenants:
+		return nil, nil
+	case uid != 0 && len(f.InstanceGroups) > 0:
+		return nil, fmt.Errorf("--instance-groups: an agent that runs as user %d gives instances no other groups than its own: run it as root, or leave the flag out", uid)
+	case uid != 0:
+		return nil, nil
+	}
+	ids, err := process.ParseIDRange(f.InstanceUIDs)
+	if err != nil {
+		return nil, fmt.Errorf("--instance-uids=%w", err)
+	}
+	groups, err := parseGroups(f.InstanceGroups)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(dataDir)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir=%q: %w", dataDir, err)
+	}
+	out := &process.Isolation{IDs: ids, Groups: groups, Hide: []string{dir}}
+	if err := out.Check(); err != nil {
+		return nil, fmt.Errorf("the agent is root and cannot isolate instances: %w; or let all instances run as root with --trust-all-tenants", err)
+	}
+	return out, nil
+}
+
+// parseGroups reads --instance-groups.
+func parseGroups(names []string) ([]int, error) {
+	var out []int
+	for _, name := range names {
+		id := name
+		if g, err := user.LookupGroup(name); err == nil {
+			id = g.Gid
+		}
+		gid, err := strconv.Atoi(id)
+		if err != nil || gid < 0 {
+			return nil, fmt.Errorf("--instance-groups: this host has no group %q: use names or numbers of groups, such as video,render", name)
+		}
+		if gid == 0 {
+			return nil, fmt.Errorf("--instance-groups: %q is root's group, whose files are no instance's to read: use the group of the device", name)
+		}
+		out = append(out, gid)
+	}
+	return out, nil
+}

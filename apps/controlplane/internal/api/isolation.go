@@ -1,0 +1,51 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// mayShare refuses to grant a region to a second workspace if instances of one could read the other's secrets there,
+// unless the operator says that they trust each other.
+func (c *change) mayShare(r model.Region, w model.Workspace, trusted bool) error {
+	if trusted || r.Isolation() != windlassv1.Isolation_ISOLATION_NONE {
+		return nil
+	}
+	tenants, err := c.tenantsOf(r)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(tenants, func(id string) bool { return id != w.ID }) {
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_ISOLATED, Field: "region",
+		Fix: "Run the region's agent as root without --trust-all-tenants, grant another region, or set trust_all_tenants (`--trust-all-tenants`) if the workspaces trust each other.",
+	}, fmt.Sprintf("region %s is another workspace's as well, and its agent does not isolate instances: each could read the other's secrets", r.Name))
+}
+
+// tenantsOf returns the workspaces that the region is granted to, or that run something there since an earlier grant.
+func (c *change) tenantsOf(r model.Region) ([]string, error) {
+	tenants, err := c.Tx.RegionWorkspaces(r.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read grants of region %s: %w", r.ID, err)
+	}
+	ids, err := c.AppsInRegion(r.ID)
+	if err != nil {
+		return nil, fmt.Errorf("list apps in region %s: %w", r.ID, err)
+	}
+	apps, err := c.GetApps(ids)
+	if err != nil {
+		return nil, fmt.Errorf("read apps in region %s: %w", r.ID, err)
+	}
+	for _, app := range apps {
+		tenants = append(tenants, app.WorkspaceID)
+	}
+	return tenants, nil
+}
