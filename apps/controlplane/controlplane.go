@@ -71,6 +71,7 @@ type serveFlags struct {
 	Pprof              bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
 	OTLPEndpoint       string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits             limitFlags    `embed:"" prefix:"limit-"`
+	Callers            callerFlags   `embed:"" prefix:"max-"`
 	TraceFile          string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
 	TLS certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
@@ -138,6 +139,26 @@ func (f limitFlags) Validate() error {
 		if v < 0 || v > maxLimit {
 			return fmt.Errorf("--limit-%s=%d: use 0 for no limit, or up to %d", name, v, maxLimit)
 		}
+	}
+	return nil
+}
+
+// callerFlags bound what one caller takes of a process, whatever the quotas of workspaces are. The
+// defaults are far above what people and pipelines do.
+type callerFlags struct {
+	FailedLogins         int64 `help:"Failed log-ins and joins of one address in a minute, on each replica, before it has to wait; 0: any number. IPv6 addresses count by /64." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
+	Reads                int64 `help:"Reads with one key in a minute, on each replica; 0: any number." default:"12000" env:"WINDLASS_MAX_READS"`
+	WatchersPerKey       int   `help:"Open WatchApp streams with one key, on each replica." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
+	WatchersPerWorkspace int   `help:"Open WatchApp streams of one workspace, on each replica." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
+}
+
+// Validate implements kong's check.
+func (f callerFlags) Validate() error {
+	switch {
+	case f.FailedLogins < 0 || f.FailedLogins > maxLimit || f.Reads < 0 || f.Reads > maxLimit:
+		return fmt.Errorf("--max-failed-logins, --max-reads: use 0 for no limit, or up to %d", maxLimit)
+	case f.WatchersPerKey < 1 || f.WatchersPerWorkspace < 1:
+		return errors.New("--max-watchers-per-key, --max-watchers-per-workspace: use 1 at least")
 	}
 	return nil
 }
@@ -291,7 +312,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(),
+		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers,
 		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

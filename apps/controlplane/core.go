@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/dispatch"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
@@ -63,6 +64,8 @@ type parts struct {
 	forgetEvery time.Duration
 	// limits of workspaces that have none of their own.
 	limits model.Limits
+	// callers bounds what one caller takes; the zero value: no limit, and the API's defaults.
+	callers callerFlags
 	// beat of dispatch; 0: its default.
 	beat time.Duration
 	// peerID and peerAddress are how other processes on the database find this one,
@@ -180,7 +183,7 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
 		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
-		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT,
+		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT, FailedJoins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)),
 	})
 	if err != nil {
 		return nil, err
@@ -208,6 +211,8 @@ func newCore(p parts) (*core, error) {
 		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
 		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
+		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
+		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace,
 	})
 	if err != nil {
 		return nil, err

@@ -3,10 +3,15 @@ package rpc
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -22,6 +27,17 @@ func Error(code connect.Code, reason windlassv1.ErrorReason, field, message stri
 // ErrorWith is Error for a detail that also says how to mend it.
 func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string) *connect.Error {
 	return attach(connect.NewError(code, errors.New(message)), detail)
+}
+
+// TooFast is ErrorWith for a call that comes too early: RESOURCE_EXHAUSTED, and how long to wait, in
+// the header Retry-After (seconds) and as RetryInfo.
+func TooFast(wait time.Duration, detail *windlassv1.ErrorDetail, message string) *connect.Error {
+	err := ErrorWith(connect.CodeResourceExhausted, detail, message)
+	if packed, packErr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); packErr == nil {
+		err.AddDetail(packed)
+	}
+	err.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	return err
 }
 
 func attach(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {

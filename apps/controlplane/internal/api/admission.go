@@ -2,13 +2,9 @@ package api
 
 import (
 	"fmt"
-	"math"
-	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -342,15 +338,10 @@ func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error 
 	perMinute := time.Minute.Microseconds() / rate.Interval
 	// Up, so that nobody comes back a moment too early.
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
-	err := rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
 		Fix: fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
 			workspaceID, 2*perMinute),
 		Limit: &windlassv1.LimitDetail{Name: limit, Max: perMinute, Used: rate.Burst, Asked: 1, RetryAfterMs: wait.Milliseconds()},
 	}, fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has: wait %s", perMinute, rate.Burst, wait))
-	if detail, packErr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); packErr == nil {
-		err.AddDetail(detail)
-	}
-	err.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	return err
 }

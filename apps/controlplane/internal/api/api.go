@@ -77,8 +77,11 @@ type Config struct {
 	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
 	// too, and no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
-	// MaxWatchers of this process: 10,000; each holds a stream and one picture.
-	MaxWatchers int
+	// MaxWatchers of this process: 10,000; each holds a stream and one picture. Of them a key may
+	// have KeyWatchers (200) and a workspace WorkspaceWatchers (2,000).
+	MaxWatchers, KeyWatchers, WorkspaceWatchers int
+	// FailedLogins are what an address may fail to log in, Reads what a key may read; nil: no limit.
+	FailedLogins, Reads *admission.Buckets
 }
 
 // API serves the services of windlass.v1.
@@ -119,6 +122,18 @@ func New(cfg Config) (*API, error) {
 	if cfg.MaxWatchers <= 0 {
 		cfg.MaxWatchers = 10_000
 	}
+	if cfg.KeyWatchers <= 0 {
+		cfg.KeyWatchers = 200
+	}
+	if cfg.WorkspaceWatchers <= 0 {
+		cfg.WorkspaceWatchers = 2_000
+	}
+	if cfg.FailedLogins == nil {
+		cfg.FailedLogins = admission.NewBuckets(admission.Rate{})
+	}
+	if cfg.Reads == nil {
+		cfg.Reads = admission.NewBuckets(admission.Rate{})
+	}
 	a := &API{
 		cfg:      cfg,
 		restarts: newTurns(),
@@ -133,7 +148,7 @@ func New(cfg Config) (*API, error) {
 		}, []string{"limit"}),
 	}
 	a.keys = newKeyring(a)
-	a.hub = newHub(cfg.MaxWatchers)
+	a.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
 	}, a.hub.count)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -65,24 +67,41 @@ type keyring struct {
 
 	mu   sync.Mutex
 	good map[string]cachedKey // by hash
+	// proven are hashes of keys that were good when they were last looked up, and when. They are
+	// looked up again even while their address has no more tries.
+	proven map[string]time.Time
 }
+
+// provenFor is how long a key is known to have been good. A client that calls once an hour keeps it.
+const provenFor = 2 * time.Hour
 
 type cachedKey struct {
 	key   model.APIKey
 	until time.Time
 }
 
-func newKeyring(a *API) *keyring { return &keyring{api: a, good: map[string]cachedKey{}} }
+func newKeyring(a *API) *keyring {
+	return &keyring{api: a, good: map[string]cachedKey{}, proven: map[string]time.Time{}}
+}
 
 // find returns the key of the value, or an error that tells the caller what is
 // wrong with it.
-func (k *keyring) find(ctx context.Context, value string, at time.Time) (model.APIKey, error) {
+//
+// Only failures take from the bucket of their address: behind one NAT are good callers and bad ones.
+func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at time.Time) (model.APIKey, error) {
 	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
 	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
 		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
 	}
 	hash := model.HashToken(value)
 	key, ok := k.cached(hash, at)
+	from, now := admission.ClientKey(client), at.UnixMicro()
+	tried := !ok && !k.isProven(hash, at)
+	if tried {
+		if wait := k.api.cfg.FailedLogins.Take(from, now); wait > 0 {
+			return key, k.api.refused(tooManyFailures(k.api.cfg.FailedLogins.Rate(), wait))
+		}
+	}
 	if !ok {
 		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			key, err = tx.GetAPIKeyByHash(hash)
@@ -92,8 +111,16 @@ func (k *keyring) find(ctx context.Context, value string, at time.Time) (model.A
 		case k.api.cfg.IsNotFound(err):
 			return key, unauthenticated("the API key is unknown", fix)
 		case err != nil:
+			if tried {
+				k.api.cfg.FailedLogins.Return(from, now)
+			}
 			return key, fmt.Errorf("look up API key: %w", err)
 		}
+	}
+	if key.RevokedAt != 0 || key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt {
+		k.forget(hash)
+	} else if tried {
+		k.api.cfg.FailedLogins.Return(from, now)
 	}
 	switch {
 	case key.RevokedAt != 0:
@@ -127,6 +154,61 @@ func (k *keyring) remember(key model.APIKey, at time.Time) {
 	if len(k.good) < maxCachedKeys {
 		k.good[string(key.Hash)] = cachedKey{key: key, until: at.Add(k.api.cfg.KeyCacheTTL)}
 	}
+	if len(k.proven) >= maxCachedKeys {
+		for hash, seen := range k.proven {
+			if at.Sub(seen) >= provenFor {
+				delete(k.proven, hash)
+			}
+		}
+	}
+	if len(k.proven) < maxCachedKeys {
+		k.proven[string(key.Hash)] = at
+	}
+}
+
+func (k *keyring) isProven(hash []byte, at time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen, ok := k.proven[string(hash)]
+	return ok && at.Sub(seen) < provenFor
+}
+
+// tooManyFailures is the refusal of a credential whose address has failed too often.
+func tooManyFailures(rate admission.Rate, wait time.Duration) error {
+	perMinute := time.Minute.Microseconds() / rate.Interval
+	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		Fix:    "Call again after that. Correct the credential that programs at this address use.",
+		Limit:  &windlassv1.LimitDetail{Name: "failed_logins_per_minute", Max: perMinute, Used: perMinute, Asked: 1, RetryAfterMs: wait.Milliseconds()},
+	}, fmt.Sprintf("your address failed to log in more than %d times in a minute: wait %s", perMinute, wait.Round(time.Millisecond)))
+}
+
+// mayRead takes a token of the key's bucket for reads.
+func (a *API) mayRead(key model.APIKey, procedure string, at time.Time) error {
+	if !isRead(procedure) {
+		return nil
+	}
+	wait := a.cfg.Reads.Take(key.ID, at.UnixMicro())
+	if wait == 0 {
+		return nil
+	}
+	perMinute := time.Minute.Microseconds() / a.cfg.Reads.Rate().Interval
+	return a.refused(rpc.TooFast(wait, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		Fix:    "Call again after that. Watch an app instead of reading it again and again.",
+		Limit:  &windlassv1.LimitDetail{Name: "reads_per_minute", Max: perMinute, Used: perMinute, Asked: 1, RetryAfterMs: wait.Milliseconds()},
+	}, fmt.Sprintf("the key may read %d times a minute on each server, and has: wait %s", perMinute, wait.Round(time.Millisecond))))
+}
+
+// isRead reports whether the procedure changes nothing, by its name.
+func isRead(procedure string) bool {
+	name := procedure[strings.LastIndexByte(procedure, '/')+1:]
+	for _, verb := range []string{"Get", "List", "Plan", "Watch", "WhoAmI"} {
+		if strings.HasPrefix(name, verb) {
+			return true
+		}
+	}
+	return false
 }
 
 // forget makes a revocation through this process felt at once.
@@ -134,6 +216,7 @@ func (k *keyring) forget(hash []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.good, string(hash))
+	delete(k.proven, string(hash))
 }
 
 // forgetAll is for what takes many keys away.
@@ -141,6 +224,7 @@ func (k *keyring) forgetAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.good)
+	clear(k.proven)
 }
 
 // Gate says who calls, and whether they may.
@@ -150,7 +234,7 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 		_, err := callerOf(ctx)
 		return rpc.Admission{}, err
 	}
-	key, err := a.keys.find(ctx, strings.TrimSpace(value), time.Now())
+	key, err := a.keys.find(ctx, strings.TrimSpace(value), call.Client, time.Now())
 	if err != nil {
 		return rpc.Admission{}, err
 	}
@@ -158,6 +242,9 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if !known || !n.allows(key.Role) {
 		return rpc.Admission{}, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
+	}
+	if err := a.mayRead(key, call.Procedure, time.Now()); err != nil {
+		return rpc.Admission{}, err
 	}
 	by := caller{APIKey: key, Source: clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	return rpc.Admission{Caller: key.ID, With: func(ctx context.Context) context.Context {

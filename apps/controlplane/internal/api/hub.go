@@ -37,13 +37,17 @@ const (
 // one, so a slow reader skips pictures and delays nobody. Its first one was read after it
 // came, so that who changes an app and then watches it sees the change at once.
 type hub struct {
-	max     int
+	// max of all watchers, of those with one key, and of those of one workspace.
+	max, perKey, perWorkspace int
+
 	stopped chan struct{}
 	once    sync.Once
 
 	mu       sync.Mutex
 	watchers int
-	topics   map[string]*topic
+	// of counts the watchers of each key and workspace, by their ids.
+	of     map[string]int
+	topics map[string]*topic
 }
 
 // picture is what a watcher is shown.
@@ -65,8 +69,11 @@ func newest(entries []*windlassv1.HistoryEntry) string {
 	return entries[len(entries)-1].GetId()
 }
 
-func newHub(most int) *hub {
-	return &hub{max: most, stopped: make(chan struct{}), topics: map[string]*topic{}}
+func newHub(most, perKey, perWorkspace int) *hub {
+	return &hub{
+		max: most, perKey: perKey, perWorkspace: perWorkspace,
+		stopped: make(chan struct{}), of: map[string]int{}, topics: map[string]*topic{},
+	}
 }
 
 func (h *hub) stop() { h.once.Do(func() { close(h.stopped) }) }
@@ -108,14 +115,42 @@ func (t *topic) stir() {
 	}
 }
 
+// full returns the refusal of a watcher that there is no place for, nil if there is one.
+func (h *hub) full(by caller) error {
+	var text, name string
+	var used, most int
+	switch {
+	case h.of[by.ID] >= h.perKey:
+		text, name, used, most = "your key has as many watchers as it may have on this server", "watchers_per_key", h.of[by.ID], h.perKey
+	case h.of[by.WorkspaceID] >= h.perWorkspace:
+		text, name, used, most = "your workspace has as many watchers as it may have on this server", "watchers_per_workspace", h.of[by.WorkspaceID], h.perWorkspace
+	case h.watchers >= h.max:
+		text, name, used, most = "this server has as many watchers as it may have", "watchers", h.watchers, h.max
+	default:
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask for one picture from time to time (once), or try again later.",
+		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1},
+	}, text)
+}
+
+// note counts n more watchers of the caller.
+func (h *hub) note(by caller, n int) {
+	h.watchers += n
+	for _, id := range []string{by.ID, by.WorkspaceID} {
+		if h.of[id] += n; h.of[id] == 0 {
+			delete(h.of, id)
+		}
+	}
+}
+
 // join watches an app until leave is called.
-func (h *hub) join(appID string, log *slog.Logger, read func(context.Context) (*picture, error)) (t *topic, leave func(), err error) {
+func (h *hub) join(by caller, appID string, log *slog.Logger, read func(context.Context) (*picture, error)) (t *topic, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.watchers >= h.max {
-		return nil, nil, rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask with GetApp from time to time, or try again later.",
-		}, "this server has as many watchers as it may have")
+	if err := h.full(by); err != nil {
+		return nil, nil, err
 	}
 	if t = h.topics[appID]; t != nil {
 		t.stir() // for one that was read since
@@ -126,14 +161,14 @@ func (h *hub) join(appID string, log *slog.Logger, read func(context.Context) (*
 		go t.run(ctx, log.With("app", appID), read)
 	}
 	t.watchers++
-	h.watchers++
-	return t, sync.OnceFunc(func() { h.leave(appID, t) }), nil
+	h.note(by, 1)
+	return t, sync.OnceFunc(func() { h.leave(by, appID, t) }), nil
 }
 
-func (h *hub) leave(appID string, t *topic) {
+func (h *hub) leave(by caller, appID string, t *topic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.watchers--
+	h.note(by, -1)
 	if t.watchers--; t.watchers == 0 {
 		t.cancel()
 		delete(h.topics, appID)

@@ -38,7 +38,7 @@ func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newHub(100)
+		h := newHub(100, 100, 100)
 		var count atomic.Int32
 		read := func(context.Context) (*picture, error) {
 			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: fmt.Sprint(count.Add(1))}}}, nil
@@ -46,7 +46,7 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 		var leaves []func()
 		var taken []*atomic.Int32
 		for range 50 {
-			topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+			topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
 			require.NoError(t, err)
 			leaves = append(leaves, leave)
 			taken = append(taken, follow(ctx, topic))
@@ -86,13 +86,13 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 
 func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHub(100)
+		h := newHub(100, 100, 100)
 		var message atomic.Value
 		message.Store("old")
 		read := func(context.Context) (*picture, error) {
 			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: message.Load().(string)}}}, nil
 		}
-		_, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+		_, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
 		synctest.Wait()
@@ -100,7 +100,7 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 		message.Store("new") // by another process: nobody says so
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
-		topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), read)
+		topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
 		p, changed := topic.current(joined)
@@ -115,11 +115,11 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 func TestAPictureThatDidNotChangeIsNotShownAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newHub(100)
+		h := newHub(100, 100, 100)
 		var failing atomic.Bool
 		var entries atomic.Int32
 		entries.Store(1)
-		topic, leave, err := h.join("app_1", slog.New(slog.DiscardHandler), func(context.Context) (*picture, error) {
+		topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), func(context.Context) (*picture, error) {
 			if failing.Load() {
 				return nil, context.DeadlineExceeded
 			}

@@ -41,9 +41,12 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 	if err != nil {
 		return err
 	}
+	if req.GetOnce() {
+		return a.showOnce(ctx, app, req.GetRollout(), out)
+	}
 	joined := time.Now()
 	//nolint:contextcheck // what is read for all watchers outlives the first of them
-	t, leave, err := a.hub.join(app.ID, a.cfg.Log, func(ctx context.Context) (*picture, error) {
+	t, leave, err := a.hub.join(by, app.ID, a.cfg.Log, func(ctx context.Context) (*picture, error) {
 		return a.picture(ctx, app.WorkspaceID, app.ID)
 	})
 	if err != nil {
@@ -81,6 +84,22 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 			return ctx.Err()
 		}
 	}
+}
+
+// showOnce sends one picture. It needs no place among the watchers.
+func (a *API) showOnce(ctx context.Context, app model.App, rollout string, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+	p, err := a.picture(ctx, app.WorkspaceID, app.ID)
+	if err != nil {
+		return err
+	}
+	res := p.since(nil)
+	if err := a.askedRollout(ctx, app, rollout, res); err != nil {
+		return err
+	}
+	if err := out.Send(res); err != nil {
+		return fmt.Errorf("send picture of app %s: %w", app.ID, err)
+	}
+	return nil
 }
 
 // rolloutOf returns the app's rollout of that id.

@@ -32,6 +32,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -128,6 +129,8 @@ type Config struct {
 	// MaintainEvery is the time between two rounds of forgetting, and up to half more:
 	// 10 min.
 	MaintainEvery time.Duration
+	// FailedJoins are what an address may fail to join; nil: no limit.
+	FailedJoins *admission.Buckets
 }
 
 // Service serves Join, RenewCredential and GetSecrets, and sweeps.
@@ -145,6 +148,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
 		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")
+	}
+	if cfg.FailedJoins == nil {
+		cfg.FailedJoins = admission.NewBuckets(admission.Rate{})
 	}
 	if cfg.CredentialTTL == 0 {
 		cfg.CredentialTTL = 24 * time.Hour

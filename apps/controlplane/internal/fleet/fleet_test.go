@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
@@ -33,13 +34,14 @@ const (
 // flaky is a store that can be away, and counts what is asked of it.
 type flaky struct {
 	store.Bound[Tx]
-	away  *atomic.Bool
-	views *atomic.Int64
+	away           *atomic.Bool
+	views, updates *atomic.Int64
 }
 
 var errAway = errors.New("the database is away")
 
 func (f flaky) Update(ctx context.Context, fn func(Tx) error) error {
+	f.updates.Add(1)
 	if f.away.Load() {
 		return errAway
 	}
@@ -61,6 +63,7 @@ type house struct {
 	registry *prometheus.Registry
 	away     atomic.Bool
 	views    atomic.Int64
+	updates  atomic.Int64
 }
 
 func newBox(t *testing.T) *seal.Box {
@@ -74,7 +77,7 @@ func newBox(t *testing.T) *seal.Box {
 func setup(t *testing.T) *house {
 	h := &house{t: t, db: memory.New(func() int64 { return time.Now().UnixMilli() }), registry: prometheus.NewRegistry()}
 	svc, err := New(Config{
-		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views}, Box: newBox(t),
+		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views, &h.updates}, Box: newBox(t),
 		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		IsConflict: func(err error) bool { return errors.Is(err, store.ErrConflict) },
 		Log:        slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10, LookupTXT: new(dns).lookup,
@@ -462,4 +465,30 @@ func TestScrapesCostAtMostOneQueryInFiveSeconds(t *testing.T) {
 		h.away.Store(false)
 		require.EqualValues(t, 3, scrape()["deployment_instances_total"])
 	})
+}
+
+func TestFailedJoins_AreSlowedDownAndWriteNothing(t *testing.T) {
+	h := setup(t)
+	h.svc.cfg.FailedJoins = admission.NewBuckets(admission.PerMinute(2))
+	h.token("token", time.Hour)
+	for range 2 {
+		_, err := h.join("never made", joinID)
+		requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
+	}
+	require.Zero(t, h.updates.Load(), "no transaction that writes")
+	views := h.views.Load()
+	_, err := h.join("never made", joinID)
+	requireRefused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED)
+	require.Equal(t, views, h.views.Load(), "no look into the database")
+
+	h.svc.cfg.FailedJoins = admission.NewBuckets(admission.PerMinute(1))
+	for range 3 {
+		_, err = h.join("token", joinID)
+		require.NoError(t, err, "what succeeds is not counted")
+	}
+	h.away.Store(true)
+	for range 3 {
+		_, err = h.join("token", joinID)
+		require.ErrorIs(t, err, errAway, "our own outage is not counted")
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -18,20 +19,49 @@ import (
 // Join trades a join token for a credential.
 func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	now := time.Now()
+	failed := false
 	refused := func(why string) error {
+		failed = true
 		return rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID, "token",
 			why+": make a new one with `windlass region token`")
 	}
+	from := admission.ClientKey(rpc.ClientOf(ctx))
+	if wait := s.cfg.FailedJoins.Take(from, now.UnixMicro()); wait > 0 {
+		return nil, rpc.TooFast(wait, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Field: "token",
+			Fix: "Call again after that. Correct the join token that agents at this address use.",
+		}, fmt.Sprintf("agents at your address failed to join too often: wait %s", wait.Round(time.Millisecond)))
+	}
+	defer func() {
+		if !failed {
+			s.cfg.FailedJoins.Return(from, now.UnixMicro())
+		}
+	}()
 	var region model.Region
-	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
+	find := func(tx Tx) (model.JoinToken, error) {
 		token, err := tx.GetJoinTokenByHash(model.HashToken(req.Token))
 		switch {
 		case s.cfg.IsNotFound(err):
-			return refused("the join token is unknown")
+			return token, refused("the join token is unknown")
 		case err != nil:
-			return fmt.Errorf("look up join token: %w", err)
+			return token, fmt.Errorf("look up join token: %w", err)
 		case now.UnixMilli() >= token.ExpiresAt:
-			return refused("the join token has expired")
+			return token, refused("the join token has expired")
+		}
+		return token, nil
+	}
+	// A transaction that writes costs more than a look, and most made-up tokens are unknown.
+	err := s.cfg.Store.View(ctx, func(tx Tx) error {
+		_, err := find(tx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
+		token, err := find(tx)
+		if err != nil {
+			return err
 		}
 		err = tx.UseJoinToken(token.ID, req.JoinId, now.UnixMilli())
 		switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -159,13 +161,18 @@ func isReady(last *windlassv1.WatchAppResponse, after time.Duration) string {
 		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), short(after))
 }
 
+// askEvery is the least time between two pictures without a stream, and half of the most.
+const askEvery = 2 * time.Second
+
 // follow calls each with every picture of the app until it says done, with the rollout
-// that is asked for in each of them. A stream that breaks is opened again.
+// that is asked for in each of them. A stream that breaks is opened again. Where there is no place
+// for one more watcher, it asks for one picture from time to time.
 func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	once := false
 	for attempt := 0; ; attempt++ {
-		stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: app, Rollout: rolloutID})
+		stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: app, Rollout: rolloutID, Once: once})
 		if err == nil {
 			for stream.Receive() {
 				attempt = 0
@@ -185,7 +192,14 @@ func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.D
 		case err != nil && final(err):
 			return err
 		}
-		if err := backoff.Sleep(ctx, backoff.Policy{Max: 5 * time.Second}.Delay(attempt, nil)); err != nil {
+		wait := backoff.Policy{Max: 5 * time.Second}.Delay(attempt, nil)
+		switch {
+		case rpc.ReasonOf(err) == windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED && !once:
+			once, wait = true, 0
+		case err == nil && once:
+			wait = askEvery + rand.N(askEvery)
+		}
+		if err := backoff.Sleep(ctx, wait); err != nil {
 			continue
 		}
 	}

@@ -73,7 +73,7 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 func (a *app) look(ctx context.Context, path, rolloutID string) (*windlassv1.WatchAppResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path, Rollout: rolloutID})
+	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path, Rollout: rolloutID, Once: true})
 	if err != nil {
 		return nil, err
 	}

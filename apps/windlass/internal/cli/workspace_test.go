@@ -49,6 +49,16 @@ func (f *full) SetQuota(_ context.Context, req *windlassv1.SetQuotaRequest) (*wi
 // windlass runs a command against it.
 func (f *full) windlass(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	return runAgainst(t, f, args...)
+}
+
+// runAgainst runs a command against the control plane, and returns what it printed, errors included.
+func runAgainst(t *testing.T, f interface {
+	windlassv1connect.AppServiceHandler
+	windlassv1connect.WorkspaceServiceHandler
+}, args ...string,
+) (string, error) {
+	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewAppServiceHandler(f))
 	mux.Handle(windlassv1connect.NewWorkspaceServiceHandler(f))

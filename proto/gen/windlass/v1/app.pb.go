@@ -1748,7 +1748,10 @@ type WatchAppRequest struct {
 	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
 	// Id of a rollout of the app that each response is to tell of, even when another took its
 	// place. Empty: none.
-	Rollout       string `protobuf:"bytes,30,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Rollout string `protobuf:"bytes,30,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// The stream ends after the first response. It needs none of the places that a server, a workspace
+	// and a key have for watchers; without a place WatchApp fails with ERROR_REASON_LIMIT_EXCEEDED.
+	Once          bool `protobuf:"varint,31,opt,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1795,6 +1798,13 @@ func (x *WatchAppRequest) GetRollout() string {
 		return x.Rollout
 	}
 	return ""
+}
+
+func (x *WatchAppRequest) GetOnce() bool {
+	if x != nil {
+		return x.Once
+	}
+	return false
 }
 
 // Every response is the whole picture: a reader needs only the last one.
@@ -2044,11 +2054,12 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x0eCancelResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
-	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"S\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"g\n" +
 	"\x0fWatchAppRequest\x12\x1c\n" +
 	"\x03app\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
-	"\arollout\x18\x1e \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\arollout\"\xab\x02\n" +
+	"\arollout\x18\x1e \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\arollout\x12\x12\n" +
+	"\x04once\x18\x1f \x01(\bR\x04once\"\xab\x02\n" +
 	"\x10WatchAppResponse\x12\"\n" +
 	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x129\n" +
 	"\vdeployments\x18\x02 \x03(\v2\x17.windlass.v1.DeploymentR\vdeployments\x12.\n" +

@@ -1,0 +1,95 @@
+package admission
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// maxBuckets bounds the memory of Buckets to some megabytes.
+const maxBuckets = 50_000
+
+// Buckets are one bucket for each key, such as an address, of one process. A bucket that is full is
+// not kept. While there are too many, the keys without a bucket share one. It is safe for concurrent
+// use; the zero Rate limits nothing. Times are microseconds of any one clock.
+type Buckets struct {
+	rate Rate
+	most int
+
+	mu     sync.Mutex
+	fullAt map[string]int64
+}
+
+// NewBuckets of the rate.
+func NewBuckets(rate Rate) *Buckets {
+	return &Buckets{rate: rate, most: maxBuckets, fullAt: map[string]int64{}}
+}
+
+// PerMinute is the rate of n tokens a minute, with as many at once. 0: no limit.
+func PerMinute(n int64) Rate {
+	if n <= 0 {
+		return Rate{}
+	}
+	return Rate{Interval: max(1, time.Minute.Microseconds()/n), Burst: n}
+}
+
+// Take a token of the key's bucket, or say how long to wait for one.
+func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
+	if !b.rate.Limited() {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key = b.place(key, now)
+	after, wait := b.rate.Take(b.fullAt[key], now)
+	b.fullAt[key] = after
+	return wait
+}
+
+// Return a token that was not needed.
+func (b *Buckets) Return(key string, now int64) {
+	if !b.rate.Limited() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.fullAt[key]; !ok {
+		key = ""
+	}
+	if b.fullAt[key] -= b.rate.Interval; b.fullAt[key] <= now {
+		delete(b.fullAt, key)
+	}
+}
+
+// Rate of each bucket.
+func (b *Buckets) Rate() Rate { return b.rate }
+
+// place is where the key's bucket is: its own, or "" for the one that keys share.
+func (b *Buckets) place(key string, now int64) string {
+	if _, ok := b.fullAt[key]; ok || len(b.fullAt) < b.most {
+		return key
+	}
+	for k, at := range b.fullAt {
+		if at <= now {
+			delete(b.fullAt, k)
+		}
+	}
+	if len(b.fullAt) < b.most {
+		return key
+	}
+	return ""
+}
+
+// ClientKey is the same for all addresses that one caller can choose from: an IPv4 address, or the
+// /64 of an IPv6 address.
+func ClientKey(client netip.Addr) string {
+	client = client.Unmap()
+	if !client.Is6() {
+		return client.String()
+	}
+	network, err := client.WithZone("").Prefix(64)
+	if err != nil {
+		return client.String()
+	}
+	return network.String()
+}

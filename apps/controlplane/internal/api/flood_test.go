@@ -1,0 +1,110 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const rateLimited = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
+
+// countingViews counts looks into the store.
+type countingViews struct {
+	api.Store
+	views *atomic.Int64
+}
+
+func (c countingViews) View(ctx context.Context, fn func(api.Tx) error) error {
+	c.views.Add(1)
+	return c.Store.View(ctx, fn)
+}
+
+func TestFailedLogins_AreRefusedBeforeTheDatabase(t *testing.T) {
+	var views atomic.Int64
+	w := setup(t, func(c *api.Config) {
+		c.Store = countingViews{c.Store, &views}
+		c.FailedLogins = admission.NewBuckets(admission.PerMinute(5))
+		c.KeyCacheTTL = time.Nanosecond // each call looks its key up
+	})
+	madeUp := "wl_" + strings.Repeat("x", 43)
+	who := func(key string) error {
+		_, err := w.access(key).WhoAmI(t.Context(), &windlassv1.WhoAmIRequest{})
+		return err
+	}
+	require.NoError(t, who(w.viewer))
+	for range 5 {
+		refused(t, who(madeUp), connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "")
+	}
+	before := views.Load()
+	err := who(madeUp)
+	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
+	require.Equal(t, before, views.Load(), "no look into the database")
+	require.Positive(t, rpc.DetailOf(err).GetLimit().GetRetryAfterMs())
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/windlass.v1.AccessService/WhoAmI", strings.NewReader("{}"))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+madeUp)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, []any{http.StatusTooManyRequests, "12"}, []any{res.StatusCode, res.Header.Get("Retry-After")})
+
+	require.NoError(t, who(w.viewer), "a key that was good before is not held back by others of its address")
+}
+
+func TestReads_OfAKeyAreBounded(t *testing.T) {
+	w := setup(t, func(c *api.Config) { c.Reads = admission.NewBuckets(admission.PerMinute(3)) })
+	list := func(key string) error {
+		_, err := w.apps(key).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
+		return err
+	}
+	for range 3 {
+		require.NoError(t, list(w.viewer))
+	}
+	refused(t, list(w.viewer), connect.CodeResourceExhausted, rateLimited, "")
+	require.NoError(t, list(w.owner), "another key")
+	_, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "another", Role: windlassv1.Role_ROLE_VIEWER})
+	require.NoError(t, err, "what changes something is no read")
+}
+
+func TestWatchApp_OfOneKeyOrWorkspaceLeavesPlacesForOthers(t *testing.T) {
+	w := setup(t, func(c *api.Config) { c.MaxWatchers, c.KeyWatchers, c.WorkspaceWatchers = 10, 2, 3 })
+	w.deploy("chat")
+	limit := windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED
+	open := func(key string) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		stream, err := w.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: "chat"})
+		require.NoError(t, err)
+		stream.Receive()
+		return stream.Err()
+	}
+	require.NoError(t, open(w.viewer))
+	require.NoError(t, open(w.viewer))
+	err := open(w.viewer)
+	refused(t, err, connect.CodeResourceExhausted, limit, "")
+	require.ErrorContains(t, err, "your key has as many watchers as it may have")
+	require.NoError(t, open(w.deployer))
+	err = open(w.owner)
+	refused(t, err, connect.CodeResourceExhausted, limit, "")
+	require.ErrorContains(t, err, "your workspace has as many watchers as it may have")
+
+	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat", Once: true})
+	require.NoError(t, err)
+	require.True(t, stream.Receive(), "one picture needs no place")
+	require.Equal(t, "chat", stream.Msg().GetApp().GetName())
+	require.False(t, stream.Receive())
+	require.NoError(t, stream.Err())
+	require.NoError(t, stream.Close())
+}
