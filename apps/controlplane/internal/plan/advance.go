@@ -179,7 +179,7 @@ func Image(spec *windlassv1.DeploymentSpec) string {
 	return spec.GetImage()
 }
 
-// resolved tells whether d has its digest now, and asks for it if not.
+// resolved reports whether d has its digest now, and asks for it if not.
 func (p *planner) resolved(d *model.Deployment, image string) bool {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
 		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
@@ -382,8 +382,8 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 }
 
-// hasServed tells whether a replica of the live deployment is ready where traffic goes to
-// it. One that went live with no replicas anywhere is no version to go back to.
+// hasServed reports whether a replica of the live deployment is ready where traffic goes to it.
+// One that went live with no replicas anywhere is no version to go back to.
 func (p *planner) hasServed(d *model.Deployment) bool {
 	return slices.ContainsFunc(p.activeRows(d.ID), func(t *model.Topology) bool {
 		return p.main().side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)

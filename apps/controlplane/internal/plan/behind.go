@@ -9,20 +9,20 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A wave whose on_unreachable is skip leaves regions out that are out of reach. Without a
-// policy of its own, an app leaves out regions that are new to it and that no agent has
-// joined yet: nothing serves there that is to be protected, and nobody knows when one will,
-// so that all others would wait for good. Any other region is waited for then.
+// A wave whose on_unreachable is skip leaves out the regions that are unreachable. An app
+// without a policy of its own leaves out the regions that are new to it and that no agent has
+// joined yet. Nothing serves there that needs protection, and an agent may never join: the
+// other regions would wait for good. The rollout waits for any other region.
 //
 //	its wave moves still      it joins the wave when it returns
 //	its wave has moved        it is held as it is, until the rollout is over
 //	the rollout is over       it is behind: what it had stays wanted there, and when it
 //	                          returns it catches up with what is live
 //
-// To catch up is a rollout of one region, from what it has to what is live, by the policy
-// that it was left behind under. It has a course of its own, and all that is decided about
-// staged rollouts is decided about it in the same way: only what the two versions are, and
-// that a failure is nobody else's, differs.
+// To catch up is a rollout of one region, from the version that it has to the live one, by the
+// policy under which it was left behind. It has a course of its own and follows the rules of
+// staged rollouts. Two things differ: which versions it moves between, and that its failure
+// does not affect other regions.
 
 // newer is the version that the course leads to.
 func (v *view) newer() *model.Deployment {
@@ -45,30 +45,30 @@ func (v *view) olderIn(region string) string {
 	}
 }
 
-// isBehind tells whether the region has yet to catch up.
+// isBehind reports whether the region has yet to catch up.
 func (p *planner) isBehind(region string) bool {
 	return p.app.DeletingSince == 0 && p.course.BehindIn(region) != nil
 }
 
-// isKept tells whether the row is wanted, as all of its deployment are or as what a
-// region that is behind has.
+// isKept reports whether the row is wanted, as all of its deployment are or as what a region
+// that is behind has.
 func (p *planner) isKept(t *model.Topology) bool {
 	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.course.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
-// catching tells whether regions have to catch up and no rollout is in flight, which would
+// catching reports whether regions have to catch up and no rollout is in flight, which would
 // take them along.
 func (p *planner) catching() bool {
 	return p.course != nil && len(p.course.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
 }
 
-// skips tells whether the wave leaves out what is out of reach. Nobody waits for a region
-// that catches up, so that it may be waited for.
+// skips reports whether the wave leaves out unreachable regions. A region that catches up is
+// never left out, because no other region waits for it.
 func (v *view) skips(w *model.CourseWave) bool {
 	return v.behind == nil && wavePolicy(v.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
-// skipsNew tells whether the region, whose turn has come, is left out because nothing was
+// skipsNew reports whether the region, whose turn has come, is left out because nothing was
 // ever there. Once an agent has joined, it is waited for as all others are.
 func (v *view) skipsNew(region string) bool {
 	return v.behind == nil && v.course.SkipsNew && !v.isActive(v.olderIn(region), region) &&
@@ -111,9 +111,9 @@ func (p *planner) goOn(st *model.CourseRegion) {
 	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
 }
 
-// allSkipped tells whether regions of the wave are skipped, and no other of it is to have
-// anything: what there is to see of the version there is yet to come. A region that has moved
-// with nothing has come to the wave's gate, if there is one.
+// allSkipped reports whether regions of the wave are skipped and no other region of it gets
+// replicas: the version was not seen there yet. A region that has moved with no replicas has
+// come to the wave's gate, if there is one.
 func allSkipped(c *model.Course, w *model.CourseWave) bool {
 	skipped, gate := 0, wavePolicy(c, *w).GetApproval()
 	for _, st := range w.Regions {
@@ -127,7 +127,7 @@ func allSkipped(c *model.Course, w *model.CourseWave) bool {
 	return skipped > 0
 }
 
-// nowhere tells whether the version is to serve only where it was skipped, all else having
+// nowhere reports whether the version is to serve only where it was skipped, all else having
 // been told to have nothing.
 func (v *view) nowhere() bool {
 	skipped := false
@@ -145,8 +145,8 @@ func (v *view) nowhere() bool {
 	return skipped
 }
 
-// awaitSkipped opens the waves again that are done without a region which is to have
-// something: one of those has to return.
+// awaitSkipped reopens the waves that ended without a region that gets replicas: one of those
+// regions has to return.
 func (v *view) awaitSkipped() {
 	for i := range v.course.Waves {
 		w := &v.course.Waves[i]
@@ -158,8 +158,8 @@ func (v *view) awaitSkipped() {
 	}
 }
 
-// inReach tells whether the control plane can tell how the wave serves: in all of its
-// regions but those that were left out, or where it skips those out of reach, in one.
+// inReach reports whether the control plane can tell how the wave serves: in all of its regions
+// but those that were left out, or where it skips those out of reach, in one.
 func (v *view) inReach(w *model.CourseWave) bool {
 	heard := 0
 	for _, st := range w.Regions {

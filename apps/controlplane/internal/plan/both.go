@@ -16,7 +16,7 @@ const ReasonNoRoomForBoth = "NoRoomForBoth"
 // FixNoRoomForBoth says how such a region is updated.
 const FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy inPlace or recreate."
 
-// HasRoomForBoth reports whether a region of so many replicas can be at a step of the policy:
+// HasRoomForBoth reports whether a region with size replicas can be at a step of the policy:
 // the new version and the one before it need a replica each. Blue-green always has a second
 // set, and without replicas nothing is shared.
 func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {

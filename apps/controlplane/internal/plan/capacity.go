@@ -53,8 +53,8 @@ func (v *view) endRoom(st *model.CourseRegion) {
 	st.NoRoomSince = 0
 }
 
-// waitsForRoom tells whether a rollout that is not staged waits for room now, and until
-// when it may.
+// waitsForRoom reports whether a rollout that is not staged waits for room now, and until when
+// it may.
 func (p *planner) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
 	if p.in.Staging == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false

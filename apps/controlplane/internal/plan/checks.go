@@ -70,8 +70,8 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 	return out
 }
 
-// analyse has the checks of the region measured since then, and takes in what came of it.
-// It tells whether that failed the region. compares: the old version serves beside it.
+// analyse has the checks of the region measured since then, and takes in what came of it. It
+// reports whether that failed the region. compares: the old version serves beside it.
 func (v *view) analyse(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, since int64, compares bool) (failed bool) {
 	checks := checksOf(v.course.Policy, compares)
 	if len(checks) == 0 {
@@ -102,7 +102,7 @@ func (v *view) analyse(d *model.Deployment, w *model.CourseWave, st *model.Cours
 	return false
 }
 
-// measuredSince tells whether the region's checks are those of what began then.
+// measuredSince reports whether the region's checks are those of what began then.
 func measuredSince(st *model.CourseRegion, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
@@ -180,7 +180,7 @@ func (p *planner) subject(d *model.Deployment, region string, window time.Durati
 	}
 }
 
-// takeIn notes a measurement and what it means, and tells whether it failed the region.
+// takeIn notes a measurement and what it means, and reports whether it failed the region.
 func (v *view) takeIn(
 	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
 	check *model.CourseCheck, m *Measurement, compares bool,
@@ -217,7 +217,7 @@ func (v *view) takeIn(
 			check.HeldSince, check.HeldFor = v.now, 0
 			say("CheckHeld", text)
 		} else {
-			// A pause, a region out of reach, or an outage of our own condemns nobody.
+			// A pause, an unreachable region or an outage of the control plane fails no check.
 			check.HeldFor += min(apart, 2*analysis.Interval(c).Milliseconds())
 		}
 		limit := c.GetHoldLimit().AsDuration()
@@ -242,7 +242,7 @@ func clean(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// concluded tells whether the last measurement of each of the region's checks passed, of
+// concluded reports whether the last measurement of each of the region's checks passed, of
 // those since then, and none is due.
 func concluded(c *model.Course, st *model.CourseRegion, since int64, compares bool, now int64) bool {
 	checks := checksOf(c.Policy, compares)
@@ -290,7 +290,7 @@ func nextCheck(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (du
 	return due
 }
 
-// Measuring tells whether the region's checks are of where it is now.
+// Measuring reports whether the region's checks are of where it is now.
 func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
 	switch {
 	case st.State == regionRolling && st.StoppedAt != 0:
@@ -301,8 +301,8 @@ func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
 	return false
 }
 
-// analysed tells whether the wave's bake has shown all that it is to show, and whether
-// it failed a region.
+// analysed reports whether the wave's bake has shown all that it is to show, and whether it
+// failed a region.
 func (v *view) analysed(d *model.Deployment, w *model.CourseWave) (all, failed bool) {
 	all = true
 	for i := range w.Regions {

@@ -103,7 +103,7 @@ func describeChecks(b *strings.Builder, wave model.CourseWave) {
 	}
 }
 
-// take measures what is due, if there are answers, and tells whether there were.
+// take measures what is due, if there are answers, and reports whether there were.
 func (w *world) take(out Output) bool {
 	w.asked = out.Measure
 	w.measured = nil
@@ -160,7 +160,7 @@ func TestNothingIsAskedOfPrometheusButWhatIsDue(t *testing.T) {
 	require.Equal(t, "sum(count_over_time("+series+"))", q.NewSamples)
 	require.Contains(t, q.Old, `windlass_deployment="v1"`)
 	require.NotEmpty(t, q.OldSamples)
-	// Nobody measured: it is asked for again soon, and holds meanwhile.
+	// There is no measurement: the planner asks again soon, and the check holds meanwhile.
 	require.Equal(t, w.now+minPoll, w.next)
 
 	// A measurement of another step, or from before it was due, is none.
@@ -291,9 +291,9 @@ func (f *fleet) answer(how int) {
 	}
 }
 
-// TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: nobody promotes or skips anything here.
-// Whatever else happens, and be it that regions are scaled to nothing and back, a version whose
-// figures are bad goes back.
+// TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: people promote and skip nothing here. A version
+// whose figures are bad goes back, whatever else happens, even when regions are scaled to zero
+// and back.
 func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -317,7 +317,7 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 			w.BakeTime = durationpb.New(max(time.Second, w.GetBakeTime().AsDuration()))
 		}
 		f := newFleet(t, policy)
-		// Each region that is analysed has the old version and is to have the new one.
+		// Each region under analysis has the old version and will have the new one.
 		f.poor[f.deploy(spec(2, "eu", "us"))] = true
 		for range rapid.IntRange(0, 60).Draw(t, "length") {
 			f.answer(rapid.IntRange(0, 2).Draw(t, "answers"))

@@ -16,11 +16,11 @@ func DefaultPolicy() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
 }
 
-// NextCourse is the course that a new rollout of the app sets out on, given its rows;
-// nil if it is to have none: nothing is live that is to be protected. Without a policy it
-// is by DefaultPolicy. What a rollout that it supersedes left half way keeps its policy
-// until it is sorted out, even if the app has none any more; so do regions that are behind.
-// asked are the replicas that come with the new version.
+// NextCourse returns the course that a new rollout of the app starts with, given its rows. It
+// is nil if nothing is live that needs protection. An app without a policy gets DefaultPolicy.
+// A region that a superseded rollout left half way keeps that rollout's policy until it is
+// sorted out, even if the app has none any more. So do regions that are behind. asked holds the
+// replicas that come with the new version.
 func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Course {
 	if app.LiveDeploymentID == "" {
 		return nil
@@ -55,7 +55,7 @@ func NextCourse(s model.Staging, app model.App, rows []model.Topology, rolloutID
 	return c
 }
 
-// Asked is how many replicas somebody asked for; the zero value: nobody did.
+// Asked holds the replica counts of a request. The zero value: the request names none.
 type Asked struct {
 	// All is for each region, nil for none.
 	All *int32
@@ -71,7 +71,7 @@ func AskedIn(region string, replicas int32) Asked {
 	return Asked{Regions: map[string]int32{region: replicas}}
 }
 
-// In is how many for the region; ok tells whether it was asked for.
+// In returns the replica count for the region; ok reports whether the request names one.
 func (a Asked) In(region string) (n int32, ok bool) {
 	if n, ok = a.Regions[region]; !ok && a.All != nil {
 		n, ok = *a.All, true
@@ -79,7 +79,7 @@ func (a Asked) In(region string) (n int32, ok bool) {
 	return n, ok
 }
 
-// Nothing tells whether nobody asked.
+// Nothing reports whether the request names no replica counts.
 func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
 
 // note what was asked for in the course, over what was before.
@@ -135,7 +135,7 @@ func (r *Refusal) Error() string { return r.Message }
 
 var errGoingBack = &Refusal{"the rollout is going back already", "Wait until it is back, or deploy another version."}
 
-// Pause holds the course. It tells whether that changes anything, as do the others.
+// Pause holds the course. It reports whether that changes anything, as do the others.
 func Pause(c *model.Course, who, why string, now int64) (changed bool, err error) {
 	switch {
 	case c.Back:

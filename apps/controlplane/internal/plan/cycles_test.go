@@ -100,9 +100,9 @@ func (w *world) behave(region string, b behaviour) {
 	}
 }
 
-// TestAnyStagedWorldThatRepeatsItselfEnds: where each region does the same over and over, every
-// rollout succeeds, goes back or stands still for people, in a time that follows from its policy.
-// Nobody says anything here.
+// TestAnyStagedWorldThatRepeatsItselfEnds: each region does the same over and over, and people do
+// nothing. Then every rollout succeeds, goes back or waits for people, in a time that follows
+// from its policy.
 func TestAnyStagedWorldThatRepeatsItselfEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -166,7 +166,7 @@ func (w *world) repeat(cycles map[string][]behaviour, end int64) {
 	}
 }
 
-// ended tells whether the rollout is over, goes back, or waits for people.
+// ended reports whether the rollout is over, goes back, or waits for people.
 func (w *world) ended() bool {
 	c := w.staging.Course
 	if w.app.RolloutID == "" || c.Back || c.PausedAt != 0 {

@@ -53,7 +53,7 @@ func ConditionName(c windlassv1.AutoRollback_Condition) string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CONDITION_"))
 }
 
-// rollsBack tells whether the policy has a rollout go back by itself that fails for the
+// rollsBack reports whether the policy has a rollout go back by itself that fails for the
 // reason, and if not, why.
 func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why string) {
 	auto := policy.GetAutoRollback()
@@ -154,7 +154,7 @@ func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.
 	return t
 }
 
-// over tells whether the trouble has lasted for too long, since then.
+// over reports whether the trouble has lasted for too long, since then.
 func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	limit, set := patience(policy, t.kind)
 	switch {
@@ -166,7 +166,7 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	return set && now >= since+limit
 }
 
-// hopeless notes what trouble the region is in, and tells whether waiting for it to pass is
+// hopeless notes what trouble the region is in, and reports whether waiting for it to pass is
 // pointless.
 func (v *view) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
 	var t trouble

@@ -19,7 +19,7 @@ import (
 // A region whose old version had nothing when its turn came takes no steps, because there is
 // nothing to compare with. Given replicas before the new version had any, it takes them.
 
-// leads tells whether the target is what is wanted in the region.
+// leads reports whether the target is what is wanted in the region.
 func leads(st model.CourseRegion) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps has the region, whose turn has come, begin with the first step, or take none.
@@ -34,8 +34,8 @@ func (v *view) beginSteps(st *model.CourseRegion) {
 	}
 }
 
-// takeStepsAfterAll has a region take the steps that it passed over, once both versions are
-// to have replicas there and neither has any.
+// takeStepsAfterAll makes a region take the steps that it passed over, once both versions
+// should have replicas there and neither has any.
 func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (begins bool) {
 	if !st.PassedOver || !st.Sized {
 		return false
@@ -50,12 +50,12 @@ func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *m
 	}
 	v.roll(st)
 	st.Step, st.StoppedAt, st.PromotedBy, st.Approvals, st.HeldSince, st.Emptied = 0, 0, "", nil, 0, true
-	v.log("StepsBegun", fmt.Sprintf("it is to have %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
+	v.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
 	return true
 }
 
 // standsEmpty notes that the region's size became 0 at a step, or that its old version serves
-// again, and tells whether it stands still.
+// again, and reports whether it stands still.
 func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
 	was, size := st.Emptied, v.course.Sizes[st.RegionID]
 	switch {
@@ -69,7 +69,7 @@ func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.C
 			st.StoppedAt = 0 // it comes to the step anew, with nothing
 		}
 		v.forgetClocks(st)
-		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it is to have no replicas, and begins anew when it is scaled up; %s",
+		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
 			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied, st.StoppedAt, st.PromotedBy, st.Approvals = false, 0, "", nil
@@ -116,13 +116,13 @@ func emptyMessage(c *model.Course, st model.CourseRegion) string {
 	return text
 }
 
-// showsNothing tells whether there was never anything in the region that could be measured,
+// showsNothing reports whether there was never anything in the region that could be measured,
 // because its size has been 0 since its turn came.
 func showsNothing(c *model.Course, st model.CourseRegion) bool {
 	return c.Sizes[st.RegionID] == 0 && (!st.Sized || c.CatchesUp)
 }
 
-// emptyBake tells whether the region, scaled to nothing, keeps its wave from the end of its
+// emptyBake reports whether the region, scaled to nothing, keeps its wave from the end of its
 // bake: its analysis is not over, and has nothing to measure.
 func emptyBake(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) bool {
 	return c.Sizes[st.RegionID] == 0 && !showsNothing(c, st) && st.State == regionMoved && w.SkippedBy == "" && c.FullBy == "" &&

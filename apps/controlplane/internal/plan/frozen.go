@@ -9,16 +9,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// MayBeFrozen tells whether a freeze may keep the rollout of the deployment from starting:
-// it is in flight, has not begun, is no way back, and nobody overrode freezes.
+// MayBeFrozen reports whether a freeze may keep the rollout of the deployment from starting: it
+// is in flight, has not begun, is not a rollback, and does not override freezes.
 func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 	return r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && !r.CancelRequested && r.OverrideBy == "" &&
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING && d.Source != model.SourceRollback
 }
 
-// frozen tells whether a freeze keeps the target from starting. Whether a freeze refuses
-// or holds is a matter of calls: what was accepted is held by either. While it is, no
-// deadline runs; when it is no longer, its time begins anew.
+// frozen reports whether a freeze keeps the target from starting. Whether a freeze refuses or
+// holds is a matter of calls: what was accepted is held by either. While it is, no deadline
+// runs; when it is no longer, its time begins anew.
 func (p *planner) frozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
@@ -53,7 +53,7 @@ func (p *planner) frozen(d *model.Deployment) bool {
 	return true
 }
 
-// held tells whether a freeze keeps the rollout in flight from starting.
+// held reports whether a freeze keeps the rollout in flight from starting.
 func (p *planner) held() bool {
 	d := p.target()
 	return d != nil && p.rollout.HeldSince != 0 && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING

@@ -35,7 +35,7 @@ func gateRole(gate *windlassv1.Approval) windlassv1.Role {
 
 func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount())) }
 
-// Missing says who has to approve yet, empty for nobody.
+// Missing describes the approvals that the gate still needs, empty for none.
 func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval) string {
 	left := gateCount(gate) - len(given)
 	if gate == nil || left <= 0 || c.CatchesUp {
@@ -80,7 +80,7 @@ func WaveGate(c *model.Course, w model.CourseWave) *windlassv1.Approval {
 	return wavePolicy(c, w).GetApproval()
 }
 
-// Shut tells whether the gate has not all its approvals.
+// Shut reports whether the gate has not all its approvals.
 func Shut(c *model.Course, gate *windlassv1.Approval, given []model.Approval) bool {
 	return Missing(c, gate, given) != ""
 }
@@ -124,7 +124,7 @@ func Approve(c *model.Course, by model.Approval, name func(string) string) (wher
 		case slices.ContainsFunc(*g.given, func(a model.Approval) bool { return a.ByID == by.ByID }):
 			said = true
 		case !Shut(c, g.gate, *g.given):
-			said = true // it needs nobody any more
+			said = true // no approval is missing any more
 		default:
 			if err := mayApprove(c, g, by); err != nil {
 				refused = cmp.Or(refused, err)
@@ -188,7 +188,8 @@ func shutBefore(c *model.Course) error {
 	return nil
 }
 
-// approvedBy tells who opened the gate, empty if there is none or nobody had to.
+// approvedBy names the approvers of the gate, empty if there is no gate or it needs no
+// approval.
 func approvedBy(gate *windlassv1.Approval, given []model.Approval) string {
 	if gate == nil || len(given) == 0 {
 		return ""

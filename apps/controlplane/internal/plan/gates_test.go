@@ -68,7 +68,7 @@ func waitingPlaces(c *model.Course) map[waitingPlace]bool {
 	return out
 }
 
-// isApproved tells whether enough people approved there.
+// isApproved reports whether enough people approved there.
 func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 	n := 0
 	for _, who := range f.agreed.approved[at] {
@@ -79,8 +79,8 @@ func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 	return gate == nil || n >= max(1, int(gate.GetCount()))
 }
 
-// requireAgreed: no region is past a step, and no rollout past a wave, for which nobody said
-// what it takes there. before is what was as people and regions had left it.
+// requireAgreed checks that no region is past a step and no rollout past a wave without the
+// approvals and promotions that it needs. before is the state before the planner ran.
 func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topology, live string) {
 	after := f.staging.Course
 	if before == nil || after == nil || before.RolloutID != after.RolloutID || after.Back || len(before.Waves) == 0 {
@@ -108,7 +108,7 @@ func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topolo
 				i+1 < len(after.Waves) && before.Waves[i+1].State == waveWaiting && after.Waves[i+1].State != waveWaiting
 		}
 		if left {
-			require.True(f.t, f.isApproved(gate, waitingPlace{before.RolloutID, "", i, was.BakingSince}), "wave %s is left, and nobody approved that", was.Name)
+			require.True(f.t, f.isApproved(gate, waitingPlace{before.RolloutID, "", i, was.BakingSince}), "the rollout left wave %s without an approval", was.Name)
 		}
 	}
 }
@@ -117,8 +117,8 @@ func (f *fleet) requireAgreedStep(c *model.Course, st model.CourseRegion, n int)
 	step := stepsOf(c.Policy)[n]
 	at := waitingPlace{c.RolloutID, st.RegionID, n, st.StoppedAt}
 	if step.Approval != nil {
-		require.True(f.t, f.isApproved(step.Approval, at), "%s is past step %d, and nobody approved that: %+v", st.RegionID, n+1, st)
+		require.True(f.t, f.isApproved(step.Approval, at), "%s is past step %d without an approval: %+v", st.RegionID, n+1, st)
 	} else if step.Manual && c.FullBy == "" {
-		require.True(f.t, f.agreed.promoted[at], "%s is past step %d, and nobody promoted that: %+v", st.RegionID, n+1, st)
+		require.True(f.t, f.agreed.promoted[at], "%s is past step %d without a promotion: %+v", st.RegionID, n+1, st)
 	}
 }

@@ -24,8 +24,8 @@ func limitOf(text string, n int32) int32 {
 	return max(1, min(strategy.Amount(text, n), n))
 }
 
-// FailedLimit is how many instances of the deployment have to fail for good in a region that
-// is told to run so many replicas, until it fails.
+// FailedLimit returns how many instances of the deployment have to fail for good before it
+// fails in a region that should run the given replicas.
 func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, replicas int32) int32 {
 	return limitOf(policy.GetAutoRollback().GetFailedInstances(), replicas*instancesEach(d))
 }
@@ -56,7 +56,7 @@ func UnhealthyUntil(c *model.Course, st model.CourseRegion) int64 {
 	return st.UnhealthySince + unhealthyFor(c.Policy)
 }
 
-// unhealthy notes how many replicas of the new version the region has had ready, and tells
+// unhealthy notes how many replicas of the new version the region has had ready, and reports
 // whether too many of them are not any more, and have not been for too long.
 func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (message string, over bool) {
 	text := v.course.Policy.GetAutoRollback().GetUnhealthy()
@@ -65,7 +65,7 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 	}
 	if l.row.Generation != st.HealthGeneration {
 		if l.To.Told == st.HealthTold {
-			// Its instances are to be replaced, as when a secret changed: none was ready yet.
+			// Its instances will be replaced, as when a secret changed: none was ready yet.
 			forgetHealth(st)
 		}
 		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Told

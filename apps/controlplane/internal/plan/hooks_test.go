@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// hooked is an app of us whose v2 waits at a canary's step, and is to be judged by a
-// web-hook each minute there and in its bake.
+// hooked is an app in the region us whose v2 waits at a canary's step. A web-hook judges it
+// each minute there and during its bake.
 func hooked(t *testing.T) *world {
 	w := newWorld(t, "us")
 	w.app.Name, w.app.ProjectID, w.app.EnvironmentID = "chat", "prj", "env"

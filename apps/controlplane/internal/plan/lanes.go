@@ -33,9 +33,9 @@ type lane struct {
 	inherited int32
 }
 
-// restored tells whether the lane is as it is to be once nothing is under way: to has
-// what it is to have, and the others nothing. Not that it is ready: what fails here was
-// live before, and may have failed then.
+// restored reports whether the lane is as it should be when nothing is under way: the target
+// has its replicas, and the others have none. They need not be ready: a version that fails here
+// was live before, and may have failed then.
 func (l *lane) restored() bool {
 	if l.row != nil && l.row.HandedOver {
 		return false // it is to run again, and be it with nothing
@@ -135,7 +135,7 @@ func (v *view) lane(region string) *lane {
 			l.from = append(l.from, t)
 		}
 	}
-	// What nobody wants any more goes before what would be the way back.
+	// A version that is not wanted any more goes before the one that a rollback needs.
 	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
 		return cmp.Compare(v.rank(a), v.rank(b))
 	})
@@ -248,8 +248,8 @@ func (v *view) moveLane(l *lane) {
 		s = strategy.Next(v.withoutNewer(l))
 	}
 	begins := l.row == nil && l.to != nil && !v.course.Back && st != nil && leads(*st) && !l.Hold
-	// Named anew before the region has let go of what it handed over, its instances would be
-	// nobody's if the region takes it before its heir.
+	// If the row were named anew before the region has let go of what it handed over, its
+	// instances would have no owner when the region takes the row before its heir.
 	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
 	moves, shares := begins || reclaims || s.To != l.To.Told, s.ToWeight != l.To.Weight
 	for i, f := range l.Lane.From {
@@ -308,7 +308,7 @@ func (v *view) moveLane(l *lane) {
 	}
 }
 
-// tellReplicas has the row's region run so many.
+// tellReplicas sets the replicas that the row's region runs to n.
 func (p *planner) tellReplicas(t *model.Topology, n int32) {
 	if t.Replicas == n {
 		return
@@ -343,8 +343,8 @@ func (p *planner) figures(l *lane) string {
 	return fmt.Sprintf("ready: %s; wanted: %d", strings.Join(parts, ", "), l.Size)
 }
 
-// ready is how many replicas of the version are, of so many, and how many serve in the
-// places of the others: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
+// ready describes how many of the version's replicas are ready, and how many of other versions
+// serve in place of the rest: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
 func (l *lane) ready(of int32) string {
 	text := fmt.Sprintf("%d of %d", l.To.Serving-l.To.Outdated, of)
 	if l.To.Outdated > 0 {

@@ -15,8 +15,8 @@ import (
 // touch notes that the output changes the region's feed.
 func (p *planner) touch(region string) { p.touched[region] = true }
 
-// room tells whether the region's feed may still be changed by this output. The
-// target's regions never ask: they are at most MaxRegions by themselves.
+// room reports whether the region's feed may still be changed by this output. The target's
+// regions never ask: they are at most MaxRegions by themselves.
 func (p *planner) room(region string) bool {
 	if p.touched[region] || len(p.touched) < MaxRegions {
 		p.touched[region] = true
@@ -26,7 +26,7 @@ func (p *planner) room(region string) bool {
 	return false
 }
 
-// wanted is the share of the region's traffic that the row is to have.
+// wanted returns the share of the region's traffic that the row should have.
 func (p *planner) wanted(t *model.Topology) int32 {
 	if p.app.DeletingSince != 0 || !active(t) {
 		return 0
@@ -43,7 +43,7 @@ func (p *planner) wanted(t *model.Topology) int32 {
 	case d == nil || d.ID == p.app.LiveDeploymentID:
 		return share(live)
 	case p.app.LiveDeploymentID == "":
-		// Nobody serves that would have to be kept: each region does as soon as it can.
+		// No version serves that has to be kept: each region moves as soon as it can.
 		return share(t.DeploymentID == d.ID)
 	case d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
 		return share(live)
@@ -188,9 +188,9 @@ func (p *planner) isWanted(deployment string) bool {
 	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment) || p.retained(deployment)
 }
 
-// mayStop tells whether nothing is routed to the row. A deletion does not wait for
-// the acknowledgement of a region that is out of reach: no successor is to be
-// protected there, and the region takes routes before deletes when it returns.
+// mayStop reports whether nothing is routed to the row. A deletion does not wait for the
+// acknowledgement of an unreachable region: there is no successor to protect, and the region
+// applies routes before deletes when it returns.
 func (p *planner) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
@@ -212,7 +212,7 @@ func (p *planner) confirm(t *model.Topology) {
 		p.log("RegionStopped", fmt.Sprintf("the region confirmed generation %d: no instance is left", t.Generation), d, t.RegionID)
 	case p.app.DeletingSince != 0 && p.app.AbandonUnreachable && pl.Unreachable():
 		t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, ReasonAbandoned
-		p.log("RegionAbandoned", fmt.Sprintf("the region is out of reach and was to be abandoned; %d instances were there when it was last heard of",
+		p.log("RegionAbandoned", fmt.Sprintf("the region is unreachable and was abandoned; it had %d instances at its last report",
 			pl.Observed.Instances()), d, t.RegionID)
 	case pl.Unreachable() && t.Reason == "":
 		t.Reason = rollup.ReasonRegionUnreachable

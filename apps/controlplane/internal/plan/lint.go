@@ -196,7 +196,7 @@ func (l *linter) region(region string, routed bool) {
 		serves += min(s.Ready, told)
 		if told < s.Ready {
 			shrinks = true
-			// Scaled to nothing, nobody has to serve.
+			// No version has to serve where all are scaled to zero.
 			if told == 0 && before.Weight != 0 && !l.isZero(region) {
 				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
@@ -270,8 +270,8 @@ func (l *linter) stop(region string) {
 	}
 }
 
-// keeps tells whether the new version has instances in the region that it goes on with as they
-// are.
+// keeps reports whether the new version has instances in the region that it goes on with as
+// they are.
 func (l *linter) keeps(region string) bool {
 	t := l.after[rowKey{l.newer().ID, region}]
 	for _, key := range sortedRows(l.after) {
@@ -306,8 +306,8 @@ func (l *linter) analysis(before *model.Course) {
 	}
 }
 
-// shown tells whether figures show that every check holds since then: those that came
-// with this call, or else those that were noted before it.
+// shown reports whether figures show that every check holds since then: those that came with
+// this call, or else those that were noted before it.
 func (l *linter) shown(before model.CourseRegion, since int64, compares bool) bool {
 	for i, c := range checksOf(l.course.Policy, compares) {
 		passed := false

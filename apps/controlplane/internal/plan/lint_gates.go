@@ -43,7 +43,7 @@ func (l *linter) leavesStep(before model.CourseRegion, region string, n int) {
 		l.findf(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
 	}
 	if _, person := wait(at, c, before); person && before.PromotedBy == "" {
-		l.findf(region, "step %d is over, and nobody promoted it", n+1)
+		l.findf(region, "step %d is over without a promotion", n+1)
 	}
 }
 

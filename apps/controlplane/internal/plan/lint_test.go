@@ -136,11 +136,11 @@ func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
 	st := &w.staging.Course.Waves[0].Regions[0]
 	one := func(c *model.CourseWave) { c.Regions[0].Step = 1 }
 	both := func(c *model.CourseWave) { c.Regions[0].Step = 2 }
-	nobody := []string{"us: step 1 is over, and nobody promoted it"}
+	unpromoted := []string{"us: step 1 is over without a promotion"}
 	needs := "us: step 2 is over, and needs approval by a key of role owner"
-	require.Equal(t, nobody, passes(one))
+	require.Equal(t, unpromoted, passes(one))
 	w.staging.Course.Sizes["us"], w.staging.Course.OldSizes["us"] = 0, 0
-	require.Equal(t, nobody, passes(one), "nor with no replicas")
+	require.Equal(t, unpromoted, passes(one), "nor with no replicas")
 	st.PromotedBy = "ada"
 	require.Empty(t, passes(one))
 	require.Equal(t, []string{needs}, passes(both), "what was said is of one step")

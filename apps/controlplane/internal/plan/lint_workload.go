@@ -6,10 +6,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// lintWorkloads: a workload is wanted by one row of a region at the most, or its
-// instances would go back and forth between two. And a row that handed its own over has
-// another only when the region has let go of that: taken before the heir, what it runs would
-// be nobody's.
+// lintWorkloads checks two rules. At most one row of a region wants a workload, or its
+// instances would go back and forth between two rows. A row that handed over its workload gets
+// another only after the region has let go of the first: if it were taken before the heir, its
+// instances would have no owner.
 func lintWorkloads(in Input, out Output) (findings []string) {
 	after := make(map[rowKey]model.Topology, len(in.Topology))
 	for _, rows := range [][]model.Topology{in.Topology, out.Topology} {

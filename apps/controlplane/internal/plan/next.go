@@ -143,15 +143,15 @@ func (p *planner) nextOf(c *model.Course, due int64) int64 {
 			case at > p.now:
 				due = min(due, at)
 			case at != 0:
-				due = min(due, p.now+minPoll) // should nobody measure it now
+				due = min(due, p.now+minPoll) // in case the measurement fails
 			}
 		}
 	}
 	return due
 }
 
-// unsettledSince returns the time of the newest fact about what is not yet as it
-// is to be, and whether there is any such thing.
+// unsettledSince returns the time of the newest fact about a row that is not settled yet, and
+// whether there is such a row.
 func (p *planner) unsettledSince() (since int64, unsettled bool) {
 	note := func(at int64) { since, unsettled = max(since, at), true }
 	if p.target() != nil && !p.held() {
@@ -170,7 +170,7 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 			// It waits for its region to return, or for people.
 		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
 			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
-			// Ready, degraded or failed: nothing is to be decided before a report.
+			// Ready, degraded or failed: the next decision needs a report.
 		case t.DeploymentID == p.app.LiveDeploymentID && p.held() && p.place(t).Settled():
 			// It serves, and nothing takes its place yet.
 		default:
@@ -186,8 +186,8 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 	return since, unsettled
 }
 
-// stuck tells whether the region is behind, and nothing that it could report now would
-// take it further.
+// stuck reports whether the region is behind, and nothing that it could report now would take
+// it further.
 func (p *planner) stuck(region string) bool {
 	b := p.course.BehindIn(region)
 	if b == nil || !p.catching() {

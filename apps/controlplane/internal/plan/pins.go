@@ -13,13 +13,13 @@ import (
 // A pin keeps a version live beside the one that rollouts move. Two layers decide, and
 // neither looks into the other:
 //
-//	below   all that is said of rollouts elsewhere, of an app that has no pins: their rows
-//	        are not there, and the weights of the others add up to the whole
+//	below   the rollout of the app as if it had no pins: their rows
+//	        are left out, and the weights of the other rows add up to the whole
 //	pins    of the pinned rows, region by region
 //
 //	pinned   starting -> serving          ready: it gets its weight
 //	         starting, serving -> failed  doomed, or late: its weight goes, then its replicas
-//	         any -> leaving               it is to be there no longer, and then the same
+//	         any -> leaving               it is no longer wanted there, and then the same
 //
 // What joins them is the route: its targets are of both, and it grows once. Only who reads the
 // route sets the weights in relation, by model.Shares. So a region's acknowledgement is of
@@ -96,7 +96,7 @@ func changedBelow(pins []model.Pin, region string) (generation int64) {
 // nextPinned decides about both layers.
 func nextPinned(in Input, now int64) Output {
 	if in.App.DeletingSince != 0 {
-		// One layer again: nobody shares anything any more, and all is stopped.
+		// One layer again: no pin has a share any more, and all is stopped.
 		out := decide(in, now)
 		if out.App != nil && out.App.DeletedAt != 0 {
 			for _, p := range in.Pins {
@@ -166,7 +166,7 @@ type pinner struct {
 	routed map[string]bool
 	// grown are those whose routes the layer below has changed.
 	grown map[string]bool
-	// since is the newest fact about what is not as it is to be; 0: all is. due is the next deadline.
+	// since is the newest fact about a pin that is not settled; 0: all are. due is the next deadline.
 	since, due int64
 }
 
@@ -182,7 +182,7 @@ func (k *pinner) look(p *model.Pin) {
 	p.Regions = left
 }
 
-// lookIn is look in one region. It tells whether the pin still has the region.
+// lookIn is look in one region. It reports whether the pin still has the region.
 func (k *pinner) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (has bool) {
 	if d == nil && (r.State == pinStarting || r.State == pinServing) {
 		k.failPin(p, &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r, ReasonDeploymentLost, "its deployment does not exist")
@@ -369,7 +369,7 @@ func (k *pinner) failPin(p *model.Pin, d *model.Deployment, r *model.PinRegion, 
 }
 
 // stopPin takes the weight and then the replicas of one that is not to run in the region, and
-// tells whether nothing is left.
+// reports whether nothing is left.
 func (k *pinner) stopPin(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gone bool) {
 	t := k.rowIn(p.DeploymentID, r.RegionID)
 	if t == nil || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
@@ -421,7 +421,7 @@ func sooner(a, b int64) int64 {
 	return a
 }
 
-// nextLook is when the pins are to be looked at again, 0 for when something is reported.
+// nextLook returns when to look at the pins again, 0 for the next report.
 func (k *pinner) nextLook() int64 {
 	switch {
 	case k.deferred:

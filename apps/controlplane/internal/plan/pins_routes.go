@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// route gives the row its weight, and its region a route that says so: one for all that
-// changes there in this call. It tells whether there was room for that.
+// route gives the row its weight, and its region a route that says so: one for all that changes
+// there in this call. It reports whether there was capacity for that.
 func (k *pinner) route(t *model.Topology, weight int32) bool {
 	if t.Weight == weight {
 		return true
@@ -34,8 +34,8 @@ func (k *pinner) grow(region string) {
 	k.routes[region] = &r
 }
 
-// retell grows the routes of regions in which the layer below has nothing, and that are to have
-// another policy, other hosts or keys, or no hosts any more.
+// retell updates the routes of regions in which the layer below has nothing, where the policy,
+// the hosts or the keys change or the hosts are taken away.
 func (k *pinner) retell(in Input, below, hosted map[string]bool, policy routing) {
 	for _, r := range in.Routes {
 		var hosts []string

@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetPin has the pin be at weight percent with so many replicas in each of the regions, by
-// id, and nowhere else; where it failed it is tried again. It tells whether that changes
+// SetPin gives the pin its weight in percent and its replicas per region id, and removes it
+// from all other regions. A region where it failed tries again. It reports whether that changes
 // anything. now is unix ms.
 func SetPin(p *model.Pin, weight int32, sizes map[string]int32, now int64) (changed bool) {
 	was := p.Clone()
@@ -38,7 +38,7 @@ func SetPin(p *model.Pin, weight int32, sizes map[string]int32, now int64) (chan
 	return !p.Equal(was)
 }
 
-// RemovePin has nothing be left of the pin, and tells whether that changes anything.
+// RemovePin has nothing be left of the pin, and reports whether that changes anything.
 func RemovePin(p *model.Pin, now int64) (changed bool) {
 	if p.Removing {
 		return false
@@ -51,7 +51,8 @@ func RemovePin(p *model.Pin, now int64) (changed bool) {
 	return true
 }
 
-// RemovePinIn has nothing be left of the pin in the region, and tells whether that changes anything.
+// RemovePinIn has nothing be left of the pin in the region, and reports whether that changes
+// anything.
 func RemovePinIn(p *model.Pin, region string, now int64) (changed bool) {
 	if r := p.In(region); r == nil || !p.Stays(*r) {
 		return false

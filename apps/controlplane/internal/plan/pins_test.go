@@ -89,8 +89,8 @@ func describePins(b *strings.Builder, out Output) {
 	}
 }
 
-// requirePins holds a world at rest against its pins: each is where it is to be, serves with
-// its weight or has failed, and nothing is left of those that were taken away.
+// requirePins compares a world at rest with its pins: each is in its regions, serves with its
+// weight or has failed, and nothing is left of removed pins.
 func (f *fleet) requirePins() {
 	for _, p := range f.pins {
 		require.False(f.t, p.Removing)
@@ -114,7 +114,7 @@ func (f *fleet) requirePins() {
 	}
 }
 
-// isPinned tells whether the row is a pin's: those count apart.
+// isPinned reports whether the row is a pin's: those count apart.
 func (w *world) isPinned(key rowKey) bool {
 	return pinOf(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
 }

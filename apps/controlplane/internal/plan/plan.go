@@ -23,8 +23,8 @@
 //     pointer moves only when every region acknowledged its successor, so the
 //     live deployment is never stopped before something serves in its place.
 //
-// A failed rollout is over at once, for whoever waits for it; taking its rows
-// away goes on under the rules above, for as long as regions need.
+// A failed rollout is over at once for the requests that wait for it. Its rows are removed
+// under the rules above, for as long as the regions need.
 package plan
 
 import (
@@ -78,8 +78,8 @@ type Input struct {
 	RouteObserved []model.RouteObserved
 	// Regions of all rows and routes, and of RegionIDs.
 	Regions []model.Region
-	// RegionIDs resolves the names in the target's spec, while it is pending or
-	// building; names that nobody knows are absent.
+	// RegionIDs resolves the names in the target's spec, while it is pending or building;
+	// unknown names are absent.
 	RegionIDs map[string]string
 	// Closed are regions, by id, that the app's workspace may use no longer: its grant was
 	// revoked. What runs there stays and may shrink. Nothing grows there.
@@ -124,12 +124,12 @@ type Output struct {
 	Deployments []model.Deployment
 	Topology    []model.Topology
 	Routes      []model.Route
-	// Pins that changed, and the deployments of those that are to be forgotten.
+	// Pins that changed, and the deployments of the pins to delete.
 	Pins     []model.Pin
 	Unpinned []string
 	// History in the order of the decisions; without ids.
 	History []model.History
-	// Resolve names an image whose tag is to be resolved, empty for none.
+	// Resolve names an image whose tag needs a digest, empty for none.
 	Resolve string
 	// Measure names the checks that are due, to come back as Input.Measurements.
 	Measure []Measure
@@ -137,7 +137,7 @@ type Output struct {
 	Next int64
 }
 
-// Changed tells whether there is anything to write.
+// Changed reports whether there is anything to write.
 func (o Output) Changed() bool {
 	return o.App != nil || o.Rollout != nil || o.Staging != nil ||
 		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History)+len(o.Pins)+len(o.Unpinned) > 0
@@ -343,7 +343,7 @@ func active(t *model.Topology) bool {
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
-// Active tells whether the row is one of those.
+// Active reports whether the row is one of those.
 func Active(t model.Topology) bool { return active(&t) }
 
 // activeRows of the deployment.

@@ -166,7 +166,8 @@ func requireAtRest(t *rapid.T, w *world) {
 	}
 }
 
-// TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent: whoever waits is told.
+// TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent: a silent region does not keep a caller
+// waiting.
 func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

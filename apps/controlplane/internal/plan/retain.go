@@ -14,13 +14,13 @@ import (
 // is live, as always. It leaves when its time is over, and whenever something new is on
 // its way, which needs the room.
 
-// retained tells whether the deployment is kept as a way back.
+// retained reports whether the deployment is kept as a way back.
 func (p *planner) retained(deployment string) bool {
 	return deployment != "" && p.course.Retained() == deployment
 }
 
-// handedOver tells whether any of the deployment's instances are another's by now. It could not
-// be live again by its pointer alone: to go back is to take them back, which is as fast.
+// handedOver reports whether any of the deployment's instances are another's by now. It could
+// not be live again by its pointer alone: to go back is to take them back, which is as fast.
 func (p *planner) handedOver(d *model.Deployment) bool {
 	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.HandedOver })
 }

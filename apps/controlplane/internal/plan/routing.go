@@ -33,7 +33,7 @@ func (r routing) in(region string) *windlassv1.RoutingPolicy {
 	return d.Spec.GetRouting()
 }
 
-// tries tells whether the region has the new version whole, and is to show what it does.
+// tries reports whether the region has the new version whole, and is to show what it does.
 func (r routing) tries(region string) bool {
 	if r.course == nil || r.target == nil || r.course.Back || !r.target.MadeAlike(r.live) {
 		return false
@@ -74,7 +74,7 @@ func (p *planner) routing() routing {
 	return r
 }
 
-// routedAs tells whether the region's route, if there is one, says so.
+// routedAs reports whether the region's route, if there is one, says so.
 func (p *planner) routedAs(region string) bool {
 	r := p.routes[region]
 	return r == nil || len(r.Hosts) == 0 || r.Routes(p.routing().in(region))

@@ -24,7 +24,7 @@ import (
 //	regions us eu                connected regions of the world
 //	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5]
 //	                             own: replicas that are asked for in some regions
-//	                             sized: with a policy, too, every region is to have so many
+//	                             sized: with a policy, too, every region gets this number
 //	                             alike: nothing that instances see differs from what is live
 //	                             queue: requests are routed with one of that size
 //	ready us v1 [replicas=1] [older=2]
@@ -53,7 +53,7 @@ import (
 //	                             next rollouts go by it; none: by the one by default. Without the
 //	                             line, they go by none, as they did when that was the default
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
-//	                             what measuring the check comes to; without: nobody measures
+//	                             what measuring the check comes to; without: there is no measurement
 //	catchup                      a retry for regions that failed to catch up
 //	pause, resume, retry, skip, promote [full] [refused]
 //	                             what people say of the rollout

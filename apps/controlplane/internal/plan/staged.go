@@ -37,12 +37,12 @@ const (
 	regionSkipped   = windlassv1.RegionProgress_STATE_SKIPPED
 )
 
-// isForward tells whether the target is what is wanted in a region of that state.
+// isForward reports whether the target is what is wanted in a region of that state.
 func isForward(s windlassv1.RegionProgress_State) bool {
 	return s == regionRolling || s == regionMoved || s == regionFailed
 }
 
-// staged tells whether the rollout in flight goes by a policy.
+// staged reports whether the rollout in flight goes by a policy.
 func (p *planner) staged() bool {
 	return p.course != nil && p.target() != nil && p.course.Active(p.rollout.ID) && p.app.DeletingSince == 0
 }
@@ -85,7 +85,7 @@ func (v *view) stage(d *model.Deployment) bool {
 	return false
 }
 
-// judge lets regions and waves come to their turn, and tells whether all are done.
+// judge lets regions and waves come to their turn, and reports whether all are done.
 func (v *view) judge(d *model.Deployment) (done bool) {
 	for i := range v.course.Waves {
 		w := &v.course.Waves[i]
@@ -121,7 +121,7 @@ func (v *view) judge(d *model.Deployment) (done bool) {
 	return done
 }
 
-// judgeRegion looks at a region whose turn has come, and tells whether it stopped the
+// judgeRegion looks at a region whose turn has come, and reports whether it stopped the
 // rollout.
 func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
 	if !isForward(st.State) {
@@ -219,7 +219,7 @@ func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.Co
 	v.roll(st)
 	forgetRelapses(st)
 	st.Score, st.HeldSince = l.score(), 0
-	v.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which is to have %d now",
+	v.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which has %d now",
 		w.Name, v.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
 
@@ -283,8 +283,8 @@ func (v *view) deadlineOfRegions() (due int64) {
 	return due
 }
 
-// begun lets as many regions of the wave begin as may move at once, and tells whether
-// all have moved.
+// begun lets as many regions of the wave begin as may move at once, and reports whether all
+// have moved.
 func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 	policy := wavePolicy(v.course, *w)
 	atOnce := max(1, int(policy.GetMaxParallel())) - v.othersCatchingUp()
@@ -360,7 +360,7 @@ func (v *view) beginRegion(st *model.CourseRegion) {
 	st.Score = v.lane(st.RegionID).score()
 }
 
-// baked tells whether the wave, all of whose regions have moved, has served long enough.
+// baked reports whether the wave, all of whose regions have moved, has served long enough.
 func (v *view) baked(d *model.Deployment, w *model.CourseWave) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
@@ -437,8 +437,8 @@ func (v *view) pause(why string) {
 	stopClocks(c, v.now)
 }
 
-// goBack has every region come to the version that is live. The deployment's end is
-// final at once, for whoever waits for it; the rollout ends when all is back.
+// goBack moves every region to the live version. The deployment's status is final at once for
+// the requests that wait for it; the rollout ends when all regions are back.
 func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
 	c := v.course
 	was := d.Status

@@ -140,8 +140,8 @@ func (f *fleet) step() Output {
 	return out
 }
 
-// requireServes: a version that cannot serve does not become the live one, but where it
-// is to have nothing. What it does if people scale it up later is theirs.
+// requireServes checks that a version that cannot serve becomes live only where it has no
+// replicas. If people scale it up later, its failure there is theirs.
 func (f *fleet) requireServes(live string) {
 	for k, row := range f.rows {
 		if k.deployment == live && f.staging.Course.BehindIn(k.region) == nil {
@@ -388,7 +388,7 @@ func (f *fleet) heal() {
 	}
 }
 
-// waits tells whether a region waits for somebody to promote.
+// waits reports whether a region waits for somebody to promote.
 func (f *fleet) waits(c *model.Course) bool {
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {

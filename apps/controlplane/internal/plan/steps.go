@@ -76,7 +76,7 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 	return s
 }
 
-// judgeStep takes the region from step to step, and tells whether it failed there.
+// judgeStep takes the region from step to step, and reports whether it failed there.
 func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
 	all := stepsOf(v.course.Policy)
 	if st.Step >= len(all) {
@@ -156,8 +156,8 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	return false
 }
 
-// skipSteps takes a region past steps that nobody has to approve, once the rollout was
-// promoted in full.
+// skipSteps takes a region past the steps that need no approval, once the rollout was promoted
+// in full.
 func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []strategy.Step) (skipped bool) {
 	from := st.Step
 	for v.course.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {

@@ -70,7 +70,7 @@ func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 	return []*windlassv1.Wave{{}}
 }
 
-// sizes are the replicas that the region is to have of the live version and of the new one.
+// sizes returns the wanted replicas of the live version and of the new one in the region.
 func sizes(c *model.Course, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
@@ -120,7 +120,7 @@ func (p *planner) take(w *windlassv1.Wave, left []string) (taken, rest []string)
 	return taken, rest
 }
 
-// TakesRegion tells whether the wave is about the region, if no wave before it is.
+// TakesRegion reports whether the wave is about the region, if no wave before it is.
 func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 	if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 {
 		return true

@@ -15,11 +15,11 @@ import (
 //	v1  3 replicas, 100 %            ->  handed over: none, and told to have nothing
 //	v2  none                         ->  3 replicas of v1's workload, 100 %
 //
-// in one transaction, so that no instance is ever nobody's. The region then replaces what is
-// not of v2, some replicas at a time, and serves with the others meanwhile. The row that
-// handed over stays, as those of every version that is live do: to go back is to take the
-// workload back. Which replicas are replaced is the region's to tell: those of v2 that are
-// ready count as v2's, and all of them for its share of the traffic.
+// in one transaction, so that each instance has an owner at all times. The region then replaces
+// the replicas that are not of v2, some at a time, and serves with the others meanwhile. The
+// row that handed over stays, as the rows of every live version do: to go back is to take the
+// workload back. The region reports which replicas are replaced: the ready ones of v2 count as
+// v2's, and all of them for its share of the traffic.
 //
 // A region whose agent is of a release before that cannot do so. It is taken there replica by
 // replica, each stopped before its successor starts: no faster and no wider, only under
@@ -29,7 +29,7 @@ import (
 // workloads over under every strategy. Nothing is replaced then: a region has the new version
 // whole, or not at all, and goes back as fast.
 
-// mayHandOver tells whether the region's agent knows what to do.
+// mayHandOver reports whether the region's agent knows what to do.
 func (p *planner) mayHandOver(region string) bool {
 	return slices.Contains(p.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
@@ -62,7 +62,7 @@ func (p *planner) joinWorkloads(l *lane, inPlace bool) {
 	}
 }
 
-// madeAlike tells whether the row's instances are the deployment's as they are.
+// madeAlike reports whether the row's instances are the deployment's as they are.
 func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
 	o := p.deps[t.DeploymentID]
 	return d != nil && o != nil && d.MadeAlike(o)
@@ -102,7 +102,7 @@ func (p *planner) observedOf(t model.Topology) model.Observed {
 	return p.observed[rowKey{t.DeploymentID, t.RegionID}]
 }
 
-// taken tells whether the row has taken over the workload of others of its app's rows, how
+// taken reports whether the row has taken over the workload of others of its app's rows, how
 // many replicas serve under its name, and how many of those are not yet of its deployment d.
 // Until the region tells of them under their new name they are under an old one.
 func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
@@ -124,7 +124,7 @@ func taken(t model.Topology, rows []*model.Topology, observed func(model.Topolog
 	return took, serving, serving
 }
 
-// hasTaken tells whether the row has the workload of another one already.
+// hasTaken reports whether the row has the workload of another one already.
 func (p *planner) hasTaken(t *model.Topology) bool {
 	return slices.ContainsFunc(p.rows, func(o *model.Topology) bool { return hasOf(t, o) })
 }
@@ -144,7 +144,7 @@ func (p *planner) madeFor(d *model.Deployment, region string) (ids []string) {
 	return ids
 }
 
-// hasOf tells whether the row has the workload that the other one handed over.
+// hasOf reports whether the row has the workload that the other one handed over.
 func hasOf(t, other *model.Topology) bool {
 	return t != nil && t.Told() && other.HandedOver && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
@@ -186,7 +186,7 @@ func pointers(rows []model.Topology) []*model.Topology {
 	return all
 }
 
-// handOver gives the row's workload to the heir, with so many replicas.
+// handOver gives the row's workload to the heir, with the given replicas.
 func (v *view) handOver(t, heir *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {

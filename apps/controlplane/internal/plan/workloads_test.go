@@ -18,7 +18,7 @@ func (r *running) outdated() (n int32) {
 	return n
 }
 
-// stop takes so many away of those that serve and are of other versions.
+// stop takes away n of the replicas of other versions that serve.
 func (r *running) stop(n int32) {
 	for _, id := range sortedKeys(r.taken) {
 		less := min(n, r.taken[id])
@@ -53,7 +53,7 @@ func (f *fleet) adopt(key rowKey, workload string) {
 	}
 }
 
-// awaitsHeir tells whether the region takes nothing of the row away yet: who is to go on with
+// awaitsHeir reports whether the region takes nothing of the row away yet: who is to go on with
 // it comes first.
 func (f *fleet) awaitsHeir(row model.Topology) bool {
 	for k, heir := range f.rows {
@@ -134,7 +134,7 @@ func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
 		{"it does not yet count under the new name", rows, counts(1, 2, 2), counts(0, 0, 0), [2]int32{0, 2}},
 		{"it waits until it may go on with them", rows, counts(1, 2, 2), waits, [2]int32{0, 2}},
 		{"it counts, and has replaced one", rows, counts(2, 0, 0), counts(1, 2, 1), [2]int32{0, 2}},
-		{"nobody has gone on with it", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
+		{"no other row has gone on with it", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
 	} {
 		observed := func(t model.Topology) model.Observed {
 			return map[string]model.Observed{"v1": c.v1, "v2": c.v2}[t.DeploymentID]

@@ -133,8 +133,8 @@ func (w *world) step() Output {
 	return out
 }
 
-// checkHosts: while nothing moves, a region has the app's hosts if the live version is to be there,
-// whether or not anything serves, and has none once the app is deleted or has left it.
+// checkHosts: while nothing moves, a region has the app's hosts if the live version should be
+// there, whether or not anything serves, and has none once the app is deleted or has left it.
 func (w *world) checkHosts() {
 	active, live := map[string]bool{}, map[string]bool{}
 	for k, row := range w.rows {
@@ -322,8 +322,8 @@ func (w *world) requireNotRouted(row model.Topology) {
 	}
 }
 
-// reaches tells whether the table leads from one status to the other; a plan may
-// take several steps at once.
+// reaches reports whether the table leads from one status to the other; a plan may take several
+// steps at once.
 func reaches(from, to windlassv1.DeploymentStatus) bool {
 	if from == to {
 		return true
@@ -420,7 +420,7 @@ func (w *world) deployAlike(spec *windlassv1.DeploymentSpec) string {
 	return id
 }
 
-// alike tells whether the two are made alike.
+// alike reports whether the two are made alike.
 func (w *world) alike(a, b string) bool { return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)]) }
 
 // policy has the app's next rollouts go by it.

@@ -1,5 +1,5 @@
-// Package analysis says, purely, what a check of a rollout's policy asks for, and what
-// an answer means. Whoever asks is elsewhere: an answer comes in as an argument.
+// Package analysis says, purely, what a check of a rollout's policy asks for, and what an
+// answer means. It sends no requests itself: an answer comes in as an argument.
 //
 // A measurement passes, fails or is inconclusive, and nothing else. It passes only on
 // figures, or on the word of a web-hook: whatever is missing, too little, no number or no
@@ -58,18 +58,18 @@ func Window(c *windlassv1.AnalysisCheck) time.Duration {
 	return c.GetWindow().AsDuration()
 }
 
-// Absolute tells whether the check says something of the new version by itself.
+// Absolute reports whether the check says something of the new version by itself.
 func Absolute(c *windlassv1.AnalysisCheck) bool {
 	return c.Max != nil || c.Min != nil || c.GetWebhook() != nil
 }
 
-// Compares tells whether the check bounds it by the old version's.
+// Compares reports whether the check bounds it by the old version's.
 func Compares(c *windlassv1.AnalysisCheck) bool {
 	v := c.GetVersusOld()
 	return v != nil && (v.MaxRatio != nil || v.MinRatio != nil || v.MaxDifference != nil || v.MinDifference != nil)
 }
 
-// OfRequests tells whether the check says nothing where there are no requests.
+// OfRequests reports whether the check says nothing where there are no requests.
 func OfRequests(c *windlassv1.AnalysisCheck) bool {
 	return templates[c.GetTemplate()].minSamples == defaultMinRequests
 }
@@ -145,7 +145,7 @@ func Expand(query string, s Subject) (string, error) {
 	}
 }
 
-// NamesVersion tells whether the query differs from version to version.
+// NamesVersion reports whether the query differs from version to version.
 func NamesVersion(query string) bool {
 	one, _ := Expand(query, Subject{Deployment: "a", Version: 1})
 	other, _ := Expand(query, Subject{Deployment: "b", Version: 2})

@@ -29,7 +29,7 @@ func Timeout(h *windlassv1.WebHook) time.Duration {
 	return h.GetTimeout().AsDuration()
 }
 
-// Hook is a web-hook that is to be called.
+// Hook is a call of a web-hook that is due.
 type Hook struct {
 	URL     string
 	Timeout time.Duration
@@ -77,8 +77,8 @@ type Release struct {
 	Version int32  `json:"version"`
 }
 
-// CallID is the id of a call. It is a function of what is asked, and not drawn, so that
-// whoever asks again after a crash asks by the same.
+// CallID returns the id of a call. It is a function of the arguments and not random, so that a
+// call that is repeated after a crash has the same id.
 func CallID(rollout, region, check string, since int64, attempt int32) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d", rollout, region, check, since, attempt))
 	return hex.EncodeToString(sum[:16])

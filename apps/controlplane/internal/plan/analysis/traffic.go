@@ -15,7 +15,7 @@ type Traffic struct {
 	Window   time.Duration
 }
 
-// SeenByGateways tells whether gateways have the figure.
+// SeenByGateways reports whether gateways have the figure.
 func SeenByGateways(t windlassv1.AnalysisCheck_Template) bool {
 	switch t {
 	case windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE, windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95, windlassv1.AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN:
@@ -25,7 +25,8 @@ func SeenByGateways(t windlassv1.AnalysisCheck_Template) bool {
 	return false
 }
 
-// AskGateways returns what gateways are to be asked for; nil when they do not have it.
+// AskGateways returns the question for the gateways; nil when they do not measure what the
+// check needs.
 func AskGateways(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) *Traffic {
 	if !SeenByGateways(c.GetTemplate()) {
 		return nil

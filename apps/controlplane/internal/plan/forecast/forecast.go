@@ -67,8 +67,8 @@ type Forecast struct {
 	Rollout *model.Rollout
 }
 
-// maxLooks bounds how often the planner is asked: most rollouts take some dozens, and
-// so many take about a second.
+// maxLooks bounds how often a forecast calls the planner: most rollouts need some dozens of
+// calls, and maxLooks calls take about a second.
 const maxLooks = 5000
 
 // Run forecasts what the planner makes of in from now on, unix ms. was are the app's rows
@@ -289,7 +289,7 @@ func (w *world) nextTime() (next int64) {
 	return next
 }
 
-// approve opens the gates that the rollout waits at, and tells whether any were shut.
+// approve opens the gates that the rollout waits at, and reports whether any were shut.
 func (w *world) approve() (opened bool) {
 	c := w.course()
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
@@ -308,7 +308,7 @@ func (w *world) approve() (opened bool) {
 // maxApprovals that a gate asks for, by its schema.
 const maxApprovals = 10
 
-// promote has regions go on that wait for a person, and tells whether any did.
+// promote has regions go on that wait for a person, and reports whether any did.
 func (w *world) promote() bool {
 	c := w.course()
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {

@@ -1,9 +1,9 @@
 // Package freeze tells, purely, when a freeze is in force and which one counts for an app.
 //
-// Weekly windows go by the clocks of people, which stand still for nobody: where they are
-// put back a time comes twice, and where they are put on some never come. A window then is
-// as long as it can be. The start of a freeze is the earlier and its end the later of what
-// a time may mean, so that nothing starts in an hour of which one may say that it is frozen.
+// Weekly windows follow local clocks. When those are put back, a time comes twice; when they
+// are put forward, some times never come. A window is then as long as it can be: its start is
+// the earlier meaning of a time and its end the later one. So no rollout starts in an hour that
+// can be read as frozen.
 package freeze
 
 import (
@@ -36,7 +36,7 @@ func Scope(f model.Freeze) string {
 	return ScopeWorkspace
 }
 
-// Covers tells whether the freeze is about the app.
+// Covers reports whether the freeze is about the app.
 func Covers(f model.Freeze, app model.App) bool {
 	return f.WorkspaceID == app.WorkspaceID &&
 		(f.ProjectID == "" || f.ProjectID == app.ProjectID) && (f.AppID == "" || f.AppID == app.ID)
@@ -64,7 +64,7 @@ func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen b
 	return found, frozen
 }
 
-// counts tells whether f, which ends then, comes before the other.
+// counts reports whether f, which ends then, comes before the other.
 func counts(f model.Freeze, end int64, other Found) bool {
 	if a, b := Refuses(f), Refuses(other.Freeze); a != b {
 		return a
@@ -86,10 +86,10 @@ func Longest(freezes []model.Freeze, app model.App, now int64) (found Found, fro
 	return Of(alike, app, now)
 }
 
-// Refuses tells whether the freeze refuses what it does not let start.
+// Refuses reports whether the freeze refuses what it does not let start.
 func Refuses(f model.Freeze) bool { return f.OnStart != windlassv1.Freeze_ON_START_HOLD }
 
-// InForce tells whether the freeze is in force now, and until when, 0 for without an end.
+// InForce reports whether the freeze is in force now, and until when, 0 for without an end.
 func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	if now < f.From || f.Until != 0 && now >= f.Until {
 		return 0, false
@@ -155,8 +155,9 @@ func windowEnd(f model.Freeze, now int64) (end int64, in bool) {
 
 type occurrence struct{ start, end int64 }
 
-// occurrences are the windows that start up to so many days before and after now. What
-// cannot be read was never accepted; should a time zone be gone, its windows are by UTC.
+// occurrences returns the windows that start at most before days ago and at most after days
+// from now. A window that cannot be parsed was never accepted. If its time zone no longer
+// exists, a window is in UTC.
 func occurrences(f model.Freeze, now int64, before, after int) (out []occurrence) {
 	zone, err := Zone(f.TimeZone)
 	if err != nil {

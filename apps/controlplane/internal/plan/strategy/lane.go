@@ -28,9 +28,9 @@ import (
 // between. So nothing grows while a side is unknown, and a side that is unknown counts
 // for nothing in the second rule.
 //
-// Replicas that are not ready cost nothing to take away, and go first: they serve
-// nobody, and a broken old replica must not stand in the way of the version that mends
-// it. Runtimes do the same: told to have fewer, they stop those that are not ready.
+// Replicas that are not ready go first: they serve no requests, and a broken old replica must
+// not delay the version that mends it. Runtimes do the same: when the count shrinks, they stop
+// the replicas that are not ready.
 
 // Full is the weight of a version that has a region to itself.
 const Full int32 = 100
@@ -39,7 +39,7 @@ const Full int32 = 100
 type Side struct {
 	// Told is how many replicas the region was told to run.
 	Told int32
-	// Known tells whether the region's word is of that.
+	// Known reports whether the region's word is of that.
 	Known bool
 	// Ready is how many certainly serve; Serving is how many seem to, for weights.
 	Ready, Serving int32
@@ -90,11 +90,11 @@ type Lane struct {
 	// Stop is where the version is to stay for now; nil: it goes all the way, with the
 	// share of the traffic that its ready replicas are.
 	Stop *Stop
-	// Leaving is how many replicas there may be of versions that were told to stop
-	// altogether; LeavingKnown tells whether the region has answered that.
+	// Leaving is how many replicas there may be of versions that were told to stop altogether;
+	// LeavingKnown reports whether the region has answered that.
 	Leaving      int32
 	LeavingKnown bool
-	// Acknowledged tells whether the region routes by the weights.
+	// Acknowledged reports whether the region routes by the weights.
 	Acknowledged bool
 }
 
@@ -111,7 +111,7 @@ type Stop struct {
 	Whole bool
 }
 
-// Targets are what the sides are to have next.
+// Targets are the replicas and weights that the sides get next.
 type Targets struct {
 	To          int32
 	From        []int32
@@ -136,7 +136,7 @@ func (l Lane) Ceiling() int32 {
 	return max(l.Size+l.Surge, l.OldCeiling)
 }
 
-// goal is how many replicas the version is to have for now.
+// goal returns how many replicas the version should have for now.
 func (l Lane) goal() int32 {
 	if l.Stop != nil {
 		return min(l.Stop.Replicas, l.Size)
@@ -157,19 +157,19 @@ func (l Lane) Enough() int32 {
 	return min(n, l.goal())
 }
 
-// Serves tells whether the version has all its replicas, and enough of them ready.
+// Serves reports whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
 	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
 }
 
-// Stopped tells whether the version serves as its stop says, by the region's word.
+// Stopped reports whether the version serves as its stop says, by the region's word.
 func (l Lane) Stopped() bool {
 	s := Next(l)
 	return l.Serves() && s.weighed(l)
 }
 
-// Alone tells whether all traffic goes to the version, by the region's word, and no
-// more is left of the others than is to be kept.
+// Alone reports whether all traffic goes to the version, as the region reports, and the others
+// have no more replicas than they keep.
 func (l Lane) Alone() bool {
 	if !l.Acknowledged || l.To.Weight != Full {
 		return false
@@ -189,7 +189,7 @@ func (l Lane) keep(i int) int32 {
 	return max(0, min(l.Keep, l.Ceiling()-l.goal()))
 }
 
-// known tells whether the region has answered everything.
+// known reports whether the region has answered everything.
 func (l Lane) known() bool {
 	known := l.To.Known && l.LeavingKnown
 	for _, f := range l.From {
@@ -214,7 +214,7 @@ func Next(l Lane) Targets {
 	}
 	s := Targets{From: l.shrunk()}
 	room := l.room()
-	// The way back first: whoever stays at a stop is scaled like anybody else.
+	// The way back first: a version that stays at a stop is scaled like any other.
 	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
 		more := min(max(0, l.keep(last)-l.From[last].Told), room)
 		s.From[last] += more
@@ -293,8 +293,8 @@ func (l Lane) abandoned() (n int32) {
 	return n
 }
 
-// grown is how many replicas the version may have, with room for so many more. What it
-// has beyond a stop it keeps: it needs them soon.
+// grown returns how many replicas the version may have, with capacity for room more. It keeps
+// what it has beyond a stop, because it needs them soon.
 func (l Lane) grown(room int32) int32 {
 	switch {
 	case l.To.Told > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
@@ -359,8 +359,9 @@ func (s *Targets) weigh(l Lane) {
 		s.holdWeights(l)
 		return
 	}
-	// Nothing will serve. Who is to go loses the traffic first, even if it does not
-	// serve: it may begin to before the region hears of it. Else whoever has it keeps it.
+	// Nothing will serve. The version that goes loses the traffic first, even if it does not
+	// serve: it may begin to serve before the region applies this. Otherwise the version that
+	// has the traffic keeps it.
 	for i := range l.From {
 		if s.From[i] == 0 && !l.Hold {
 			s.FromWeights[i] = 0
@@ -432,7 +433,7 @@ func (l Lane) stopWeight() int32 {
 	return max(min(1, l.Stop.Weight), l.Stop.Weight*ready/l.goal())
 }
 
-// weighed tells whether the region routes by the step's weights already.
+// weighed reports whether the region routes by the step's weights already.
 func (s *Targets) weighed(l Lane) bool {
 	if !l.Acknowledged || s.ToWeight != l.To.Weight {
 		return false

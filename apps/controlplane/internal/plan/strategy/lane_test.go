@@ -260,7 +260,7 @@ func TestAWholeVersionTakesTrafficWithAllItsReplicasOrNone(t *testing.T) {
 	require.Equal(t, Full, r.l.To.Weight)
 	r.ready[0] = 1
 	r.see()
-	require.False(t, r.step(t), "a replica that is lost sends nobody back")
+	require.False(t, r.step(t), "a lost replica sends no version back")
 	r.ready[0] = 0
 	r.see()
 	r.step(t)
@@ -299,7 +299,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestABrokenOldReplicaStandsInNobodysWay(t *testing.T) {
+func TestABrokenOldReplicaDelaysNoVersion(t *testing.T) {
 	r := newRegion(Lane{Size: 3, Need: 3, Surge: 1}, 3)
 	r.ready[1] = 0
 	r.see()
@@ -431,7 +431,7 @@ func judge(t require.TestingT, before, after *region) {
 		return
 	}
 	judgeWeights(t, before, after)
-	// Whoever is told to shrink loses the ready ones last.
+	// A version that shrinks loses the ready replicas last.
 	var serves int32
 	shrinks := false
 	for i := range after.alive {

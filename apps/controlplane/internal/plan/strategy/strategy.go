@@ -58,7 +58,7 @@ const (
 	InPlace
 )
 
-// Sizes are the replicas that a region is to have of the live version and of the new one.
+// Sizes are the wanted replicas of the live version and of the new one in a region.
 type Sizes struct{ Old, New int32 }
 
 // Step is a point on a region's way at which it waits with both versions.
