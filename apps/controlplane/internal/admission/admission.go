@@ -98,9 +98,9 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 // the one who adds up.
 const ceilingFor = 10_000_000
 
-// Holds tells whether the ceiling says, at the time now of the database's clock in us, that an
-// app may grow from before to after without anybody's adding up: whatever there is, the limits
-// allow it.
+// Holds reports whether the ceiling says, at the time now of the database's clock in us, that
+// an app may grow from before to after without anybody's adding up: whatever there is, the
+// limits allow it.
 func Holds(c model.Ceiling, now int64, l model.Limits, before, after model.Usage) bool {
 	return c.CountedAt > 0 && now >= c.CountedAt && now-c.CountedAt < ceilingFor && Check(l, c.Without(before), before, after) == nil
 }
@@ -110,8 +110,7 @@ func (r *Refusal) String() string {
 	return fmt.Sprintf("the workspace may have %d %s: it has %d, and this call asks for %d more", r.Max, r.What, r.Used, r.Asked)
 }
 
-// Counted tells whether any limit is about what there is, so that it has to be added
-// up.
+// Counted reports whether any limit is about what there is, so that it has to be added up.
 func Counted(l model.Limits) bool {
 	return l.Apps > 0 || l.Deployments > 0 || l.Instances > 0 || l.GPUs > 0 || l.Rollouts > 0
 }

@@ -66,7 +66,7 @@ func TestACeilingHoldsForAMomentAndBelowEveryLimit(t *testing.T) {
 		"it was just counted": {at(now-9*second, 16), true},
 		"that is a while ago": {at(now-10*second, 16), false},
 		"of another clock":    {at(now+1, 16), false},
-		"nobody counted":      {at(0, 0), false},
+		"not counted yet":     {at(0, 0), false},
 	} {
 		require.Equal(t, c.holds, Holds(c.ceiling, now, limits, before, after), name)
 	}

@@ -27,7 +27,7 @@ func RateOf(l model.Limits) Rate {
 	return r
 }
 
-// Limited tells whether there is a limit.
+// Limited reports whether there is a limit.
 func (r Rate) Limited() bool { return r.Interval > 0 }
 
 // Take one token. It returns when the bucket is full after that, or how long to wait
@@ -52,8 +52,8 @@ func (r Rate) Left(fullAt, now int64) int64 {
 	return max(r.Burst-(max(fullAt-now, 0)+r.Interval-1)/r.Interval, 0)
 }
 
-// lookAgain is how long a gate refuses by what it knows: below a second nobody who
-// raised a limit looks, and once a second costs nothing.
+// lookAgain is how long a gate refuses calls without a new look at the limit. A second is too
+// short to notice after a limit was raised, and one look a second costs little.
 const lookAgain = time.Second
 
 // maxGates bounds a gate's memory; beyond it, workspaces are not held back here.
@@ -74,7 +74,7 @@ type copied struct {
 	learned int64
 }
 
-// NewGate knows nobody: all may pass.
+// NewGate returns a gate that knows no workspaces: all calls may pass.
 func NewGate() *Gate { return &Gate{workspaces: map[string]*copied{}} }
 
 // Enter takes a token of the copy, or says how long to wait, and for which rate.

@@ -17,7 +17,7 @@ var NoLimitsOfItsOwn = Limits{
 	StartsPerMinute: Inherit, StartsBurst: Inherit,
 }
 
-// Admission is what is to be known of a workspace to let a call in.
+// Admission holds the facts about a workspace that decide whether a call is admitted.
 type Admission struct {
 	WorkspaceID string
 	// Own limits, when they were changed last, and their version: 0 before any.

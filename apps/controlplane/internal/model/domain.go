@@ -22,13 +22,14 @@ type Domain struct {
 	CheckedAt, MissingSince, LapsedAt int64
 }
 
-// DomainPatience is how long the record of a domain may be gone. The domain serves on after
-// that, but anybody may take it whose own record is found: that needs whoever runs its DNS,
-// so that a name that changed hands does not stay with those who had it. A week covers a
-// move to another DNS provider, and the days until somebody reads mail.
+// DomainPatience is how long the record of a domain may be gone. After that the domain still
+// serves, but another workspace may take it once its own record is found. Only the owner of the
+// DNS zone can set that record, so that a name that was sold does not stay with the workspace
+// that had it. A week covers a move to another DNS provider, and the days until somebody reads
+// mail.
 const DomainPatience = 7 * 24 * time.Hour
 
-// ShownBy tells whether one of the TXT records verifies the domain.
+// ShownBy reports whether one of the TXT records verifies the domain.
 func (d Domain) ShownBy(texts []string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return strings.TrimSpace(s) == d.Token })
 }
@@ -37,7 +38,7 @@ func (d Domain) ShownBy(texts []string) bool {
 type DomainFinding int
 
 const (
-	// DomainUnanswered: nobody could say. It counts for nothing.
+	// DomainUnanswered: the DNS gave no answer. It changes nothing.
 	DomainUnanswered DomainFinding = iota
 	DomainFound
 	// DomainMissing: there is none, or it says something else.
@@ -56,8 +57,8 @@ func (d Domain) Finding(texts []string, err error) DomainFinding {
 	return DomainMissing
 }
 
-// Checked is the domain once the DNS has said at that time what is with its record, and what
-// people are to be told if that is news; empty: it is none.
+// Checked returns the domain after a look at its record at that time, and the history entry for
+// people, empty if nothing changed.
 func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why string) {
 	next = d
 	next.CheckedAt = at
@@ -108,7 +109,7 @@ func ParseDomain(text string) (string, error) {
 	case strings.Contains(name, "://") || strings.ContainsAny(name, "/:"):
 		return "", fmt.Errorf("%q is an address: a domain is a name alone, such as chat.example.com", text)
 	case strings.HasPrefix(name, "*."):
-		return "", fmt.Errorf("%q is a wildcard: add each name that is to be served", text)
+		return "", fmt.Errorf("%q is a wildcard: add each name that the app should serve", text)
 	case len(labels) < 2:
 		return "", fmt.Errorf("%q has no dot: a domain is a whole name, such as chat.example.com", text)
 	case len(name) > 253-len(DomainRecord("")):

@@ -123,7 +123,7 @@ func (d *Deployment) Made() []byte {
 	return d.SpecHash
 }
 
-// MadeAlike tells whether instances of the one are instances of the other, as they are.
+// MadeAlike reports whether instances of the one are instances of the other, as they are.
 func (d *Deployment) MadeAlike(o *Deployment) bool {
 	return len(d.Made()) > 0 && bytes.Equal(d.Made(), o.Made()) && d.ResolvedImage == o.ResolvedImage
 }
@@ -149,12 +149,13 @@ type Rollout struct {
 	CreatedAt  int64
 	Deadline   int64
 	FinishedAt int64
-	// HeldSince is since when a freeze keeps it from starting, 0 for not, or no longer.
-	// HeldUntil is when that is to be looked at again, 0 for when it is lifted. HeldBy is
-	// the freeze's name, HeldScope whose it is, HeldWhy its reason.
+	// HeldSince is the time since which a freeze keeps it from starting, 0 for not, or no
+	// longer. HeldUntil is when to look at the freeze again, 0 for when it is lifted. HeldBy is
+	// the freeze's name, HeldScope its scope, HeldWhy its reason.
 	HeldSince, HeldUntil       int64
 	HeldBy, HeldScope, HeldWhy string
-	// OverrideBy let it start in spite of freezes, OverrideWhy says why; empty: nobody did.
+	// OverrideBy let it start in spite of freezes, OverrideWhy says why; both are empty without
+	// an override.
 	OverrideBy, OverrideWhy string
 }
 
@@ -191,14 +192,14 @@ type Assignment struct {
 	UnderWay bool
 }
 
-// Told tells whether the row's region is told to run it, if with no replicas; else it is
-// told to have nothing of it.
+// Told reports whether the row's region is told to run it, if with no replicas; else it is told
+// to have nothing of it.
 func (t Topology) Told() bool {
 	return !t.HandedOver && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
 }
 
-// Tombstone is what the region is told of a row that it is to have nothing of.
+// Tombstone returns the item that tells the region to remove everything of the row.
 func (t Topology) Tombstone() DesiredItem {
 	return DesiredItem{
 		RegionID: t.RegionID, Kind: KindDeployment, Key: t.DeploymentID, Generation: t.Generation, Delete: true,
@@ -334,7 +335,7 @@ func (r Region) GatewayApproved() bool {
 	return r.GatewayURL != "" && (r.WorkspaceID == "" || r.ApprovedGatewayURL == r.GatewayURL)
 }
 
-// InSession tells whether what names its session as of does is of the region's current one.
+// InSession reports whether what names its session as of does is of the region's current one.
 func (r Region) InSession(of Region) bool {
 	return r.SessionID == of.SessionID && r.SessionEpoch == of.SessionEpoch && r.SessionFence == of.SessionFence
 }
@@ -349,7 +350,7 @@ type JoinToken struct {
 	UsedBy       string // join id of the agent that used it
 }
 
-// Quarantined is a workload that a region runs and nobody asked for.
+// Quarantined is a workload that a region runs and the control plane does not know.
 type Quarantined struct {
 	RegionID, Key string
 	Generation    int64

@@ -42,7 +42,7 @@ type PinRegion struct {
 	Reason, Message string `json:",omitempty"`
 }
 
-// Equal tells whether the two say the same.
+// Equal reports whether the two say the same.
 func (p Pin) Equal(other Pin) bool {
 	if !slices.Equal(p.Regions, other.Regions) {
 		return false
@@ -66,7 +66,7 @@ func (p Pin) In(region string) *PinRegion {
 	return nil
 }
 
-// Stays tells whether the region is to have the pin: it is not leaving for good.
+// Stays reports whether the region keeps the pin: it is not leaving for good.
 func (p Pin) Stays(r PinRegion) bool {
 	return !p.Removing && (r.State != windlassv1.PinRegion_STATE_LEAVING || r.Again)
 }

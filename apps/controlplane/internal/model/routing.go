@@ -30,7 +30,7 @@ func (r Route) Routing() (*windlassv1.RoutingPolicy, error) {
 	return p, nil
 }
 
-// Routes tells whether the route's policy is p. An encoding of another release, which may
+// Routes reports whether the route's policy is p. An encoding of another release, which may
 // differ in its bytes, is the same policy.
 func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 	was, err := r.Routing()
@@ -47,7 +47,7 @@ func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
 	p, err := r.Routing()
 	if err != nil {
-		return windlassv1.RoutingPolicy_CROSS_REGION_UNSPECIFIED // whoever reads the policy says it
+		return windlassv1.RoutingPolicy_CROSS_REGION_UNSPECIFIED // code that reads the policy reports the error
 	}
 	return p.GetCrossRegion()
 }

@@ -203,8 +203,8 @@ type CourseCheck struct {
 	// Figures of the last measurement, nil for those that there were not.
 	New, NewSamples, Old, OldSamples *float64
 	Failures                         int32
-	// HeldSince is when measurements began to be inconclusive; 0: the last was not. HeldFor
-	// is how long they were since, in ms, but for the time in which nobody measured.
+	// HeldSince is when measurements began to be inconclusive; 0: the last was not. HeldFor is
+	// how long they have been since, in ms, without the time in which there was no measurement.
 	HeldSince, HeldFor int64
 	Message            string
 }
@@ -234,7 +234,7 @@ func (c *Course) Clone() *Course {
 	return &out
 }
 
-// Equal tells whether the two say the same.
+// Equal reports whether the two say the same.
 func (c *Course) Equal(other *Course) bool {
 	if c == nil || other == nil {
 		return c == other
@@ -265,7 +265,7 @@ func (c *Course) BehindIn(region string) *Behind {
 	return nil
 }
 
-// Active tells whether the course is that of the rollout, and not over.
+// Active reports whether the course is that of the rollout, and not over.
 func (c *Course) Active(rolloutID string) bool {
 	return c != nil && rolloutID != "" && c.RolloutID == rolloutID && c.DoneAt == 0
 }

@@ -12,7 +12,7 @@ type Move[S comparable] struct {
 	Cause    string
 }
 
-// CanMove tells whether the table permits the step. Staying is no step.
+// CanMove reports whether the table permits the step. Staying is no step.
 func CanMove[S comparable](table []Move[S], from, to S) bool {
 	for _, m := range table {
 		if m.From == from && m.To == to {
@@ -22,7 +22,7 @@ func CanMove[S comparable](table []Move[S], from, to S) bool {
 	return false
 }
 
-// Terminal tells whether nothing leads out of s.
+// Terminal reports whether nothing leads out of s.
 func Terminal[S comparable](table []Move[S], s S) bool {
 	for _, m := range table {
 		if m.From == s {

@@ -2,9 +2,9 @@ package rollup
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// Edges tells whether a report crosses a value that the planner reads, so that
-// the app is to be woken. Everything else that moves (running counts, messages
-// of what is on its way) is for people and wakes nobody.
+// Edges reports whether a report crosses a value that the planner reads, so that the app must
+// be woken. All other changes (running counts, messages of progress) are for people and wake no
+// app.
 func Edges(old, now model.Observed) bool {
 	switch {
 	case old.AppliedEpoch != now.AppliedEpoch,
@@ -34,8 +34,8 @@ func RouteEdges(old, now model.RouteObserved) bool {
 	return old.Epoch != now.Epoch || old.Generation != now.Generation || old.Phase != now.Phase
 }
 
-// RouteAcknowledged tells whether the region serves the app's present route. An
-// app that never had a route in the region has nothing to wait for.
+// RouteAcknowledged reports whether the region serves the app's present route. An app that
+// never had a route in the region has nothing to wait for.
 func RouteAcknowledged(route model.Route, o model.RouteObserved, region model.Region) bool {
 	return route.Generation == 0 ||
 		(o.Phase == phaseApplied && o.Epoch == region.SessionEpoch && o.Generation >= route.Generation)

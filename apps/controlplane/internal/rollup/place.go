@@ -50,30 +50,30 @@ func (p Place) Need() int32 {
 	return p.Row.Replicas
 }
 
-// Unreachable tells whether the region has no agent that can be told anything.
+// Unreachable reports whether the region has no agent that can be told anything.
 func (p Place) Unreachable() bool {
 	return p.Region.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 }
 
-// Heard tells whether the agent has said anything of the present generation.
+// Heard reports whether the agent has said anything of the present generation.
 func (p Place) Heard() bool {
 	return p.Observed.AppliedEpoch == p.Region.SessionEpoch &&
 		p.Observed.AppliedGeneration >= p.Row.Generation
 }
 
-// Applied tells whether the region took the present generation.
+// Applied reports whether the region took the present generation.
 func (p Place) Applied() bool { return p.Heard() && p.Observed.Phase == phaseApplied }
 
-// Resyncing tells whether the region's history forked and its agent has not yet
-// come to this deployment in the new epoch.
+// Resyncing reports whether the region's history forked and its agent has not yet come to this
+// deployment in the new epoch.
 func (p Place) Resyncing() bool {
 	return p.Observed.AppliedEpoch != 0 && p.Observed.AppliedEpoch < p.Region.SessionEpoch
 }
 
-// counted tells whether the counts are of the present generation.
+// counted reports whether the counts are of the present generation.
 func (p Place) counted() bool { return p.Observed.CountsGeneration >= p.Row.Generation }
 
-// Ready tells whether enough replicas of the present generation are ready.
+// Ready reports whether enough replicas of the present generation are ready.
 func (p Place) Ready() bool {
 	if p.Row.HandedOver {
 		return p.Gone()
@@ -84,7 +84,7 @@ func (p Place) Ready() bool {
 	return p.Need() == 0 || (p.counted() && p.Observed.ReadyReplicas >= p.Need())
 }
 
-// Settled tells whether exactly what is wanted is there, and ready.
+// Settled reports whether exactly what is wanted is there, and ready.
 func (p Place) Settled() bool {
 	if p.Row.HandedOver {
 		return p.Gone()
@@ -96,7 +96,7 @@ func (p Place) Settled() bool {
 		(p.Row.Replicas > 0 && p.counted() && p.Observed.ReadyReplicas >= p.Row.Replicas)
 }
 
-// Gone tells whether the region confirmed that nothing is left.
+// Gone reports whether the region confirmed that nothing is left.
 func (p Place) Gone() bool {
 	return p.Applied() && p.Observed.Deleted && p.Observed.Instances() == 0
 }
@@ -117,8 +117,8 @@ func (p Place) Doomed() (reason, message string, doomed bool) {
 	return "", "", false
 }
 
-// Failing tells whether something is wrong there, as opposed to being on its
-// way: instances that failed, were restarted or are doomed, or a rejection.
+// Failing reports whether something is wrong there, as opposed to being on its way: instances
+// that failed, were restarted or are doomed, or a rejection.
 func (p Place) Failing() bool {
 	o := p.Observed
 	return o.Fail > 0 || o.Doomed > 0 || o.Restarts > 0 || (p.Heard() && o.Phase == phaseRejected)
@@ -140,12 +140,12 @@ func (p Place) Why() (reason, message string) {
 	return "", ""
 }
 
-// LacksRoom tells whether the region has no room for what it takes to be ready.
+// LacksRoom reports whether the region has no room for what it takes to be ready.
 func (p Place) LacksRoom() bool {
 	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && noRoom(p.Observed)
 }
 
-// noRoom tells whether the region names that as its reason.
+// noRoom reports whether the region names that as its reason.
 func noRoom(o model.Observed) bool {
 	reason, _ := Place{Observed: o}.Why()
 	return reason == reasonUnschedulable || reason == reasonQuotaExceeded

@@ -187,8 +187,8 @@ func drawObserved(t *rapid.T) model.Observed {
 	}
 }
 
-// TestNoEdgeMeansNoOtherDecision: a report that wakes nobody must not be one
-// that the planner would have decided otherwise on.
+// TestNoEdgeMeansNoOtherDecision: a report that wakes no app must not change a decision of the
+// planner.
 func TestNoEdgeMeansNoOtherDecision(t *testing.T) {
 	type verdict struct {
 		ready, settled, gone, applied, doomed, failing, noRoom bool

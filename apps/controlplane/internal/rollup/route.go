@@ -23,8 +23,8 @@ type RoutePlace struct {
 	Region   model.Region
 }
 
-// State of one of the app's hosts in the region. wanted: the app is to have it. PENDING: the
-// region has nothing of it, and nothing to do about it.
+// State returns the state of one of the app's hosts in the region. wanted: the app should have
+// the host. PENDING: the region has nothing of it, and nothing to do for it.
 func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState, why string) {
 	told := slices.Contains(p.Route.Hosts, host)
 	done := RouteAcknowledged(p.Route, p.Observed, p.Region)

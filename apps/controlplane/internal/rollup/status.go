@@ -24,7 +24,7 @@ type Facts struct {
 	HasLive bool
 	Live    []Place
 	// Behind tells of regions that have yet to catch up with the live deployment, empty for
-	// none; CatchingUp tells whether any of them is on its way.
+	// none; CatchingUp reports whether any of them is on its way.
 	Behind     string
 	CatchingUp bool
 	// Pins tells of pinned versions that failed, empty for none.

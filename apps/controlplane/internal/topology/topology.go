@@ -101,7 +101,7 @@ func oneEach(have, want []model.Topology) error {
 	return nil
 }
 
-// Move is what an app has and what it is to have.
+// Move holds the state that an app has and the state that it should have.
 type Move struct{ Have, Want State }
 
 // Write is WriteAll for one app.
@@ -153,7 +153,7 @@ func last(t model.Topology) int {
 	return 1
 }
 
-// Active tells whether the row is to run.
+// Active reports whether the row is to run.
 func Active(t model.Topology) bool {
 	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED

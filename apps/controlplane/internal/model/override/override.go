@@ -1,6 +1,6 @@
-// Package override says what an app is in one region: its spec, with what the spec's
-// overrides change there. In is the only place that applies them, and whoever asks what
-// runs in a region asks it, from the quota to the agent.
+// Package override says what an app is in one region: its spec, with what the spec's overrides
+// change there. In is the only function that applies them, and all code that needs the spec of
+// a region calls it, from the quota to the agent.
 //
 // Which override is about which region is decided once, by Pin, when a version is made,
 // and kept with it. A version is immutable: if a region's labels were looked up when it
@@ -70,7 +70,7 @@ func ID(spec *windlassv1.DeploymentSpec, region string) string {
 	return ""
 }
 
-// Replicas that the spec begins with in the region; ok tells whether it says.
+// Replicas that the spec begins with in the region; ok reports whether it says.
 func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok bool) {
 	if v := pinned(spec, regionID).GetValues(); v != nil && v.Replicas != nil {
 		return v.GetReplicas(), true
@@ -102,8 +102,8 @@ func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	spec.PinnedOverrides = all
 }
 
-// SetReplicas has the spec begin with so many in the region, which has a number of its own
-// only if that differs.
+// SetReplicas sets the replicas that the spec begins with in the region to n. The region has a
+// number of its own only if that differs.
 func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	StateReplicas(spec, region, regionID, n)
 	if n == spec.GetReplicas() {

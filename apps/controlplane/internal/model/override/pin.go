@@ -82,7 +82,7 @@ func names(regions []model.Region) string {
 	return strings.Join(out, ", ")
 }
 
-// takes tells whether the override is about the region.
+// takes reports whether the override is about the region.
 func takes(o *windlassv1.Override, r model.Region) bool {
 	if len(o.GetLabels()) == 0 {
 		return slices.Contains(o.GetRegions(), r.Name)
@@ -95,8 +95,8 @@ func takes(o *windlassv1.Override, r model.Region) bool {
 	return true
 }
 
-// changes tells whether anything in one of the regions is as it is because of the
-// override. All together make sense.
+// changes reports whether anything in one of the regions is as it is because of the override.
+// All together make sense.
 func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region, i int) bool {
 	// What no override is about is left out.
 	base := &windlassv1.DeploymentSpec{
@@ -166,7 +166,7 @@ func fields(o *windlassv1.Override) []field {
 	return out
 }
 
-// Empty tells whether the override says nothing.
+// Empty reports whether the override says nothing.
 func Empty(o *windlassv1.Override) bool { return len(fields(o)) == 0 }
 
 // layers are overrides and their fields.
