@@ -4,9 +4,9 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // AdmissionTx is what workspaces may have, and have.
 //
-// The workspace's row is locked behind the rows of apps and before the heads. Whoever
-// writes claims or the bucket of starts holds it: of two calls that would each fill
-// what is left, the second waits for the first and counts what it made. Workspaces do
+// The workspace's row is locked behind the rows of apps and before the heads. A transaction
+// that writes claims or the bucket of starts holds it: of two calls that would each use up the
+// rest of a quota, the second waits for the first and counts what that one added. Workspaces do
 // not wait for each other.
 type AdmissionTx interface {
 	// LockAdmission locks the workspace to the end of the transaction.

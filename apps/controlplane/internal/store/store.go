@@ -55,7 +55,7 @@ var (
 	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 )
 
-// Soon is how far ahead a wake-up may be for whoever hears of its commit to see to it.
+// Soon is how far ahead a wake-up may be so that the listener of its commit still serves it.
 const Soon = 500 * time.Millisecond
 
 // Commit tells what an Update changed, after it is durable.
@@ -87,7 +87,7 @@ type Store interface {
 	// OnCommit calls f after each commit that changed any of what Commit tells,
 	// in the goroutine of the committer: f must not block.
 	OnCommit(f func(Commit))
-	// Ping tells whether the database answers.
+	// Ping reports whether the database answers.
 	Ping(ctx context.Context) error
 	Close() error
 }
@@ -107,8 +107,8 @@ type Tx interface {
 	PeerTx
 	AdmissionTx
 
-	// Company tells whether other works share the transaction. What fails then for a taken
-	// key is done again alone, so that nobody has to look before whether it is free.
+	// Company reports whether other works share the transaction. A work that fails then for a
+	// taken key runs again alone, so that no work has to check first whether the key is free.
 	Company() bool
 }
 
@@ -238,20 +238,21 @@ type AppTx interface {
 	// ListHeldApps returns the apps whose rollout in flight a freeze holds, by id.
 	ListHeldApps(workspaceID string) ([]string, error)
 
-	// Wake asks for a step of each app at due, or at once if that is not after now.
-	// What counts is how far apart the two are: the row is on the database's clock, and
-	// keeps the earlier time. Apps whose row was unset or later end in Commit.Woken if due is
-	// at most Soon after now. If it is not after now, they count as sent: whoever hears of the
-	// commit does it. Who is to wait may be gone by then, and others find what is due.
+	// Wake asks for a step of each app at due, or at once if that is not after now. What counts
+	// is how far apart the two are: the row is on the database's clock, and keeps the earlier
+	// time. Apps whose row was unset or later end in Commit.Woken if due is at most Soon after
+	// now. If it is not after now, they count as sent: the listener of the commit does the
+	// step. A process that should wait for a later due time may be gone by then, and others
+	// find what is due.
 	Wake(appIDs []string, due, now int64) error
 	// WakeAt is Wake for apps of which each has a time of its own.
 	WakeAt(due map[string]int64, now int64) error
 	// ClearWakes takes the rows away, before the steps read anything that others tell
 	// them of.
 	ClearWakes(appIDs []string) error
-	// DueWakes returns rows that are due, oldest first: those that were never sent;
-	// those that were sent with their commit, so long ago that they are lost; and those
-	// that were sent since, so long ago that they are to be sent again. In ms.
+	// DueWakes returns rows that are due, oldest first: those that were never sent; those that
+	// were sent with their commit, so long ago that they count as lost; and those that were
+	// sent since, so long ago that they must be sent again. In ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent notes that steps were sent, for rows that were due by then,
 	// and are. Of those that are due since nothing is known: the step may have been another one's.
@@ -366,8 +367,8 @@ type RegionTx interface {
 	// fence; another id, fence plus one and sequence 0. It returns the row as stored. The epoch
 	// is the head's. It sets the lease and status connected.
 	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (r model.Region, resumed bool, err error)
-	// CheckSessions returns the regions' current sessions, locked in share with
-	// nobody: it is one plain read by primary key.
+	// CheckSessions returns the regions' current sessions without a lock: it is one plain read
+	// by primary key.
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	// NoteReports renews the leases of sessions whose (id, epoch, fence) is still current, on
 	// the database's clock, and stores their last report time and, unless a newer report's is stored,
@@ -459,8 +460,8 @@ type RetentionTx interface {
 	TrimVersions(app model.App, keep int32, limit int) (int, error)
 	// TrimHistory forgets the app's history but for its newest entries.
 	TrimHistory(appID string, keep, limit int) (int, error)
-	// TrimSecrets forgets all but the newest versions of up to so many secrets, and
-	// tells of how many.
+	// TrimSecrets deletes all but the newest versions of up to limit secrets, and returns of
+	// how many.
 	TrimSecrets(keep int32, limit int) (int, error)
 	// DeleteAudit forgets entries that were made before, by the time in their ids.
 	DeleteAudit(before int64, limit int) (int, error)

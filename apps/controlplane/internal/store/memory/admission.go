@@ -74,7 +74,7 @@ func (t *tx) counted(workspaceID, but string) []model.App {
 	})
 }
 
-// ofPresent tells whether the claim is of what the app has now.
+// ofPresent reports whether the claim is of what the app has now.
 func ofPresent(c model.Claim, a model.App) bool {
 	return c.LiveDeploymentID == a.LiveDeploymentID && c.RolloutID == a.RolloutID
 }

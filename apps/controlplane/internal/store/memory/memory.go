@@ -12,11 +12,10 @@
 //	apply the writes
 //	revisions = head+1, +2 ...; chain; append the changes
 //
-// and then, outside of it, the listeners are told. A locked row counts as touched
-// by whoever committed with the lock. So of two transactions that lock one row,
-// the second sees all that the first wrote, as if it had waited. Rows that are
-// merely read are not checked, as in READ COMMITTED: what would race there races
-// here.
+// and then, outside of it, the listeners are told. A locked row counts as touched by the
+// transaction that committed with the lock. So of two transactions that lock one row, the
+// second sees all that the first wrote, as if it had waited. Rows that are merely read are not
+// checked, as in READ COMMITTED: what would race there races here.
 //
 // An attempt may see rows from before and after another commit; that its locks
 // are then no longer valid is found out at its end, and what it returned is
@@ -73,13 +72,14 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return err
 }
 
-// Together implements store.Store: nobody waits here, and so nobody has company.
+// Together implements store.Store. Transactions do not wait for each other here, so each runs
+// alone.
 func (s *Store) Together(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
 	return s.Update(ctx, store.Alone(fn))
 }
 
-// Commit is Update, and leaves it to the caller to tell whoever should know: for
-// stores that are shared, each of whose users has listeners of its own.
+// Commit is Update without the listeners: the caller tells them. It is for stores that are
+// shared, where each user has listeners of its own.
 func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
 	for range maxTries {
 		if err := ctx.Err(); err != nil {
@@ -97,7 +97,7 @@ func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Comm
 	return store.Commit{}, fmt.Errorf("store: gave up after %d tries: %w", maxTries, store.ErrConflict)
 }
 
-// Tells tells whether a commit is one that listeners are told of.
+// Tells reports whether a commit is one that listeners are told of.
 func Tells(c store.Commit) bool { return len(c.Revisions)+len(c.Woken)+len(c.Apps) > 0 }
 
 // end commits t, unless fn failed; ok is false if it has to run again.

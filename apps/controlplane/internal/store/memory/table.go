@@ -295,8 +295,8 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 			t.set(k, w, at)
 		}
 	}
-	// A lock alone counts as a touch: whoever decided on the row as it was before
-	// this transaction, decided without seeing what this transaction wrote.
+	// A lock alone counts as a touch: a transaction that read the row before this one locked it
+	// decided without seeing what this one wrote.
 	for k := range o.locked {
 		if r, ok := t.rows[k]; ok && r.at != at {
 			r.at = at

@@ -84,7 +84,7 @@ type rows interface {
 	// members are who wrote them, one of each row.
 	members() []int
 	drop(member int)
-	// concern tells whether there are any and the statement may be about their table.
+	// concern reports whether there are any and the statement may be about their table.
 	concern(query string) bool
 	flush() error
 }
@@ -120,7 +120,7 @@ func (k *kept[R]) flush() error {
 	return k.write(rows)
 }
 
-// wake is in so many ms from now, or at once.
+// wake is a wake-up of an app, in ms from now, or at once.
 type wake struct {
 	appID string
 	in    int64
@@ -136,7 +136,7 @@ func keep[R any](c *company, k *kept[R], about []string, rows ...R) {
 	}
 }
 
-// drop takes a member's work out of the transaction, and tells whether it could.
+// drop takes a member's work out of the transaction, and reports whether it could.
 func (c *company) drop(member int) bool {
 	if c.bound[member] {
 		return false

@@ -205,9 +205,9 @@ func wantedOf(keys map[string][]string) wanted {
 	return w
 }
 
-// together is how many regions are asked for in one query. It looks for each key in each
-// of them: what regions want is mostly the same, and where it is not, this bounds the
-// looks that find nothing, or what nobody asked for.
+// together is how many regions one query reads. The query looks for each key in each region:
+// most regions want the same keys, and this bounds the lookups that find nothing or find a row
+// that was not asked for.
 const together = 16
 
 // rowsOf reads what is wanted of a table whose primary key is (key, region).

@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Patient has transactions of the store hold up others however long they take. It is to be
-// called before any.
+// Patient lets transactions of the store delay others however long they take. Call it before
+// the first transaction.
 func (s *Store) Patient() *Store {
 	s.patience = time.Minute
 	return s

@@ -11,10 +11,9 @@ import (
 // for all of them with the first one's question: who finds an app and locks it, and its rows,
 // and reads what it runs and what its regions say.
 //
-// An answer is given once, and only to the first of the members that are about its app, in their
-// first part, while nobody in the transaction has changed anything about it. Who asks again, or
-// is the second, asks for itself; and so does everybody after something was written that is not
-// kept back.
+// An answer is given once, and only to the first member that is about its app, in that member's
+// first part, while the transaction has not changed the app. A second read or a second member
+// queries for itself. So does every member after a write that is not deferred.
 type foresight struct {
 	// apps by name and by id, and deployments that they run.
 	names, apps, deployments subjects
@@ -60,7 +59,7 @@ func (f *foresight) found(apps []model.App, by *subjects, subject func(model.App
 	}
 }
 
-// forget an app that is changed: whoever asks about it asks for itself.
+// forget an app that changed: later reads of it query for themselves.
 func (f *foresight) forget(appID string) {
 	if f != nil {
 		was := f.known[appID]

@@ -55,7 +55,7 @@ type lane struct{ waiting []*guest }
 // guest is a work that waits for its turn.
 type guest struct {
 	ctx context.Context
-	// app that the work is about, by id or name; empty: nobody knows.
+	// app that the work is about, by id or name; empty: unknown.
 	app  string
 	work work
 	// turn says that the guest is to lead the next transaction, or else that it is done.
@@ -64,7 +64,7 @@ type guest struct {
 	leads bool
 	last  func() error
 	err   error
-	// alone: it is to be done again, by itself.
+	// alone: it must run again, by itself.
 	alone bool
 }
 

@@ -57,7 +57,7 @@ func insert(i int) func(store.Tx) (func() error, error) {
 	}
 }
 
-// there tells which of so many apps are.
+// there returns which of the apps 0 to n-1 exist.
 func there(t *testing.T, s store.Store, n int) (ids []int) {
 	t.Helper()
 	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
@@ -149,7 +149,7 @@ func TestWorksThatAskAlikeOfTheirAppsAreAnsweredTogether(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAnsweredWithWhatAnotherHasChangedSince(t *testing.T) {
+func TestAnAnswerIsNotUsedAfterAnotherMemberChangedTheApp(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1)
 	// The first asks for all; what those in between do, who say nothing of themselves, is seen.
@@ -258,7 +258,7 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
 }
 
-func TestWhoeverLeadsIsFollowedHoweverSoonItIsLate(t *testing.T) {
+func TestALeaderIsFollowedHoweverSoonItIsLate(t *testing.T) {
 	s := open(t, mysql.Config{}).Hasty()
 	var all errgroup.Group
 	for i := range 60 {
@@ -268,7 +268,7 @@ func TestWhoeverLeadsIsFollowedHoweverSoonItIsLate(t *testing.T) {
 	require.Len(t, there(t, s, 60), 60)
 }
 
-func TestWhatIsTakenBackNobodyBuildsOn(t *testing.T) {
+func TestNoMemberBuildsOnWhatWasRolledBack(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	row := model.Topology{AppID: "app_1", DeploymentID: "dep_1", RegionID: "reg_1", Generation: 1}
 	update(t, s, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{row}) })

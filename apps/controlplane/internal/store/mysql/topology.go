@@ -56,7 +56,8 @@ func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
 	return rows, err
 }
 
-// lockedRows are the apps' rows if all of them are locked, so that nobody else changes them.
+// lockedRows returns the apps' rows if all of them are locked, so that no other transaction
+// changes them.
 func (t *tx) lockedRows(appIDs []string) ([]model.Topology, bool) {
 	var rows []model.Topology
 	for _, id := range distinct(appIDs) {

@@ -86,7 +86,7 @@ func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 	return nil, wrap(errTorn, "read changes", "")
 }
 
-// fresh tells whether a holds a gap that b does not.
+// fresh reports whether a holds a gap that b does not.
 func fresh(a, b map[gap]bool) bool {
 	for g := range a {
 		if !b[g] {
@@ -165,7 +165,7 @@ func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 	return nil, errTorn
 }
 
-// torn tells whether a change is missing below one of the heads.
+// torn reports whether a change is missing below one of the heads.
 func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
 	after := make(map[string]int64, len(heads))
 	for _, h := range heads {

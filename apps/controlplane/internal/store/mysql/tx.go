@@ -146,7 +146,7 @@ func (t *tx) found(n int64, err error, op, id string) error {
 	return t.err(err, op, id)
 }
 
-// allFound is found for a statement that must match so many rows.
+// allFound is found for a statement that must match want rows.
 func (t *tx) allFound(n, want int, err error, op string) error {
 	if err == nil && n < want {
 		err = sql.ErrNoRows
@@ -154,8 +154,8 @@ func (t *tx) allFound(n, want int, err error, op string) error {
 	return t.err(err, op, "")
 }
 
-// swapped is err for a compare-and-set: when it matched nothing, exists tells
-// whether the row changed or is gone.
+// swapped is err for a compare-and-set: when it matched nothing, exists reports whether the row
+// changed or is gone.
 func (t *tx) swapped(n int64, err error, exists func() error, op, id string) error {
 	if err != nil || n > 0 {
 		return t.err(err, op, id)

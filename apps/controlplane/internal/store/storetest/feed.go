@@ -49,7 +49,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.NotEqual(t, read(w, chainAt(ids[0], 4)), read(w, chainAt(ids[1], 4)), "two regions have two histories")
 	})
 
-	t.Run("changes come by region and revision and at most so many", func(t *testing.T) {
+	t.Run("changes come by region and revision and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(3)
 		for i := range int64(3) {

@@ -159,7 +159,7 @@ func testInstances(t *testing.T, setup setup) {
 		require.Equal(t, instance(d1, ids[0], "ins_1", 11), get(w, "ins_1"))
 	})
 
-	t.Run("only terminated rows past retention are forgotten and at most so many", func(t *testing.T) {
+	t.Run("only terminated rows past retention are deleted and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		d := w.deployment(w.app("chat"), 1)

@@ -76,7 +76,7 @@ func testPeers(t *testing.T, setup setup) {
 		}
 		w.update(func(tx store.Tx) error { return tx.PutStream(regions[1], "cp_3") })
 		count := func() int { return read(w, func(tx store.Tx) (int, error) { return tx.CountStreams() }) }
-		require.Zero(t, count(), "nobody is connected")
+		require.Zero(t, count(), "no region is connected")
 		for n, id := range regions {
 			w.update(func(tx store.Tx) error {
 				_, _, err := tx.StartSession(id, "session", minute, model.Region{})

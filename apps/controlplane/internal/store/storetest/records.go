@@ -53,7 +53,7 @@ func testRecords(t *testing.T, setup setup) {
 		})
 	})
 
-	t.Run("idempotency records are forgotten by age and at most so many", func(t *testing.T) {
+	t.Run("idempotency records are deleted by age and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		for n := range 4 {
 			w.update(func(tx store.Tx) error {

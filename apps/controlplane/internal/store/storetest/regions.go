@@ -329,7 +329,7 @@ func testSessions(t *testing.T, setup setup) {
 		require.Empty(t, expire())
 	})
 
-	t.Run("leases expire at most so many at a time", func(t *testing.T) {
+	t.Run("leases expire up to the limit at a time", func(t *testing.T) {
 		w := setup(t)
 		for _, id := range w.regions(3) {
 			start(w, id, "s", -hour)

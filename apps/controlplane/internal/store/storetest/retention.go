@@ -191,7 +191,7 @@ func testRetention(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("rotated", 7)) })
 	})
 
-	t.Run("audit, join tokens and keys are forgotten by when they were over and at most so many", func(t *testing.T) {
+	t.Run("audit, join tokens and keys are deleted by the time of their end and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		for n := range int64(5) {

@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// awkward is text that breaks whoever builds SQL by hand or counts in the wrong
-// character set: quotes, a backslash, a placeholder, NUL, four-byte runes,
-// combining marks, right-to-left.
+// awkward is text that breaks code which builds SQL by hand or counts in the wrong character
+// set: quotes, a backslash, a placeholder, NUL, four-byte runes, combining marks,
+// right-to-left.
 const awkward = "Robert'); DROP TABLE apps;-- \"q\" `b` \\ ? %s $1 \x00 \r\n\t é é 日本 🚀 שלום"
 
 // kept is a row of one kind: how to store it, and how to read it back.

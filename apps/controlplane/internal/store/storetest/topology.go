@@ -173,7 +173,7 @@ func testTopology(t *testing.T, setup setup) {
 		require.Empty(t, get(map[string][]string{ids[0]: nil, ids[1]: {}}))
 	})
 
-	t.Run("only stopped rows past retention are forgotten and at most so many", func(t *testing.T) {
+	t.Run("only stopped rows past retention are deleted and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		var rows []model.Topology

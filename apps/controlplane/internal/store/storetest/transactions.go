@@ -43,7 +43,7 @@ func testTransactions(t *testing.T, setup setup) {
 		require.Empty(t, told)
 	})
 
-	t.Run("a transaction sees its own writes and nobody else does until it commits", func(t *testing.T) {
+	t.Run("a transaction sees its own writes and others see them after its commit", func(t *testing.T) {
 		w := setup(t)
 		app := w.newApp("chat")
 		w.update(func(tx store.Tx) error {

@@ -96,7 +96,7 @@ func testWakes(t *testing.T, setup setup) {
 		}
 		require.Empty(t, wake(store.Soon+time.Hour), "that is not soon")
 		require.Equal(t, map[string]time.Duration{"app_1": store.Soon}, wake(store.Soon))
-		require.Empty(t, wake(store.Soon), "it was to be woken before")
+		require.Empty(t, wake(store.Soon), "it has an earlier wake-up")
 		require.Eventually(t, func() bool { return len(due(w, hour, hour)) == 1 }, time.Minute, 5*time.Millisecond)
 	})
 
@@ -137,7 +137,7 @@ func testWakes(t *testing.T, setup setup) {
 			require.EqualValues(t, 3, n, "not the one that waits")
 			return err
 		})
-		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, hour, hour), "whoever they were sent to has forgotten them")
+		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, hour, hour), "they were sent and lost")
 	})
 
 	t.Run("who was told late that a step was sent says nothing of a row that came since", func(t *testing.T) {
