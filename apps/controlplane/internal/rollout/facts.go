@@ -55,7 +55,7 @@ func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
 	return f.of, nil
 }
 
-// stepped tells whether a step has ever been. Until one has, nothing is routed.
+// stepped reports whether a step has ever been. Until one has, nothing is routed.
 func stepped(in *plan.Input) bool { return in.App.Step > 0 }
 
 func (f *facts) readRows() error {

@@ -25,7 +25,7 @@ func TestWhatAFreezeOfDaysHoldsStartsWhenItIsOver(t *testing.T) {
 		until := time.Now().Add(4 * 24 * time.Hour)
 		h.update(func(tx store.Tx) error {
 			return tx.PutFreeze(model.Freeze{
-				WorkspaceID: h.ws, Name: "christmas", Reason: "nobody is here", OnStart: windlassv1.Freeze_ON_START_HOLD, Until: until.UnixMilli(),
+				WorkspaceID: h.ws, Name: "christmas", Reason: "all are on leave", OnStart: windlassv1.Freeze_ON_START_HOLD, Until: until.UnixMilli(),
 			})
 		})
 		second := h.deploy(app, nil)
@@ -33,7 +33,7 @@ func TestWhatAFreezeOfDaysHoldsStartsWhenItIsOver(t *testing.T) {
 		steps := h.app(app).Step
 		time.Sleep(time.Until(until) - time.Minute)
 		require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, h.deployment(second).Status)
-		require.Equal(t, "v2 is held by freeze christmas of the workspace, until "+until.UTC().Format("2006-01-02 15:04:05 UTC")+": nobody is here",
+		require.Equal(t, "v2 is held by freeze christmas of the workspace, until "+until.UTC().Format("2006-01-02 15:04:05 UTC")+": all are on leave",
 			h.app(app).Message)
 		require.LessOrEqual(t, h.app(app).Step-steps, int64(4*24*12*4/3), "a look in 3 min 45 s at most")
 		h.requireAlone(app, first)

@@ -74,7 +74,7 @@ func (g *groups) begin() {
 	}
 }
 
-// work until nobody waits, or others do it.
+// work until no request waits, or other workers do it.
 func (g *groups) work() {
 	for {
 		group := g.take()
@@ -150,7 +150,7 @@ func (g *groups) run(group []*member) {
 	}
 }
 
-// attempt decides the group whole or not at all. It ends when nobody waits for it any more.
+// attempt decides the group whole or not at all. It ends when no request waits for it any more.
 func (g *groups) attempt(group []*member) (err error) {
 	var all []context.Context
 	for _, m := range group {

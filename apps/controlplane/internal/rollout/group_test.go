@@ -173,7 +173,7 @@ func TestAGroupGoesOnWithoutThoseWhoLeaveAndEndsWithTheLast(t *testing.T) {
 		synctest.Wait()
 		c.gate <- struct{}{}
 		synctest.Wait()
-		require.ErrorIs(t, gone[0].err, context.Canceled, "nobody waited for it when its turn came")
+		require.ErrorIs(t, gone[0].err, context.Canceled, "no request waited for it when its turn came")
 		require.NoError(t, stays[0].err)
 		require.NoError(t, leaves[0].err, "it was done")
 		require.Contains(t, c.decided, []string{"b", "c"})

@@ -125,7 +125,7 @@ func TestAStepThatDiesAfterItCalledCallsAgainByTheSameID(t *testing.T) {
 		calls := h.judge.called()
 		require.Greater(t, len(calls), 4)
 		for _, c := range calls[1:4] {
-			require.Equal(t, calls[0], c, "what nobody noted is asked again, and is the same")
+			require.Equal(t, calls[0], c, "a call without a stored answer is repeated unchanged")
 		}
 		require.NotEqual(t, calls[3].ID, calls[4].ID)
 		require.Equal(t, int32(2), calls[4].Attempt)

@@ -82,7 +82,7 @@ func TestARegistryThatSaysNoIsFinalAndOneThatIsAwayIsNot(t *testing.T) {
 		answer.Store(int64(status))
 		require.Equal(t, want, final(host+"/echo:v1"), "%d", status)
 	}
-	require.False(t, final("127.0.0.1:1/echo:v1"), "nobody listens")
+	require.False(t, final("127.0.0.1:1/echo:v1"), "nothing listens")
 }
 
 func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
@@ -177,7 +177,7 @@ func TestARegistrySaysNoMoreThanItsCode(t *testing.T) {
 		"not allowed, closed":   {by: public, host: closed.Addr().String(), says: "has an address that is not public", final: true},
 		"a body":                {by: local, host: address, says: "answered 403 Forbidden; a private image needs", calls: 2, final: true},
 		"a redirect":            {by: local, host: strings.TrimPrefix(redirecting.URL, "http://"), says: "could not be reached"},
-		"nobody listens":        {by: local, host: closed.Addr().String(), says: "could not be reached"},
+		"nothing listens":       {by: local, host: closed.Addr().String(), says: "could not be reached"},
 		"a registry's code":     {by: local, host: answering(`{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "TOPSECRET-42"}]}`), says: "answered 404 Not Found (MANIFEST_UNKNOWN): check", final: true},
 		"what is no code":       {by: local, host: answering(`{"errors": [{"code": "TOPSECRET-42"}]}`), says: "answered 404 Not Found: check", final: true},
 		"a code that is longer": {by: local, host: answering(`{"errors": [{"code": "` + strings.Repeat("TOPSECRET_", 9) + `"}]}`), says: "answered 404 Not Found: check", final: true},

@@ -30,7 +30,7 @@ type Memory struct {
 	apps   map[string]*memoryApp
 }
 
-// memoryApp exists while its app runs or is to be tried again.
+// memoryApp exists while its app runs or waits for a retry.
 type memoryApp struct {
 	running, again bool
 	failures       int

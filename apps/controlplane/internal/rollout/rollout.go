@@ -4,7 +4,7 @@
 //	api, ingest, fleet      one transaction: what happened, and app_wake(app, now)
 //	      |
 //	   Waker                told of the commit, sends a step          (fast):
-//	                        at once, or soon where nobody waits for it
+//	                        at once, or soon where no request waits for it
 //	   Sweeper              sends what is due by its row, or was lost (sure)
 //	      v
 //	   Driver               one step of an app at a time, tried until it passes
@@ -86,7 +86,7 @@ type Driver interface {
 // before it, and is a dozen queries, and a lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
-// pause waits, and tells whether ctx lasted as long.
+// pause waits, and reports whether ctx lasted as long.
 func pause(ctx context.Context, d time.Duration) bool { return backoff.Sleep(ctx, d) == nil }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }

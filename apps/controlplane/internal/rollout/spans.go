@@ -74,7 +74,7 @@ func (s *Stepper) startSpans(ctx context.Context, d decision) *stepSpans {
 
 type rowKey struct{ deployment, region string }
 
-// changes tells whether rows are new, and whether regions are told anything.
+// changes reports whether rows are new, and whether regions are told anything.
 func changes(d decision) (created, grew bool) {
 	before := make(map[rowKey]int64, len(d.in.Topology))
 	for _, t := range d.in.Topology {

@@ -69,10 +69,10 @@ func NewStepper(cfg Config) (*Stepper, error) {
 	return s, nil
 }
 
-// Step implements the type Step: a transaction that reads, plans and writes, shared with
-// the other steps that have come by then; and when the plan asks for an image, or for measurements, those and a second transaction.
-// Nobody else is ever asked with a row locked. What was measured is written with what it
-// means: a step that dies in between has measured nothing, and its next try does.
+// Step implements the type Step. It is a transaction that reads, plans and writes, shared with the
+// other steps that have come by then. When the plan asks for an image or for measurements, Step gets
+// those and runs a second transaction. It sends no request while a row is locked. A measurement is
+// written together with its verdict: if a step dies in between, its next try measures again.
 func (s *Stepper) Step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { s.metrics.step.Observe(time.Since(begin).Seconds()) }()
@@ -207,8 +207,7 @@ func rolloutToWrite(d decision) *model.Rollout {
 	return &r
 }
 
-// polled tells whether a rollout is under way and the step found nothing to do
-// for it.
+// polled reports whether a rollout is under way and the step found nothing to do for it.
 func polled(d decision) bool {
 	return d.in.Rollout != nil && len(d.out.History) == 0 && d.out.Resolve == "" &&
 		d.in.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
@@ -229,8 +228,8 @@ func (s *Stepper) tell(ctx context.Context, d decision) {
 	}
 }
 
-// Ended counts a rollout whose end is durable, and writes its span. Whoever ends
-// one elsewhere than in a step calls it, once.
+// Ended counts a rollout whose end is durable, and writes its span. Code that ends a rollout
+// outside of a step calls it, once.
 func (s *Stepper) Ended(r model.Rollout) {
 	s.metrics.finished(r)
 	s.workflow(r)

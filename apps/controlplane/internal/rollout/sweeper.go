@@ -49,9 +49,9 @@ type SweepStore interface {
 	View(ctx context.Context, fn func(SweepTx) error) error
 }
 
-// Sweeper is the clock of all workflows, and the net under every Driver: it sends
-// the wake-ups whose time has come, and those that are overdue, whoever lost them.
-// It is one query an interval in each replica, whatever waits.
+// Sweeper is the clock of all workflows, and the net under every Driver: it sends the wake-ups
+// whose time has come, and the overdue ones that were lost. It costs one query an interval in
+// each replica, however many apps wait.
 type Sweeper struct {
 	cfg   SweeperConfig
 	swept prometheus.Counter
@@ -116,8 +116,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 }
 
-// Lost says that whoever the wake-ups were sent to has forgotten them. The next sweep
-// sends them again, not only the one after Resend.
+// Lost marks the wake-ups that were sent as lost. The next sweep sends them again, and does not
+// wait for Resend.
 func (s *Sweeper) Lost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()

@@ -35,7 +35,7 @@ func (f *flaky) Wake(_ context.Context, ids []string) error {
 	return nil
 }
 
-// now is for apps that are to be woken at once.
+// now is for apps that must be woken at once.
 func now(apps ...string) map[string]time.Duration {
 	in := map[string]time.Duration{}
 	for _, id := range apps {

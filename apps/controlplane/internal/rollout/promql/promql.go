@@ -130,7 +130,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes: aggregate it to one number, for example with sum()", maxAnswer)
 
-// bounded fails beyond so many bytes.
+// bounded is a reader that fails after a number of bytes.
 type bounded struct {
 	io.Reader
 	left int64
@@ -221,7 +221,8 @@ func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.
 	return one(value)
 }
 
-// problem says what went wrong to whoever wrote the query. Addresses and files are the operator's.
+// problem describes the error for the author of the query. It leaves out addresses and files,
+// which are the operator's.
 func problem(ctx context.Context, err error) error {
 	var refused *v1.Error
 	var unreachable *url.Error

@@ -105,9 +105,9 @@ func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
 			require.NotContains(t, f.Problem, "127.0.0.1", "the address is the operator's")
 		})
 	}
-	nobody, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	unreachable, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	problem := measure(t, nobody, analysis.Queries{New: "new"}).Figures.Problem
+	problem := measure(t, unreachable, analysis.Queries{New: "new"}).Figures.Problem
 	require.Contains(t, problem, "cannot be reached")
 	require.NotContains(t, problem, "127.0.0.1", "the address is the operator's")
 }

@@ -35,7 +35,7 @@ func newServer(d *Driver) (*http.Server, error) {
 		sdk.WithInvocationRetryPolicy(
 			sdk.WithInitialRetryInterval(200*time.Millisecond),
 			sdk.WithRetryIntervalFactor(2),
-			// Within the ten seconds in which all is to be well again after an outage.
+			// Within the ten seconds in which the control plane has to recover after an outage.
 			sdk.WithMaxRetryInterval(4*time.Second),
 			// Five hundred years of retries. Should they ever end, the key is given
 			// free, not paused: the app's wake-up row starts over.
@@ -55,7 +55,7 @@ func newServer(d *Driver) (*http.Server, error) {
 		return nil, fmt.Errorf("restate: make the endpoint: %w", err)
 	}
 	mux := http.NewServeMux()
-	// Whoever may have our old address is told apart from us by this.
+	// This distinguishes us from a process that has our old address.
 	mux.HandleFunc("GET "+d.endpoint.Path+identityPath, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(d.identity())) // a caller that is gone needs no answer
 	})
@@ -88,7 +88,7 @@ func (d *Driver) warm(ctx context.Context) error {
 	return nil
 }
 
-// nowhere is where an answer goes that nobody reads.
+// nowhere discards an answer.
 type nowhere struct{}
 
 func (nowhere) Header() http.Header         { return http.Header{} }

@@ -59,9 +59,9 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 	}
 }
 
-// hurry has everything tried at once that failed while nobody served it, or could do what it
-// asks for: the first of them, where there are very many. It is only quicker than waiting, so
-// that its errors are no matter, and that it is given up soon.
+// hurry retries at once the invocations that failed while no process could serve them: the
+// first ones, where there are very many. It is only quicker than waiting, so that its errors do
+// not matter and it gives up soon.
 func (d *Driver) hurry(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 			return err
 		}
 		if ended == 0 && len(ids) > 0 {
-			// Before they are: whoever comes after us could not tell that they were.
+			// Before they are: a process that comes after us could not see that they were.
 			if err := d.cfg.Lost(ctx); err != nil {
 				return err
 			}
@@ -217,7 +217,7 @@ func sameAddress(a, b string) bool {
 
 func pathOf(u *url.URL) string { return path.Join("/", u.Path) }
 
-// alive tells whether our service answers at the address.
+// alive reports whether our service answers at the address.
 func (d *Driver) alive(ctx context.Context, uri string) bool {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -238,7 +238,7 @@ func (d *Driver) alive(ctx context.Context, uri string) bool {
 	return err == nil && resp.StatusCode == http.StatusOK && string(body) == d.identity()
 }
 
-// Check tells whether Restate knows our service: for a readiness check.
+// Check reports whether Restate knows our service: for a readiness check.
 func (d *Driver) Check(ctx context.Context) error {
 	latest, err := d.admin.latest(ctx, d.cfg.Service)
 	if err != nil {

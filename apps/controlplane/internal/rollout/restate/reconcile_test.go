@@ -58,8 +58,8 @@ func (c *counter) count(id string) int {
 	return c.steps[id]
 }
 
-// latest tells whether new invocations go to the driver's address, and how many
-// addresses Restate knows for the service.
+// latest reports whether new invocations go to the driver's address, and how many addresses
+// Restate knows for the service.
 func (r *rig) latest(d *Driver) (leads bool, known int) {
 	all, err := d.admin.deployments(context.Background())
 	require.NoError(r.t, err)
@@ -74,7 +74,7 @@ func (r *rig) latest(d *Driver) (leads bool, known int) {
 	return leads, known
 }
 
-// leads tells whether the driver's address is the only one there is.
+// leads reports whether the driver's address is the only one there is.
 func (r *rig) leads(d *Driver) bool {
 	leads, known := r.latest(d)
 	return leads && known == 1
@@ -100,8 +100,8 @@ func TestWhatADeadAddressBeganGoesOnAtOurs(t *testing.T) {
 	await(t, "only our address is left", func() bool { return r.leads(p.Driver) })
 }
 
-// TestWhatOnlyLostCodeCouldFinishHoldsNoKey: the handlers' version has changed,
-// and nobody serves the old one any more.
+// TestWhatOnlyLostCodeCouldFinishHoldsNoKey: the handlers' version has changed, and no process
+// serves the old one any more.
 func TestWhatOnlyLostCodeCouldFinishHoldsNoKey(t *testing.T) {
 	r, c, app := newRig(t), newCounter(), ident.New("app")
 	r.leave(c, "v0", app)
@@ -154,7 +154,7 @@ func TestARestateThatLostItsDataIsToldAgain(t *testing.T) {
 	c, app := newCounter(), ident.New("app")
 	p := r.start(c.step)
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
-	require.EqualValues(t, 1, p.lost.Load(), "it may be one that was wiped while nobody looked")
+	require.EqualValues(t, 1, p.lost.Load(), "it may be one that was wiped between two looks")
 
 	stop(t, server)
 	require.NoError(t, os.RemoveAll(cfg.Dir))

@@ -192,7 +192,7 @@ func lostWakeIsFound(t *testing.T, rig Rig) {
 	p := rig.Start(w.step)
 	w.sweep(p.Driver)
 	for range 10 {
-		w.happen(id("lost")) // and nobody tells the driver
+		w.happen(id("lost")) // and the driver gets no signal
 	}
 	w.await("the sweeper finds them", patience, w.quiet)
 }
@@ -209,7 +209,7 @@ func crashBeforeSchedule(t *testing.T, rig Rig) {
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
 	await(t, reached)
-	p.Crash() // it has committed, and answered nobody
+	p.Crash() // it has committed, and sent no answer
 	p = rig.Start(w.step)
 	w.sweep(p.Driver)
 	w.await("it looked as often as it wanted", patience, w.quiet)

@@ -115,12 +115,12 @@ func (w *world) step(ctx context.Context, id string) error {
 	return nil
 }
 
-// settled tells whether the app has seen all and looked as often as it was to.
+// settled reports whether the app has seen all and looked as often as it was to.
 func (a *app) settled() bool {
 	return a.seen == a.events && len(a.looks) == 0 && a.due == 0 && a.running == 0
 }
 
-// quiet tells whether every app is settled.
+// quiet reports whether every app is settled.
 func (w *world) quiet() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -34,7 +34,8 @@ const (
 type Source struct {
 	// Ask a region's agent, as peers.Service does. The context has a deadline.
 	Ask func(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
-	// IsUnreachable tells that there was nobody to ask.
+	// IsUnreachable reports whether the error means that the region's agent could not be
+	// reached.
 	IsUnreachable func(error) bool
 }
 
@@ -107,7 +108,7 @@ func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest)
 		return nil, errors.New("the region's agent answered something else than what its gateways saw: update it")
 	}
 	if res.Gateways == 0 {
-		return nil, errors.New("no gateway serves the region, so that nobody sees its requests: run one, or have the control plane read a Prometheus")
+		return nil, errors.New("no gateway serves the region, so that its requests are not measured: run one, or let the control plane read a Prometheus")
 	}
 	out := make([]analysis.Seen, len(res.Traffic))
 	for i, t := range res.Traffic {

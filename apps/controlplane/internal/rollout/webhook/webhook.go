@@ -130,7 +130,7 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 		}
 		c.cfg.Log.WarnContext(ctx, "cannot read what web-hooks are told", "app", due[0].Hook.Call.App.ID, "error", err)
 		for _, m := range due {
-			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read what the web-hook is to be told"}))
+			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read the facts for the web-hook"}))
 		}
 		return out
 	}
@@ -169,7 +169,7 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// ask makes one call, and tells whether there was time for it.
+// ask makes one call, and reports whether there was time for it.
 func (c *Client) ask(ctx context.Context, h analysis.Hook, facts Facts) (f analysis.Figures, ok bool) {
 	if !take(ctx, c.slots) {
 		return f, false
@@ -223,7 +223,7 @@ func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analy
 	return analysis.ParseAnswer(body)
 }
 
-// request is the call, signed if it is to be.
+// request returns the call, signed if the hook has a signing secret.
 func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*http.Request, error) {
 	// The API has checked it; a policy may be older than what the API checks.
 	u, err := analysis.ParseHookURL(h.URL)
@@ -248,7 +248,7 @@ func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*ht
 	}
 	key, ok := facts.Secrets[h.SigningSecret]
 	if !ok {
-		return nil, fmt.Errorf("its call is to be signed with secret %s, which there is no more: set it, or deploy without", h.SigningSecret)
+		return nil, fmt.Errorf("its call must be signed with secret %s, which does not exist any more: set it, or deploy without it", h.SigningSecret)
 	}
 	mac := hmac.New(sha256.New, key)
 	mac.Write(body)

@@ -214,7 +214,7 @@ func TestWhatIsNoVerdictIsAProblemThatSaysWhyAndNothingElse(t *testing.T) {
 			}
 		})
 	}
-	require.Empty(t, elsewhere, "nobody is called but whom the policy names")
+	require.Empty(t, elsewhere, "only the policy's URL is called")
 }
 
 func TestASlowWebHookIsNotWaitedForBeyondItsTimeout(t *testing.T) {
@@ -320,14 +320,14 @@ func TestACallThatCannotBeMadeSaysSoWithoutASecret(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"verdict": "pass"}`) })
 	h := hook(url)
 	h.SigningSecret = "gone"
-	require.Contains(t, measure(t, setup(t), h).Problem, "secret gone, which there is no more")
+	require.Contains(t, measure(t, setup(t), h).Problem, "secret gone, which does not exist any more")
 
 	broken := setup(t, func(cfg *webhook.Config) {
 		cfg.Lookup = func(context.Context, analysis.Call, []string) (webhook.Facts, error) {
 			return webhook.Facts{}, errors.New("hunter2 at db.internal")
 		}
 	})
-	require.Equal(t, "the control plane cannot read what the web-hook is to be told", measure(t, broken, hook(url)).Problem)
+	require.Equal(t, "the control plane cannot read the facts for the web-hook", measure(t, broken, hook(url)).Problem)
 }
 
 func TestEveryCallIsCountedByItsOutcome(t *testing.T) {
