@@ -11,13 +11,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// A load balancer spreads connections when they are made, and an agent's lives for
-// weeks: after a rolling restart the process that was restarted last has no stream,
-// and the others have all. So each process looks, for itself, how many streams its
-// share would be, and sends away what it has beyond. There is nobody who decides for
-// all: with a balancer that knows who has few connections one step does it, and with
-// one that takes the next in turn some steps do, since what is sent away comes back
-// in equal parts.
+// A load balancer spreads connections when they are made, and an agent's lives for weeks: after
+// a rolling restart the process that was restarted last has no stream, and the others have all.
+// So each process computes its own share of the streams, and sends away those above it. No
+// process decides for all. With a balancer that prefers the process with the fewest
+// connections, one step is enough. With a round-robin balancer some steps are needed, because
+// the streams that were sent away come back in equal parts.
 
 // goAway ends a stream whose agent is to go on elsewhere, after a random part of
 // spread.
@@ -31,10 +30,9 @@ var (
 	errUneven  = errors.New("other servers have fewer streams")
 )
 
-// Each agent that comes back costs a transaction and 2 ms of processor time (see the
-// agent's reconnect), so that so many a second as there are of these in one keep less
-// than a core busy: 1,000 are spread over 2 s. A region's changes wait meanwhile, so
-// that few agents come back sooner.
+// Each agent that comes back costs a transaction and 2 ms of processor time (see the agent's
+// reconnect). At one agent per 2 ms they keep less than a core busy: 1,000 are spread over 2 s.
+// A region's changes wait meanwhile, so that few agents come back sooner.
 const (
 	spreadEach = 2 * time.Millisecond
 	minSpread  = 100 * time.Millisecond
@@ -52,7 +50,7 @@ func (s *Service) spread() time.Duration {
 	return spreadOf(s.leavers)
 }
 
-// leaving tells whether the process, or the server that the call came through, stops.
+// leaving reports whether the process, or the server that the call came through, stops.
 func (s *Service) leaving(ctx context.Context) bool {
 	select {
 	case <-s.draining:

@@ -44,7 +44,7 @@ func (h *house) serve() (url string, stop func()) {
 }
 
 func TestAServerThatStopsTellsItsStreamsToGoElsewhere(t *testing.T) {
-	// Nobody says Drain: the streams' contexts may end before it is.
+	// Without a call of Drain: the streams' contexts may end before it.
 	h := setup(t, time.Minute)
 	url, stop := h.serve()
 	h.client = agentv1connect.NewAgentServiceClient(http.DefaultClient, url)

@@ -3,13 +3,13 @@
 //	commit --nudge--> Tailer --changes--> Cursor (dirty keys) --> stream --> agent
 //	   beat ------------^                                    \--> DesiredItems
 //
-// One Tailer per process reads the changes of regions that have a stream here: of the
-// regions that a commit of this or another process changed as soon as it is told, in one
-// query, and of all on a fixed beat, for what nobody told. A beat asks for the sum of all
-// heads; when that is not what it was, for the heads, then for the changes of those that
-// moved. So a change costs by the regions that it touches, an
-// idle fleet costs one query and one row a beat whatever its size, and a process without
-// streams costs none.
+// One Tailer per process reads the changes of regions that have a stream here: of the regions
+// that a commit of this or another process changed as soon as it hears of the commit, in one
+// query, and of all regions on a fixed beat, for commits that it did not hear of. A beat reads
+// the sum of all heads. When the sum has changed, it reads the heads, then the changes of the
+// regions whose heads moved. So a change costs by the regions that it touches, an idle fleet
+// costs one query and one row a beat whatever its size, and a process without streams costs
+// none.
 //
 // A stream never waits for another: what it owes is a set of dirty keys, taken
 // at once when its agent can take a frame, and every send has a deadline.
@@ -83,8 +83,8 @@ type Config struct {
 	// Peer is the id of this process, under which others find the streams that it
 	// holds; empty: there are no others.
 	Peer string
-	// Beat is how late a commit may be seen that nobody told us of: 200 ms, a fifth
-	// of what a person notices, at five queries a second and process.
+	// Beat is how late a commit may be seen when no nudge came for it: 200 ms, a fifth of what
+	// a person notices, at five queries a second and process.
 	Beat time.Duration
 	// Bookmark is the shortest time that the protocol allows between two of a stream, 10 s;
 	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see bookmarks.
@@ -155,8 +155,7 @@ type Service struct {
 	drained  bool
 	// leavers is how many streams there were when draining began.
 	leavers int
-	// pictures of what is around each region that has something, by region; nil: nobody has
-	// looked.
+	// pictures of the neighbours of each region that has some, by region; nil: not read yet.
 	pictures map[string]*neighbours.Picture
 }
 
@@ -208,7 +207,7 @@ func (s *Service) Drain() {
 	}
 }
 
-// Connected tells whether the region has a stream on this process.
+// Connected reports whether the region has a stream on this process.
 func (s *Service) Connected(regionID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

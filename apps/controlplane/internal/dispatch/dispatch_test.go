@@ -394,7 +394,7 @@ func TestARestoredBackupIsAForkThatStartsANewEpoch(t *testing.T) {
 	cancel = w.connect(h)
 	defer cancel()
 	require.Greater(t, w.hello.Epoch, epoch)
-	require.False(t, w.hello.Resumed, "what was reported to a lost history is to be reported again")
+	require.False(t, w.hello.Resumed, "reports to a lost history must be sent again")
 	require.Equal(t, "app_1", <-woken)
 	w.step()
 	require.Equal(t, 2, w.snapshots)

@@ -80,8 +80,8 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 	}
 }
 
-// withImage is the spec with another image. It shares the rest with the spec, which may
-// be on its way to other regions: nobody changes either.
+// withImage returns the spec with another image. It shares the rest with the spec, which may be
+// on its way to other regions: neither may be changed.
 func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.DeploymentSpec {
 	out := &windlassv1.DeploymentSpec{}
 	from, to := spec.ProtoReflect(), out.ProtoReflect()

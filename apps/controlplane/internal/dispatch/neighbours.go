@@ -13,11 +13,12 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// around makes the picture of each region of the apps whose requests may go to others: those
-// that serve the app with a ready instance and can be reached. A region's own is not in it. A
-// region that could serve the app and does not is told, too: whoever asks there for one of its
-// hosts is handed on, to where the app runs and nowhere else. A region of the platform is not told
-// of a workspace's, whose gateways are where a tenant says, before an operator has approved that.
+// around makes the picture of each region of the apps whose requests may go to others: those that
+// serve the app with a ready instance and can be reached. A region is not in its own picture. A
+// region that could serve the app and does not gets a picture, too: its gateways forward requests
+// for the app's hosts to a region where the app runs. The gateways of a workspace's region are
+// where a tenant says, so a region of the platform does not get them before an operator has
+// approved that.
 func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
@@ -92,8 +93,8 @@ func (s *Service) lookAround(ctx context.Context) {
 	}
 }
 
-// look reads once, if anybody is to be told. While nobody is, nothing is known: whoever comes
-// next is not told what was so then.
+// look reads once, if any stream needs a picture. While no stream does, the pictures are
+// dropped: the next stream must not get old ones.
 func (s *Service) look(ctx context.Context) error {
 	s.mu.Lock()
 	streams := len(s.streams)
@@ -153,7 +154,7 @@ func (s *Service) picture(next map[string]*neighbours.Picture) {
 // an agent that was away meanwhile, and its gateways, may hold what was there before.
 var nothing = &neighbours.Picture{}
 
-// around is what is known to be around the region; nil: nobody has looked.
+// around returns the picture of the region's neighbours; nil: not read yet.
 func (s *Service) around(region string) *neighbours.Picture {
 	s.mu.Lock()
 	defer s.mu.Unlock()

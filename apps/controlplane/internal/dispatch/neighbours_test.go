@@ -19,7 +19,7 @@ import (
 // requests to them, whole on each stream and then when that changes; of no other app.
 func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
-	// serve has app_1 served in both regions, reg_2 with so many instances ready.
+	// serve lets both regions serve app_1. reg_2 has that number of ready instances.
 	serve := func(cross windlassv1.RoutingPolicy_CrossRegion, ready int32) {
 		h.update(func(tx store.Tx) error {
 			for _, id := range []string{region, "reg_2"} {

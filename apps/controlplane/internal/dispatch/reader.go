@@ -17,9 +17,9 @@ const (
 	maxReadKeys = 5000
 )
 
-// reader reads items for all streams. What they ask while reads are under way is one
-// read after those: a change of many regions costs little more queries than a change of
-// one, and a stream that asks alone waits for nobody.
+// reader reads items for all streams. The requests that come while reads are under way become
+// one read after those. So a change of many regions costs few more queries than a change of
+// one, and a single stream that asks does not wait.
 type reader struct {
 	store Store
 
@@ -59,7 +59,7 @@ func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key)
 	return a.rows, nil
 }
 
-// work until nobody waits.
+// work until no request waits.
 func (r *reader) work(ctx context.Context) {
 	for {
 		batch := r.take()

@@ -82,7 +82,7 @@ func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
 		}
 		all.Wait()
 		synctest.Wait()
-		require.Len(t, s.reads, 3, "two that found nobody before them, and the others")
+		require.Len(t, s.reads, 3, "two that found no read before them, and the others")
 		require.Len(t, s.reads[2], 48)
 
 		s.reads = nil
@@ -95,7 +95,7 @@ func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
 		})
 		ask("reg_04", whole("reg_04"))
 		all.Wait()
-		synctest.Wait() // for the workers to find that nobody waits
+		synctest.Wait() // for the workers to find that no request waits
 		require.Zero(t, r.reads)
 		require.Empty(t, r.waiting)
 	})

@@ -38,7 +38,7 @@ type reading struct {
 	index *digest.Index
 }
 
-// begin one, which goes on by itself. Whoever does stops it.
+// begin starts a reading, which goes on by itself. The caller stops it.
 func (st *stream) begin(ctx context.Context) *reading {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &reading{cancel: cancel, begun: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
@@ -73,7 +73,7 @@ func (st *stream) read(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// fits tells whether it is one for the stream, once that is known.
+// fits reports whether it is one for the stream, once that is known.
 func (r *reading) fits(st *stream) (bool, error) {
 	select {
 	case <-r.begun:
@@ -85,14 +85,14 @@ func (r *reading) fits(st *stream) (bool, error) {
 	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
 }
 
-// readPages in one transaction. The end is put as soon as all is read: whoever takes pages need
-// not wait for the end of a transaction that only read, nor know how it went.
+// readPages in one transaction. The end is put as soon as all is read: the consumer of the
+// pages does not need the outcome of a transaction that only read.
 func (st *stream) readPages(ctx context.Context, r *reading) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)
 	work.Go(func() error {
 		defer func() {
-			for range rows { // whoever reads must not wait for one that failed
+			for range rows { // readers must not wait for one that failed
 			}
 		}()
 		for page := range rows {

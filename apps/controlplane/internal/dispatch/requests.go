@@ -76,8 +76,8 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	}
 }
 
-// UploadLogs takes a piece of an answer. An answer that nobody waits for any
-// more is taken and forgotten, so that the agent does not retry it.
+// UploadLogs accepts a piece of an answer. An answer whose request is over is accepted and
+// dropped, so that the agent does not retry it.
 func (s *Service) UploadLogs(ctx context.Context, req *agentv1.UploadLogsRequest) (*agentv1.UploadLogsResponse, error) {
 	region, _, ok := s.cfg.Caller(ctx)
 	if !ok {

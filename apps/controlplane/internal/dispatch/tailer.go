@@ -33,7 +33,7 @@ type Tailer struct {
 	regions map[string]*tailed
 	due     map[string]struct{} // regions to poll before the beat
 	allDue  bool
-	joins   int // of regions that nobody followed before
+	joins   int // of regions without a follower before
 	// seen is what all was published for last; only Run uses it.
 	seen published
 }
@@ -72,8 +72,8 @@ func newTailer(store Store, log *slog.Logger, beat time.Duration, rnd func() flo
 	}
 }
 
-// Nudge asks for a poll of the regions now; with none given, of all. It never
-// blocks. What nobody follows here costs nothing.
+// Nudge asks for a poll of the regions now; with none given, of all. It never blocks. A region
+// without a follower here costs nothing.
 func (t *Tailer) Nudge(regions ...string) {
 	t.mu.Lock()
 	wanted := len(regions) == 0
@@ -121,7 +121,7 @@ func (t *Tailer) Run(ctx context.Context) error {
 			failures++
 			wait := policy.Delay(failures, t.rnd)
 			t.log.Warn("cannot read the change feed", "error", err, "retry_in", wait)
-			// What was to be polled is among everything.
+			// The full poll includes these regions.
 			timer.Reset(wait)
 		case beat:
 			failures = 0
@@ -218,7 +218,7 @@ func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest ma
 	return rest, nil
 }
 
-// follows tells whether the change is the next one after the position, in its history.
+// follows reports whether the change is the next one after the position, in its history.
 func follows(c model.Change, at changefeed.Position) bool {
 	return c.Revision == at.Revision+1 && bytes.Equal(c.Chain, changefeed.Chain(at.Chain, c.ID))
 }
@@ -253,7 +253,7 @@ func (t *Tailer) poll(ctx context.Context, only map[string]struct{}) error {
 	}
 }
 
-// pollOnce publishes what is new, and tells whether more is known to be there.
+// pollOnce publishes what is new, and reports whether more is known to be there.
 func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more bool, err error) {
 	ids, positions := t.followed(only)
 	if len(ids) == 0 {
@@ -388,13 +388,13 @@ func (t *Tailer) subscribe(region string, agent changefeed.Position, head model.
 	}
 	at, first := t.join(sub, head)
 	if first {
-		// Who committed after the head was read and before we joined has nudged nobody.
+		// A commit after the head was read and before we joined has sent no nudge here.
 		t.Nudge(region)
 	}
 	return sub, at
 }
 
-// join tells whether it is the region's first.
+// join reports whether it is the region's first.
 func (t *Tailer) join(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

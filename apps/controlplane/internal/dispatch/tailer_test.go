@@ -89,18 +89,18 @@ func TestABeatReadsHeadsOnlyWhenOneMovedAndMissesNone(t *testing.T) {
 			return b.Upto.Revision
 		}
 
-		require.Zero(t, beats(time.Minute), "nobody follows anything")
+		require.Zero(t, beats(time.Minute), "no region has a follower")
 		region("reg_1")
 		region("reg_2")
 		one := subscribe("reg_1")
 		require.Positive(t, beats(2*beat))
 		require.Zero(t, beats(time.Minute), "nothing moved")
 
-		change("reg_1") // nobody nudges
+		change("reg_1") // without a nudge
 		require.EqualValues(t, 1, beats(time.Minute))
 		require.EqualValues(t, 1, owed(one))
 		change("reg_2")
-		require.EqualValues(t, 1, beats(time.Minute), "of a region that nobody follows")
+		require.EqualValues(t, 1, beats(time.Minute), "of a region without a follower")
 
 		two := subscribe("reg_2")
 		require.Positive(t, beats(2*beat))

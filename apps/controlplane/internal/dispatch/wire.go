@@ -14,8 +14,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// wired is an item as it travels. It is encoded once, by whoever read it: what is hashed is
-// what is sent, and frames are made of it as it is.
+// wired is an item as it travels. It is encoded once, when it is read: the bytes that are
+// hashed are the bytes that are sent, and frames contain them unchanged.
 type wired struct {
 	kind int32
 	key  string

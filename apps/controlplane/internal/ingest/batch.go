@@ -158,10 +158,10 @@ type writes struct {
 	wake      map[string]int64 // when
 }
 
-// gather is how long the first word of an app for whose regions nobody waits is kept for
-// others': most come within that, and are one decision. Somebody waits while a rollout of the
-// app is in flight, whose next turn may depend on any of its deployments, and for one that
-// starts or stops: then what is said is decided on at once.
+// gather is how long the first report about an app that no rollout waits for is kept for more
+// reports: most come within that time and become one decision. A rollout waits while it is in
+// flight, because its next turn may depend on any of the app's deployments. A deployment that
+// starts or stops waits, too. Then a report is decided on at once.
 const gather = 200 * time.Millisecond
 
 // wakes an app for what was said of a deployment in a region.
@@ -458,7 +458,7 @@ const (
 	maxCapacity = 60 << 10
 )
 
-// isID tells whether a column of ids can hold it.
+// isID reports whether a column of ids can hold it.
 func isID(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {

@@ -54,9 +54,9 @@
 //
 // # Notices
 //
-// What an agent has done of itself becomes history, at a bounded rate a region, since
-// an app keeps so many entries and no more. It has no guard in SQL: a report counts
-// only once by its sequence, read before the lease was renewed.
+// What an agent has done of itself becomes history, at a bounded rate per region, because an
+// app keeps a limited number of entries. It has no guard in SQL: a report counts only once by
+// its sequence, read before the lease was renewed.
 //
 // # Wake-ups
 //
@@ -116,7 +116,7 @@ type Config struct {
 	Store Store
 	// Caller tells whose credential the call carries and when that was issued.
 	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
-	// Edges tells whether a change of what a region reports can change a decision.
+	// Edges reports whether a change of what a region reports can change a decision.
 	Edges func(before, after model.Observed) bool
 	// RouteEdges is Edges for an acknowledgement of routes.
 	RouteEdges func(before, after model.RouteObserved) bool
@@ -323,7 +323,7 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	return true
 }
 
-// check tells whether a report is of the region's current session.
+// check reports whether a report is of the region's current session.
 func check(region model.Region, p *pending) error {
 	switch {
 	case p.issuedAt < region.CredentialNotBefore:

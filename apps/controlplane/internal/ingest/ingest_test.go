@@ -273,7 +273,7 @@ func (t takeover) CheckSessions(ids []string) ([]model.Region, error) {
 	return rows, err
 }
 
-func TestRepeatedAndLateReportsChangeNothingAndWakeNobody(t *testing.T) {
+func TestRepeatedAndLateReportsChangeNothingAndWakeNoApp(t *testing.T) {
 	h := setup(t)
 	first := says(1, has("dep_1", ready, "ins_1"), counts("dep_1", 1), applied("dep_1"))
 	second := says(2, has("dep_1", windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1"), counts("dep_1", 0))
@@ -300,7 +300,7 @@ func TestALateReportBringsNothingBack(t *testing.T) {
 	before := h.row()
 	require.NoError(t, h.report(east, lost))
 	_, stored := h.instance("ins_gone")
-	require.False(t, stored, "nobody would ever say that it is gone")
+	require.False(t, stored, "no report would ever say that it is gone")
 	require.Zero(t, h.observed().Ready)
 	require.Empty(t, h.woken())
 	require.Equal(t, before.SessionSequence, h.row().SessionSequence)
@@ -330,7 +330,7 @@ func TestALateReportReleasesAndQuarantinesNothing(t *testing.T) {
 	require.NoError(t, h.report(east, none))
 	require.NoError(t, h.report(east, some))
 	require.NoError(t, h.report(east, none))
-	require.Equal(t, []string{"dep_8"}, kept(), "what nobody wants must not be forgotten")
+	require.Equal(t, []string{"dep_8"}, kept(), "an unwanted workload must not be forgotten")
 	require.NoError(t, h.report(east, says(3, quarantine())))
 	require.NoError(t, h.report(east, some))
 	require.Empty(t, kept())
@@ -354,7 +354,7 @@ func TestOnlyEdgesWakeAnApp(t *testing.T) {
 	require.Empty(t, h.woken(), "an acknowledgement that says nothing new")
 }
 
-func TestWhatIsSaidOfAnAppThatNobodyWaitsForIsGathered(t *testing.T) {
+func TestReportsAboutAnAppThatNoRolloutWaitsForAreGathered(t *testing.T) {
 	h := setup(t)
 	woken := make(chan map[string]time.Duration, 10)
 	h.db.OnCommit(func(c store.Commit) {

@@ -9,7 +9,7 @@ import (
 // region's report in hand, which waits maxDelay at the most and then for its batch,
 // and then for a batch of its own.
 const (
-	// calm is the wait below which nobody is behind: what two batches take.
+	// calm is the wait below which ingest is not behind: the time of two batches.
 	calm = 50 * time.Millisecond
 	// maxDelay is the wait above which reports with many instances are refused.
 	maxDelay = 200 * time.Millisecond
@@ -58,10 +58,9 @@ func (l load) limits(shortest time.Duration, most int) limits {
 	return out
 }
 
-// refuses tells whether a report with instances is refused when so many rows wait,
-// and in what time it may come again: when what waits is stored, and later if it has been
-// like that for a while. What is less than one batch never is: it is not much, however long
-// it takes.
+// refuses reports whether a report with instances is refused while that number of rows waits,
+// and after which time it may come again: when those rows are stored, and later if the queue
+// has been long for a while. Less than one batch is never refused, however long it takes.
 func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 	if l.delay <= maxDelay || waiting < minBatchRows {
 		return 0, false

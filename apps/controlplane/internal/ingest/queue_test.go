@@ -13,7 +13,7 @@ import (
 
 var start = time.Unix(1_900_000_000, 0)
 
-// waits is a report of a region with so many instances.
+// waits returns a report of a region with that number of instances.
 func waits(region string, instances int) *pending {
 	return &pending{ctx: context.Background(), region: region, req: &agentv1.ReportRequest{Instances: make([]*agentv1.InstanceState, instances)}}
 }
@@ -208,7 +208,7 @@ func TestTheRateIsThatOfLargeBatchesTogether(t *testing.T) {
 		m.end(now, 4000, 100*time.Millisecond)
 		now = now.Add(100 * time.Millisecond)
 		m.end(now, 4000, 200*time.Millisecond)
-		now = now.Add(time.Minute) // in which nothing is to be done
+		now = now.Add(time.Minute) // in which no work is due
 	}
 	require.InDelta(t, 40_000, m.perSecond(), 100)
 }
