@@ -20,7 +20,7 @@ import (
 
 // all runs what the project's benchmark table lists.
 type all struct {
-	Small bool     `help:"Small sizes: minutes, and figures that only tell whether something broke."`
+	Small bool     `help:"Small sizes: takes minutes, and the figures only show whether something broke."`
 	Out   string   `help:"File for the results; empty: one in .cache/bench, by time and commit." type:"path"`
 	Only  []string `help:"Run only those whose name begins so."`
 	Skip  []string `help:"Leave out those whose name begins so."`
@@ -59,7 +59,7 @@ var table = []entry{
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 
-// runs tells whether the entry is in a run, and with which flags.
+// runs reports whether the entry is in a run, and with which flags.
 func (e entry) runs(small bool) (flags []string, ok bool) {
 	switch {
 	case !small:
@@ -137,7 +137,7 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 			return fmt.Errorf("write the results: %w", err)
 		}
 	} else {
-		fmt.Fprintln(stdout, "results:", out.File) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(stdout, "results:", out.File) //nolint:errcheck // a closed stdout cannot be reported
 	}
 	if len(failed) > 0 {
 		return errors.New("failed: " + strings.Join(failed, ", "))

@@ -74,7 +74,7 @@ type cli struct {
 	Overload  scenario.Overload  `cmd:"" help:"What somebody waits for while ten times too much is reported."`
 	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
-	Gateway   scenario.Gateway   `cmd:"" help:"What the gateway costs beside nginx and HAProxy, which are to be installed."`
+	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
 	All       all                `cmd:"" help:"Every scenario, one after the other, into a file."`

@@ -11,10 +11,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Deployments is how many deployments a second to one region could be made if Windlass did
-// nothing, with so many under way: what has to outlive a crash is committed, and Restate
-// invokes the two steps. There is no call to answer, nothing is read, planned, streamed or
-// checked, and nobody runs anything.
+// Deployments returns how many deployments a second to one region would be possible if Windlass
+// did nothing, with a number of them under way. The rows that must outlive a crash are
+// committed, and Restate invokes the two steps. There is no call to answer, and nothing is
+// read, planned, streamed, checked or run.
 //
 //	call      commit the row               send step 1
 //	step 1    commit the change (feed)
@@ -25,7 +25,7 @@ import (
 // coalesced.
 func (db *DB) Deployments(ctx context.Context, ingress, admin string, window time.Duration, underWay int, least bool) (perSecond float64, err error) {
 	feed, region := NewFeedWriter(db), "reg_bare_"+nonce()
-	// A region that no agent has, so that nobody is sent anything.
+	// A region without an agent, so that nothing is sent.
 	origin := make([]byte, sha256.Size)
 	if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
 		region, 1, 0, origin, 0, origin); err != nil {

@@ -15,10 +15,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// FeedWriter commits changes of topology to the feed by SQL alone, in the one
-// transaction that every writer of the feed uses: rows first, heads locked last and
-// held to the commit. To a control plane it is another replica that nobody hears
-// of but through the database.
+// FeedWriter commits changes of topology to the feed by SQL alone, in the one transaction that
+// every writer of the feed uses: rows first, heads locked last and held to the commit. To a
+// control plane it is another replica, which it sees only through the database.
 type FeedWriter struct{ db *DB }
 
 // NewFeedWriter writes to a database that was migrated.
@@ -106,7 +105,8 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 	return insert(ctx, tx, "region_changes (region, revision, kind, change_key, generation, id, chain)", 7, changes)
 }
 
-// insert rows of so many columns each into a table, which is named with them.
+// insert inserts rows into a table, which is given with the names of its columns. columns is
+// their number.
 func insert(ctx context.Context, tx execer, table string, columns int, rows []any) error {
 	if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES "+values(len(rows)/columns, columns), rows...); err != nil {
 		return fmt.Errorf("insert into %s: %w", table, err)

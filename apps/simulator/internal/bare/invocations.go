@@ -18,9 +18,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Invocations is how many invocations of a virtual object a second Restate makes
-// alone, over so many keys: each is sent, waits for its key, and runs a handler that
-// does nothing, which is what a step of a workflow costs before it does anything.
+// Invocations returns how many invocations of a virtual object a second Restate makes alone,
+// over a number of keys. Each is sent, waits for its key, and runs a handler that does nothing:
+// the cost of a workflow's step before it does any work.
 func Invocations(ctx context.Context, ingress, admin string, window time.Duration, senders, keys int) (perSecond float64, err error) {
 	var done atomic.Int64
 	steps, err := serve(ctx, ingress, admin, senders, func(context.Context, string) error {
@@ -57,8 +57,8 @@ type object struct {
 	served           chan error
 }
 
-// serve registers a virtual object whose handler is called with the key; calls may be sent
-// to it by so many at once.
+// serve registers a virtual object whose handler is called with the key. senders bounds the
+// calls that are sent to it at once.
 func serve(ctx context.Context, ingress, admin string, senders int, handler func(ctx context.Context, key string) error) (*object, error) {
 	service := ident.New("Bare")
 	def := sdk.NewObject(service, sdk.WithJournalRetention(time.Second))

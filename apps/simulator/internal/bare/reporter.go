@@ -32,8 +32,8 @@ type Reporter struct {
 	next    int
 }
 
-// NewReporter joins the token's region, opens a stream, and reports a complete
-// inventory: so many instances of each deployment.
+// NewReporter joins the token's region, opens a stream, and reports a complete inventory: the
+// replicas of each deployment.
 func NewReporter(ctx context.Context, url, token string, deployments []string, replicas int) (_ *Reporter, err error) {
 	r := &Reporter{http: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), ended: make(chan struct{})}
 	credential := ""

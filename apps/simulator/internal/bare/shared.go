@@ -27,12 +27,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Shared is how many deployments a second to so many regions each could be made if what is
-// done about them were nothing but what a durable workflow of two steps cannot leave out, and
-// everything that can be done for several at once were: what comes while a commit runs is the next commit, an agent
-// is told of all that is new in a frame, and tells of all that it was told in a report. A step
-// reads what a decision would be about, but nothing is checked, planned or run, and of each
-// thing only a row is kept.
+// Shared returns how many deployments a second, each to a number of regions, would be possible with
+// only the work that a durable workflow of two steps needs, and with all work shared that can be
+// shared. Calls that come while a commit runs form the next commit. An agent gets all changes in one
+// frame, and reports all of them in one report. A step reads the rows of a decision, but nothing is
+// checked, planned or run, and of each object only a row is kept.
 //
 //	user      call               commit a row for each region, and who did what and why; send step 1
 //	step 1                       read the rows, commit the changes (feed), an event on each agent's stream
@@ -194,7 +193,7 @@ func (s *shared) step(ctx context.Context, id string) error {
 	err := s.changes.do(ctx, id)
 	if err != nil {
 		d.done <- err
-		return nil //nolint:nilerr // who waits for it is told, and nobody is to try again
+		return nil //nolint:nilerr // its waiters get the error, and it must not be retried
 	}
 	for _, events := range s.events {
 		events <- id
@@ -395,7 +394,7 @@ func anyOf(ids []string, first ...any) []any {
 	return first
 }
 
-// addRows of deployments that a user asks for, and what is to be known of that afterwards.
+// addRows adds the rows of deployments that a user asks for, and the records of that call.
 func (s *shared) addRows(ctx context.Context, ids []string) error {
 	return s.db.inTx(ctx, func(tx *sql.Tx) error {
 		at := time.Now().UnixMilli()

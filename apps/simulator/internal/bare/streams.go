@@ -17,9 +17,9 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-// Frames is how many empty frames a second a Connect server of this process sends
-// over so many streams to clients of this process, and Streams how many streams a
-// second it begins and ends: what dispatch comes down to.
+// Frames returns how many empty frames a second a Connect server of this process sends to
+// clients of this process over a number of streams, and how many streams a second it opens and
+// ends. This is the bound of dispatch.
 func Frames(ctx context.Context, window time.Duration, streams int) (frames, opened float64, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +61,8 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 	return frames, opened, err
 }
 
-// framesOf so many streams a second. The window begins when each has had its first.
+// framesOf returns the frames per second of a number of streams. The window begins when each
+// has had its first.
 func framesOf(ctx context.Context, agents agentv1connect.AgentServiceClient, window time.Duration, streams int) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -115,8 +115,8 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 	ctx, w, err := world.Start(ctx, world.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
-		// Many users make more versions of an app than are kept, and what was acknowledged is
-		// to be there.
+		// Many users make more versions of an app than are kept, and an acknowledged one must
+		// not be deleted.
 		ServeFlags: []string{"--keep-versions=100000"},
 		Prepare: func(s *stack.Stack) (err error) {
 			balancer, err = world.NewBalancer(ctx, s)
@@ -155,8 +155,8 @@ func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 		return rnd.Float64()
 	}
 	return agent.SimulatedConfig{
-		// A rollout has up to twelve of these to wait for, one after the other, and is to be done in
-		// the time that everything may take to settle.
+		// A rollout waits for up to twelve of these, one after the other, and must end within the
+		// time in which all has to settle.
 		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },

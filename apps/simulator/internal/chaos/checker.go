@@ -57,7 +57,7 @@ type checker struct {
 	w       *world.World
 	seed    uint64
 	history *history
-	// fixed are the replicas of apps that nobody scales.
+	// fixed are the replicas of apps that are never scaled.
 	fixed map[string]int
 
 	mu      sync.Mutex
@@ -81,7 +81,7 @@ type applied struct {
 	restores, losses int
 }
 
-// below tells whether a is of before b.
+// below reports whether a is of before b.
 func (a applied) below(b applied) bool {
 	return a.epoch < b.epoch || a.epoch == b.epoch && a.generation < b.generation
 }

@@ -149,7 +149,7 @@ func TestAGenerationThatGoesBackIsFound(t *testing.T) {
 	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2 of epoch 1")...)
 }
 
-func TestAGenerationMayGoBackWhereNobodyKnowsOfAnother(t *testing.T) {
+func TestAGenerationMayGoBackWhereNoOtherWasSeen(t *testing.T) {
 	for _, happens := range []struct {
 		name    string
 		does    func(*scene)

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// clocksCanJump tells whether the clock of another process can be set.
+// clocksCanJump reports whether the clock of another process can be set.
 const clocksCanJump = true
 
-// setClock has the wall clock of a process, and of it alone, go wrong by so many
-// whole seconds; its monotonic clock goes on, as with a machine whose clock is set.
+// setClock shifts the wall clock of one process by a number of whole seconds. Its monotonic
+// clock goes on, as on a machine whose clock is set.
 //
 // Programs read the clock through code that the kernel maps into them, the vDSO. We
 // write other code over the function clock_gettime, in that process's own copy: it
@@ -72,7 +72,7 @@ func setClock(pid int, offset time.Duration) (err error) {
 	if bytes.Equal(image[at:at+uint64(len(code))], code) {
 		return nil
 	}
-	// Nobody may be in the midst of what is written over.
+	// No thread may run in the code that is overwritten.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func vdso(pid int) (start, end uint64, err error) {
 	return 0, 0, errors.New("it has no vDSO")
 }
 
-// function returns the offset of a function that has room for so many bytes.
+// function returns the offset of a function that is at least room bytes long.
 func function(image []byte, name string, room uint64) (uint64, error) {
 	file, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
@@ -127,8 +127,8 @@ func function(image []byte, name string, room uint64) (uint64, error) {
 	return 0, fmt.Errorf("the vDSO has no %s of %d bytes", name, room)
 }
 
-// stoppedOutside tells whether every thread of a process stands still and none does
-// so between two addresses.
+// stoppedOutside reports whether every thread of a process stands still and none does so
+// between two addresses.
 func stoppedOutside(pid int, start, end uint64) (bool, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(tasks) == 0 {

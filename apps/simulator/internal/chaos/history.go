@@ -22,10 +22,10 @@ type event struct {
 	text                    string
 }
 
-// concerns tells whether the event may have to do with an app in a place. What names
-// nothing (a database that is killed) concerns everybody; what names another app, another
-// deployment or another region, nobody else. Of a region or an app alone, all that names
-// it is told, and of nothing in particular, everything.
+// concerns reports whether the event may be about an app in a place. An event that names
+// nothing (a database that is killed) concerns all places. An event that names another app,
+// deployment or region does not concern this one. For a region or an app alone, all events that
+// name it count; for neither, all events.
 func (e event) concerns(app string, p place) bool {
 	switch {
 	case app == "" && p == place{}:

@@ -81,7 +81,7 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(first)
 }
 
-// again sends a copy later; nobody hears of its answer.
+// again sends a copy later and drops its answer.
 func (m *mischief) again(req *http.Request, body []byte, after time.Duration) {
 	header := req.Header.Clone()
 	time.AfterFunc(after, func() {

@@ -100,7 +100,7 @@ func (l *link) halfOpen(streams ...string) error {
 	return l.poison("timeout", `{"timeout": 0}`, streams...)
 }
 
-// trickle lets so many KiB a second pass to the agent.
+// trickle lets rate KiB a second pass to the agent.
 func (l *link) trickle(rate int) error {
 	return l.poison("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
 }

@@ -43,18 +43,18 @@ type Config struct {
 	Seed uint64
 	// Runtime of a region; its Region is filled in.
 	Runtime func(n int, rnd *rand.Rand) agent.SimulatedConfig
-	// Applied is told of every assignment that an agent hands to its runtime; nil:
-	// nobody is.
+	// Applied is called for every assignment that an agent hands to its runtime, if it is not
+	// nil.
 	Applied func(region, deploymentID string, epoch, generation int64)
-	// Snapshot is told of every snapshot that an agent has stored; nil: nobody is.
+	// Snapshot is called for every snapshot that an agent has stored, if it is not nil.
 	Snapshot func(region string, items int, took time.Duration)
-	// Connected is told of every stream that begins; nil: nobody is.
+	// Connected is called for every stream that begins, if it is not nil.
 	Connected func(region string, resumed bool)
 	// Folder makes the folder of a member; nil: os.MkdirAll.
 	Folder func(path string) error
 	// Transport wraps the way of a member's calls; nil: they go as they are.
 	Transport func(region string, next http.RoundTripper) http.RoundTripper
-	// Log gets what agents say at level warn and above; nil: nobody.
+	// Log gets the agents' records at level warn and above; nil: they are dropped.
 	Log slog.Handler
 }
 
@@ -256,13 +256,13 @@ func (m *Member) Kill() {
 	m.voice.silent.Store(true)
 	m.wire.cut()
 	m.agent.Abandon()
-	m.Runtime.Take() // from the agent; nobody has it then
+	m.Runtime.Take() // from the agent; it has no owner then
 	m.cancel()
 	<-m.done //nolint:errcheck // what a dead agent complains of is nothing
 	m.agent, m.voice, m.cancel, m.done = nil, nil, nil, nil
 }
 
-// Connected tells whether the agent has a stream.
+// Connected reports whether the agent has a stream.
 func (m *Member) Connected() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

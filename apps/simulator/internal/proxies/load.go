@@ -26,7 +26,7 @@ type Seen struct {
 	P99 time.Duration
 }
 
-// Answers asks for what is answered at once, by wrk, over so many connections.
+// Answers sends requests that are answered at once, by wrk, over a number of connections.
 func (p *Proxy) Answers(ctx context.Context, window time.Duration, connections int) (Seen, error) {
 	seconds := max(1, int(window.Round(time.Second)/time.Second))
 	out, err := exec.CommandContext(ctx, "wrk", "--latency", "-t1", "-c"+strconv.Itoa(connections), fmt.Sprintf("-d%ds", seconds),
@@ -59,7 +59,7 @@ func readWrk(out []byte) (s Seen, err error) {
 	return s, nil
 }
 
-// Events takes streams, so many at a time, each to its end.
+// Events reads streams to their end, a number of them at a time.
 func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, events int) (Seen, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
 	defer client.CloseIdleConnections()
@@ -129,8 +129,8 @@ func stream(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// streaming is an instance that streams so many events to whoever asks, as fast as it can,
-// each on its own.
+// streaming is an instance that answers each request with a number of events, as fast as it
+// can, each written on its own.
 func streaming(ctx context.Context, events int) (at string, stop func() error, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

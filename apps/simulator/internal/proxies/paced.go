@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-// Paced asks for what is answered at once, so often in a second whatever the answers take, in
-// turn over so many connections: how long one waits at a load that all can bear, where at the
-// most that each can it is a matter of who queues where.
+// Paced sends perSecond requests a second, however long the answers take, in turn over a number
+// of connections. Each request is answered at once. This measures latency at a load that every
+// proxy can bear: at a proxy's limit, latency only shows where requests queue.
 func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int
 }
 
 // paced is one connection. A request that is due while the one before it is not answered has
-// waited since it was due; what a timer is late by is nobody's.
+// waited since it was due. The delay of a late timer does not count.
 func (p *Proxy) paced(ctx context.Context, due, end time.Time, every time.Duration) (took []time.Duration, err error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.Address)
 	if err != nil {

@@ -93,8 +93,8 @@ func find(name string) (string, error) {
 	return exec.LookPath(filepath.Join("/usr/sbin", name))
 }
 
-// Open starts the instances in dir; self is the simulator's binary. Streams have so many
-// events.
+// Open starts the instances in dir; self is the simulator's binary. events is the number of
+// events in a stream.
 func Open(ctx context.Context, dir, self string, events int) (h *House, err error) {
 	h = &House{dir: dir, self: self, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
 	defer func() {

@@ -13,8 +13,8 @@ import (
 // setupConcurrency is how many calls prepare a world at once.
 const setupConcurrency = 16
 
-// spread deploys apps, each in so many of the regions and all regions in turn, and
-// waits until they are ready.
+// spread deploys apps and waits until they are ready. Each app is in regionsEach regions, which
+// it takes in turn.
 func spread(ctx context.Context, w *world.World, count, regionsEach int) ([]world.App, error) {
 	regions := w.Regions[:len(w.Fleet.Members())]
 	if regionsEach > len(regions) {
@@ -74,12 +74,12 @@ func (s *scaler) flip(ctx context.Context, app world.App) error {
 	return s.w.Scale(ctx, app.Name, "", 1+f.n%2)
 }
 
-// maxInFlight bounds the calls of a trickle: when so many are unanswered, the
-// control plane is slower than the rate that was asked for.
+// maxInFlight bounds the unanswered calls of a trickle: when they reach it, the control plane
+// is slower than the requested rate.
 const maxInFlight = 64
 
-// trickle makes changes at random times, so many a second on average, one app after
-// the other; it returns once all calls were answered.
+// trickle makes changes at random times, rate a second on average, one app after the other. It
+// returns once all calls were answered.
 func trickle(ctx context.Context, w *world.World, apps []world.App, changes int, rate float64) error {
 	order := w.Rand.Perm(len(apps))
 	flips := newScaler(w)

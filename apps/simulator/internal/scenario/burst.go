@@ -19,14 +19,12 @@ import (
 // safe to repeat; and by SQL alone, as another replica commits them, which leaves
 // what the feed and its streams can do.
 //
-// What limits it: the processor. On two cores that make 2,700 bare invocations a second, a call
-// with its ten changes takes 3.8 ms of it until they have arrived: MariaDB 1.3, the control plane
-// 1.2, the ten agents 1.2. 4,100 to 5,400 changes a second arrive then, with 64 calls in flight.
-// As many deployments of two steps each, with nothing authorised, checked, planned or run, and
-// all done for several at once that can be, are 4,000 to 5,400 changes a second in the same run
-// (shared_events_per_s). Calls read of their apps together, and write together: two statements
-// are left for each. What the regions say of an app that nobody waits for is put on the account
-// behind the burst, by one step for all of them.
+// The processor limits it: a call with its ten changes needs processor time in MariaDB, the
+// control plane and the ten agents, about a third each. shared_events_per_s is the bound of the
+// same run: deployments of two steps each, with nothing authorised, checked, planned or run, and
+// all work shared that can be shared. Calls read and write together, so that two statements are
+// left for each. Reports about an app that no rollout waits for are handled after the burst, by
+// one step for all of them.
 //
 // That is what a burst can be. Where calls go on coming, the steps come along: of 20,000 changes,
 // on 2,000 apps, 3,000 a second arrive. An agent looks through all deployments that it has then,
@@ -111,8 +109,8 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 // pace is how many changes a second were committed, and arrived.
 type pace struct{ committed, arrived float64 }
 
-// bursts makes some, of so many changes in each region, and returns the pace of the middle one
-// and what all changes took.
+// bursts makes s.Rounds bursts, each with count changes in each region, and returns the rate of
+// the median burst and the latencies of all changes.
 func (s *Burst) bursts(ctx context.Context, env Env, w *world.World, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
 	var paces []pace
 	var all []arrival

@@ -63,7 +63,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 
 	first := 0.0
 	for round := 1; round <= s.Rounds; round++ {
-		// What lives at the end of the round is of that version, so many times.
+		// At the end of the round, that number of instances of that version is alive.
 		version, times := round, 1
 		if s.Again == "apps" {
 			version, times = 1, round
@@ -151,8 +151,8 @@ func allInstancesReady(ctx context.Context, w *world.World, version, want int) e
 	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
 }
 
-// settled waits until so many rows of topology are started and nothing else is on
-// its way, and exactly so many instances live.
+// settled waits until exactly rows rows of topology are started, nothing else is on its way,
+// and exactly instances instances are alive.
 func settled(ctx context.Context, w *world.World, rows, instances int) error {
 	var started, moving, alive int64
 	return world.Until(ctx, 20*time.Millisecond, func() (bool, error) {

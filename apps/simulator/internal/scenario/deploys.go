@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploys measures whole deployments a second: from the call to ready, each of a new
-// app in one region, with so many users who each wait for theirs before the next.
+// Deploys measures whole deployments a second: from the call to ready, each of a new app in one
+// region, by a number of users who each wait for one before the next.
 //
 // All have to complete. In the same run it measures what Restate and MariaDB would do without
 // Windlass: bare invocations, of which a deployment is two at least, and deployments that are
@@ -153,9 +153,9 @@ func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, 
 	return out
 }
 
-// statements of the control plane between two looks at its metrics, for each of so many
-// pieces of work, in all and by the query's name. What begins and ends transactions is not
-// among them, and names below one in twenty pieces are left out.
+// statements of the control plane between two looks at its metrics, for each of n pieces of
+// work, in total and by the query's name. Statements that begin and end transactions are not
+// counted, and queries with less than one statement in twenty pieces are left out.
 func statements(before, after measure.Metrics, n int) (all float64, byName map[string]float64) {
 	byName = map[string]float64{}
 	for key, value := range after {

@@ -248,7 +248,7 @@ func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 		select {
 		case slots <- struct{}{}:
 		default:
-			continue // nobody can have more calls unanswered
+			continue // no client can have more unanswered calls
 		}
 		calls.Go(func() {
 			defer func() { <-slots }()

@@ -48,8 +48,8 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 	}
 	most := slices.Max(s.Agents)
 	env.sizes("agents", s.Agents, "window", s.Window.String())
-	// An agent is at rest once it has the snapshot that it begins with: the control plane
-	// sends so many a second.
+	// An agent is at rest once it has its first snapshot: the control plane limits how many it
+	// sends a second.
 	var synced atomic.Int64
 	ctx, w, err := env.start(ctx, world.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
 	if err != nil {

@@ -25,7 +25,7 @@ type Reconnect struct {
 	Agents int           `help:"Agents, each with a region." default:"1000"`
 	Apps   int           `help:"Apps, each in one region, so that there is something to send." default:"100"`
 	Cuts   int           `help:"How often the fleet is cut; the worst counts." default:"3"`
-	Dead   time.Duration `help:"How long the control plane is dead each time, and agents find nobody; 0: only connections are cut." default:"0s"`
+	Dead   time.Duration `help:"How long the control plane is down each time; 0: only connections are cut." default:"0s"`
 }
 
 // Deadline implements Scenario.

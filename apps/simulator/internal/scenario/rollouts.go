@@ -215,7 +215,7 @@ func (s *Rollouts) apps(w *world.World, n int, version string) []world.App {
 	return apps
 }
 
-// round deploys apps of so many replicas, moves all of them, and sees where they are.
+// round deploys apps with s.Replicas[n] replicas, moves all of them, and checks their end.
 func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n int, instances *int) (map[string]any, error) {
 	replicas := s.Replicas[n]
 	apps := s.apps(w, n, "v1")

@@ -22,10 +22,8 @@ import (
 // the large specs that the stalled region is owed take as well; none waits for another's
 // connection.
 //
-// A p99 of 300 changes is the third worst, and a pause of the machine moves it by half or
-// twice: so the ratio is the median of those of many pairs of phases. Of nine pairs at 99
-// agents it is 6.6 to 7.3 ms beside a stalled agent and 7.5 to 8.1 without (0.77 and 1.09), the
-// p50 2.3 and 2.4: nothing of the stalled one is to be seen.
+// A p99 of 300 changes is the third worst, and a pause of the machine can halve or double it.
+// So the ratio is the median over many pairs of phases, with and without a stalled agent.
 type Slow struct {
 	Agents  int     `help:"Agents, one of which stalls." default:"100"`
 	Changes int     `help:"Changes at the others, in each phase." default:"300"`

@@ -60,7 +60,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 	ctx, w, err := env.start(ctx, world.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
 		select {
 		case received <- snapshot{items, took}:
-		default: // the one of the first start, which nobody waits for
+		default: // the one of the first start, for which the scenario does not wait
 		}
 	}})
 	if err != nil {

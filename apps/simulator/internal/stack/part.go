@@ -124,7 +124,7 @@ func (s *Stack) Terminate(ctx context.Context, name string) error {
 	return nil
 }
 
-// Runs tells whether a part's process lives.
+// Runs reports whether a part's process lives.
 func (s *Stack) Runs(name string) bool { return s.parts[name].PID() != 0 }
 
 // WaitReady waits until a part that was launched can do its work.

@@ -200,8 +200,8 @@ func (s *Stack) wire() error {
 // ways are the addresses at which a replica reaches MariaDB and Restate, and Restate it.
 type ways struct{ database, restate, back string }
 
-// freePort is below the range that the kernel gives to clients, so that nobody has
-// taken it when a killed part comes back for it.
+// freePort returns a port below the range that the kernel gives to clients, so that it is still
+// free when a killed process starts again.
 func freePort(pool *localstack.Ports) (int, error) {
 	for range 100 {
 		port, taken, err := pool.Take(10_000 + rand.IntN(20_000))
@@ -276,7 +276,7 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 		"--restate-admin=http://"+address(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"),
 		"--pprof",
-		// Limits that nobody reaches: they are seen to, as they are for users, and not in the way.
+		// Limits that no scenario reaches: they are checked, as for users, and refuse nothing.
 		"--limit-apps="+plenty, "--limit-deployments="+plenty, "--limit-instances="+plenty, "--limit-gpus="+plenty,
 		"--limit-rollouts="+plenty, "--limit-starts-per-minute="+plenty, "--limit-starts-burst="+plenty,
 	)

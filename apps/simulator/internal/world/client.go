@@ -133,7 +133,7 @@ func (w *World) Scale(ctx context.Context, app, region string, replicas int) err
 	return nil
 }
 
-// DeployAll deploys apps, so many at a time, and returns the deployments' ids in
+// DeployAll deploys apps, at most concurrency at a time, and returns the deployments' ids in
 // their order once every call was answered.
 func (w *World) DeployAll(ctx context.Context, apps []App, concurrency int) ([]string, error) {
 	ids := make([]string, len(apps))
@@ -144,7 +144,7 @@ func (w *World) DeployAll(ctx context.Context, apps []App, concurrency int) ([]s
 	return ids, err
 }
 
-// InParallel calls do for 0 to n-1, so many at a time, until one fails.
+// InParallel calls do for 0 to n-1, at most concurrency at a time, until one fails.
 func InParallel(n, concurrency int, do func(i int) error) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -171,8 +171,7 @@ func InParallel(n, concurrency int, do func(i int) error) error {
 	return failed
 }
 
-// WaitReady waits until so many deployments of a version are ready; a failed one is
-// an error.
+// WaitReady waits until n deployments of a version are ready; a failed one is an error.
 func (w *World) WaitReady(ctx context.Context, version, n int) error {
 	var ready, failed int64
 	ask := func() (bool, error) {

@@ -33,7 +33,7 @@ type Options struct {
 	Pprof string
 	// MaxMemory of all parts together in bytes; a run that needs more fails.
 	MaxMemory int64
-	// Log gets warnings of agents; nil: nobody does.
+	// Log gets warnings of agents; nil: they are dropped.
 	Log      slog.Handler
 	Progress func(string)
 }
@@ -204,7 +204,7 @@ func (w *World) pids() map[string]int {
 // Progressf tells a person.
 func (w *World) Progressf(format string, args ...any) { w.cfg.Progress(fmt.Sprintf(format, args...)) }
 
-// WaitConnected waits until so many agents have a stream.
+// WaitConnected waits until n agents have a stream.
 func (w *World) WaitConnected(ctx context.Context, n int) error {
 	return Until(ctx, 10*time.Millisecond, func() (bool, error) { return w.Fleet.Connected() >= n, nil },
 		func() string { return fmt.Sprintf("%d of %d agents are connected", w.Fleet.Connected(), n) })
