@@ -59,7 +59,7 @@ func (l *lab) create(t *testing.T, namespace string, d *appsv1.Deployment) {
 	require.NoError(t, err)
 }
 
-// ready waits until a deployment has exactly so many ready pods.
+// ready waits until a deployment has exactly want ready pods.
 func (l *lab) ready(t *testing.T, namespace, name string, want int32) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

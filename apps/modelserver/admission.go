@@ -9,9 +9,9 @@ import (
 
 var errQueueFull = errors.New("the queue is full")
 
-// admission hands out a fixed number of slots, first come first served, to at
-// most queue waiters. A freed slot passes directly to the oldest waiter: running
-// never dips while someone waits, so nobody can slip in between.
+// admission hands out a fixed number of slots, first come first served, to at most queue
+// waiters. A freed slot passes directly to the oldest waiter: running never dips while a
+// request waits, so no later request can overtake it.
 type admission struct {
 	mu      sync.Mutex
 	slots   int

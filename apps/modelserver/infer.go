@@ -14,8 +14,8 @@ import (
 const (
 	// bodyTimeout is ample for the largest body over a poor line.
 	bodyTimeout = 30 * time.Second
-	// writeTimeout ends a request whose client stopped reading: it would hold
-	// a slot for nobody.
+	// writeTimeout ends a request whose client stopped reading: it would hold a slot for no
+	// reader.
 	writeTimeout = 30 * time.Second
 	// statusClosedRequest is nginx's code for a request that ended without an
 	// answer. Only metrics see it.
@@ -149,8 +149,8 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 	return nil
 }
 
-// interrupted says in an answer why a request did not finish. After a
-// disconnect nobody reads it.
+// interrupted says in an answer why a request did not finish. After a disconnect it is not
+// read.
 func interrupted(err error) *apiError {
 	e := &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "interrupted", message: err.Error(), retryAfter: time.Second}
 	switch {

@@ -54,8 +54,8 @@ func newMetrics(model string, cacheTokens int, queue *admission) *metrics {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
-	// A series that is missing until its first event looks like a missing
-	// metric to whoever computes a rate.
+	// A series that is missing until its first event looks like a missing metric to a query
+	// that computes a rate.
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
 	}

@@ -69,7 +69,7 @@ func (e *apiError) write(w http.ResponseWriter) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// An error here means that the client is gone: there is nobody to tell.
+	// An error here means that the client is gone: the error has no reader.
 	_ = json.NewEncoder(w).Encode(v)
 }
 

@@ -12,9 +12,8 @@ import (
 // words that belong to none. It is for those who run servers in the place of
 // another program, whose command line this may really be.
 //
-// lookup is the environment; nil means an empty one. A flag beats the environment.
-// portGiven tells whether either names the port. The error is about a value that
-// does not fit its flag.
+// lookup is the environment; nil means an empty one. A flag beats the environment. portGiven
+// reports whether either names the port. The error is about a value that does not fit its flag.
 func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) (cfg Config, portGiven bool, err error) {
 	parser, err := kong.New(&cfg, kong.Name("modelserver"), kong.DefaultEnvars("MODELSERVER"), kong.NoDefaultHelp())
 	if err != nil {

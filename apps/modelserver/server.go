@@ -208,8 +208,8 @@ func (s *Server) load(ctx context.Context) {
 	}
 }
 
-// ready is whether requests are served. Draining is not part of it: whoever got
-// through the door is answered.
+// ready reports whether requests are served. Draining is not part of it: a request that was
+// accepted is answered.
 func (s *Server) ready() bool {
 	faults, _, _ := s.faults.get()
 	return s.loaded.Load() && !faults.NeverReady

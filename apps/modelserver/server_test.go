@@ -39,7 +39,7 @@ func TestHealthIs503UntilTheModelIsLoaded(t *testing.T) {
 	})
 }
 
-func TestAFullQueueRefusesWith429AndLosesNobody(t *testing.T) {
+func TestAFullQueueRefusesWith429AndLosesNoRequest(t *testing.T) {
 	e := startReady(t, Config{Concurrency: 2, Queue: 3, KVCacheTokens: 100})
 	leave := e.occupy(2)
 	const body = `{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9"}`

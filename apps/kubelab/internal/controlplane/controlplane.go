@@ -3,11 +3,10 @@
 //	Start:  etcd, kube-apiserver ──/readyz──> controller manager, scheduler, KWOK ──/healthz──> ready
 //	Run:    start again what ends; at the end stop in the opposite order
 //
-// Every process dies with this one (the kernel sees to that), is written down
-// before it starts (package proc), and a data directory is locked by whoever runs
-// on it: so there is never a second etcd on one set of files, whatever was killed
-// when. A component that ends is started again, as static pods are; one that keeps
-// ending ends the whole with its last words.
+// The kernel ends every process with this one, and package proc records each before it starts.
+// The process that uses a data directory locks it. So there is never a second etcd on one set
+// of files, whatever was killed when. A component that ends is started again, as static pods
+// are. One that keeps ending ends the cluster, with its last log lines as the error.
 package controlplane
 
 import (
@@ -37,8 +36,8 @@ const (
 	// portAttempts: a free port may be taken between the look and the listen.
 	portAttempts = 3
 	poll         = 50 * time.Millisecond
-	// MinNodeGrace: KWOK renews leases at a quarter of whole seconds, and below
-	// that a busy machine would lose nodes that nobody lost.
+	// MinNodeGrace: KWOK renews leases at a quarter of whole seconds, and with a shorter grace
+	// a busy machine would lose healthy nodes.
 	MinNodeGrace = 2 * time.Second
 )
 

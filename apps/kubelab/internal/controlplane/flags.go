@@ -26,7 +26,7 @@ func (p *Plane) etcdArgs() []string {
 		"--data-dir=" + filepath.Join(p.cfg.DataDir, "etcd"),
 		"--listen-client-urls=" + url("http", p.ports.etcd),
 		"--advertise-client-urls=" + url("http", p.ports.etcd),
-		// A cluster of one has nobody to talk to, but must listen.
+		// A cluster of one has no peers, but must listen.
 		"--listen-peer-urls=http://127.0.0.1:0",
 		"--initial-advertise-peer-urls=http://127.0.0.1:0",
 		"--initial-cluster=kubelab=http://127.0.0.1:0",
@@ -51,8 +51,8 @@ func (p *Plane) apiServerArgs() []string {
 		"--service-account-signing-key-file=" + c.ServiceAccountKeyFile(),
 		"--service-account-key-file=" + c.ServiceAccountKeyFile(),
 		"--service-cluster-ip-range=" + serviceCIDR,
-		// The service "kubernetes" gets no endpoints: they may not be loopback
-		// addresses, and there is nobody who would follow them.
+		// The service "kubernetes" gets no endpoints: they may not be loopback addresses, and
+		// no client would use them.
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
 		"--kubelet-preferred-address-types=InternalIP",

@@ -15,9 +15,8 @@ import (
 // ports of 127.0.0.1.
 type ports struct{ etcd, api, controllerManager, scheduler int }
 
-// takePorts gives each component the port of the last run when it is free, so
-// that whoever holds a kubeconfig finds the cluster again, else another one. A
-// wanted port of the API server is not negotiable.
+// takePorts gives each component the port of the last run when it is free, so that an old
+// kubeconfig still works, else another one. A wanted port of the API server is not negotiable.
 func takePorts(dataDir string, wantAPI int) (ports, error) {
 	file := filepath.Join(dataDir, "ports.json")
 	last := map[string]int{}

@@ -145,7 +145,7 @@ func (c *Credentials) Kubeconfig(u User, url string) ([]byte, error) {
 	})
 }
 
-// create makes dir in one step: whoever finds it finds all of it.
+// create makes dir in one step: if it exists, it is complete.
 func create(dir string) error {
 	tmp := dir + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {

@@ -125,7 +125,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// withoutManagedFields drops half of a pod's size, which nobody here reads.
+// withoutManagedFields drops the managed fields, which are half of a pod's size and are not
+// read here.
 func withoutManagedFields(obj any) (any, error) {
 	if p, ok := obj.(*corev1.Pod); ok {
 		p.ManagedFields = nil

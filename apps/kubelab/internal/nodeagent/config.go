@@ -29,8 +29,8 @@ type Config struct {
 	NodeAddress string
 	Log         *slog.Logger
 
-	// RestartBackoff spaces out the runs of a container that keeps ending; zero:
-	// 1 s to 30 s, a tenth of the kubelet's, so that nobody waits for a lab.
+	// RestartBackoff spaces out the runs of a container that keeps ending; zero: 1 s to 30 s, a
+	// tenth of the kubelet's, so that tests of a lab are quick.
 	RestartBackoff lifecycle.Backoff
 	// PullBackoff spaces out attempts at an image that cannot be had; zero: as
 	// RestartBackoff.

@@ -128,7 +128,7 @@ func serveLog(w http.ResponseWriter, r *http.Request, source logSource) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
-	// A reader that is done, or gone, ends it; there is nobody to tell.
+	// A reader that is done, or gone, ends it; the error has no reader.
 	_ = copyLog(r.Context(), &flusher{w: w, control: http.NewResponseController(w)}, log, options)
 }
 

@@ -263,7 +263,7 @@ func TestNothingThatIsPastWakesTheLoop(t *testing.T) {
 	now := time.Now()
 	past := now.Add(-time.Second)
 	p := &pod{object: object, machine: lifecycle.New(l.tuning, object, now), wakeIndex: -1, askAddress: past, writeAfter: past}
-	close(l.stopped) // nobody reads the inbox
+	close(l.stopped) // the inbox is not read any more
 	l.wake(p, now)
 	require.True(t, p.addr.IsValid())
 	require.True(t, p.writing)
@@ -274,7 +274,7 @@ func TestNothingThatIsPastWakesTheLoop(t *testing.T) {
 // What the watch tells afterwards is no news by then.
 func TestADeletionThatAWritesAnswerTellsIsCarriedOut(t *testing.T) {
 	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.7.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, &fake.Clientset{}, nil)
-	close(l.stopped) // nobody reads the inbox
+	close(l.stopped) // the inbox is not read any more
 	now := time.Now()
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u", ResourceVersion: "1"},

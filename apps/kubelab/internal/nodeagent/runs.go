@@ -171,8 +171,8 @@ func hostEnv(object *corev1.Pod, env map[string]string) []string {
 	return list
 }
 
-// hostImage tells whether an image is of HostRepository, and what its entrypoint is;
-// empty: it has none.
+// hostImage reports whether an image is of HostRepository, and what its entrypoint is; empty:
+// it has none.
 func hostImage(image string) (entrypoint string, ok bool) {
 	name, _, _ := strings.Cut(image, "@")
 	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {

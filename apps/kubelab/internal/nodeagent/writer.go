@@ -51,7 +51,7 @@ func (l *loop) compare(p *pod, now time.Time) {
 	})
 }
 
-// write is what the API is to be told about a pod.
+// write is a change of a pod to send to the API.
 type write struct {
 	base    *corev1.Pod
 	status  *corev1.PodStatus // nil: it says what it should
@@ -162,7 +162,7 @@ func isGone(err error) bool {
 	return errors.As(err, &status) && apierrors.IsConflict(err)
 }
 
-// newer tells whether a is a later state of the same pod than b.
+// newer reports whether a is a later state of the same pod than b.
 func (l *loop) newer(a, b *corev1.Pod) bool {
 	if a.UID != b.UID {
 		return false

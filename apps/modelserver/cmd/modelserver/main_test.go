@@ -78,7 +78,7 @@ func (p *process) ready() *process {
 	return p
 }
 
-// exitCode waits for the end; nobody reads the log after it.
+// exitCode waits for the end; the log is not read after it.
 func (p *process) exitCode() int {
 	p.t.Helper()
 	for p.err.Scan() {

@@ -205,7 +205,7 @@ func TestLostNodeFreezesItsPodsUntilItIsBack(t *testing.T) {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
 		})
 	})
-	require.NotNil(t, a.get("deleted"), "nobody confirms its end")
+	require.NotNil(t, a.get("deleted"), "its end is not confirmed")
 	require.True(t, a.get("deleted").Status.ContainerStatuses[0].Ready, "its status is frozen")
 
 	require.NoError(t, nodes.SetLost(t.Context(), lab.client, a.node, false))

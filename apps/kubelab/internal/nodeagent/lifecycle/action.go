@@ -18,8 +18,8 @@ type Ref struct {
 	Run       int32
 }
 
-// Start runs the container. Started is to be called with the outcome, and after
-// a nil one Exited exactly once.
+// Start runs the container. The caller must call Started with the outcome, and after a nil one
+// Exited exactly once.
 type Start struct {
 	Ref
 	// Idle: the program is not to run, only something that can be ended.
@@ -34,21 +34,21 @@ type Terminate struct{ Ref }
 // Kill ends the run.
 type Kill struct {
 	Ref
-	// As is how the end is to be told, when it is staged; nil: as it was.
+	// As is the end to report, when it is staged; nil: the real one.
 	As *Exit
 	// LastWords go to the container's log first.
 	LastWords string
 }
 
-// Check asks one of a container's probes. Probed is to be called with the answer.
+// Check asks one of a container's probes. The caller must call Probed with the answer.
 type Check struct {
 	Ref
 	Kind ProbeKind
 	Spec *corev1.Probe
 }
 
-// Hook runs a container's preStop hook. HookDone is to be called, within Timeout
-// or not: the machine does not wait longer.
+// Hook runs a container's preStop hook. The caller must call HookDone, within Timeout or later:
+// the machine does not wait longer.
 type Hook struct {
 	Ref
 	Handler *corev1.LifecycleHandler

@@ -8,9 +8,8 @@ type Backoff struct{ Base, Max time.Duration }
 
 // delay is one container's position in a Backoff.
 //
-// As the kubelet has it: the first failure is answered at once, the wait begins
-// with the second, and whoever then kept out of trouble for twice Max starts
-// afresh.
+// As the kubelet does it: the first failure is answered at once, the wait begins with the
+// second, and a container that ran without trouble for twice Max starts afresh.
 type delay struct {
 	current time.Duration
 	grownAt time.Time

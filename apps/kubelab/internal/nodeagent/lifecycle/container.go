@@ -127,7 +127,7 @@ func (c *container) prober(kind ProbeKind) *prober {
 	return nil
 }
 
-// initDone tells whether the container lets the next one begin.
+// initDone reports whether the container lets the next one begin.
 func (c *container) initDone() bool {
 	if c.role == sidecar {
 		return c.phase == running && c.started
@@ -182,8 +182,8 @@ func (c *container) exit(pod *corev1.Pod, e Exit, now time.Time) {
 	c.started, c.ready, c.stop, c.crash, c.crashAt = false, false, nil, nil, time.Time{}
 }
 
-// enabled tells whether a probe of this kind is asked now. While the pod is being
-// taken down only readiness is.
+// enabled reports whether a probe of this kind is asked now. While the pod is being taken down
+// only readiness is.
 func (c *container) enabled(kind ProbeKind, podStopping bool) bool {
 	switch kind {
 	case Startup:

@@ -1,6 +1,5 @@
-// Package lifecycle is the life of one pod on a node, as a kubelet would live it,
-// without a clock, a process or a socket: time is an argument, what happened is
-// an input, what is to be done is an output.
+// Package lifecycle is the life of one pod on a node, as a kubelet would live it, without a
+// clock, a process or a socket: time is an argument, events are inputs, actions are outputs.
 //
 //	Observe (spec, annotations, deletion) ─┐
 //	Started, Exited, Probed, HookDone ─────┤──> Machine ──> Advance: actions

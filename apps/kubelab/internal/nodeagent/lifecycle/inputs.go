@@ -135,8 +135,7 @@ func (m *Machine) grace(p *corev1.Probe) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// restarts tells whether the container is to run again after the end of its
-// newest run.
+// restarts reports whether the container is to run again after the end of its newest run.
 func (m *Machine) restarts(c *container) bool { return m.restartsAfter(c, c.end.ExitCode) }
 
 func (m *Machine) restartsAfter(c *container, code int32) bool {
@@ -162,8 +161,7 @@ func (m *Machine) restartsAfter(c *container, code int32) bool {
 	}
 }
 
-// Forget takes back a Check that nobody will answer, so that the next beat asks
-// again.
+// Forget takes back a Check that will get no answer, so that the next beat asks again.
 func (m *Machine) Forget(r Ref, kind ProbeKind) {
 	if c := m.current(r, running); c != nil {
 		if p := c.prober(kind); p != nil {

@@ -159,10 +159,10 @@ func (m *Machine) SetAddress(now time.Time, hostIP, podIP string) {
 	}
 }
 
-// Terminal tells whether the pod has ended for good.
+// Terminal reports whether the pod has ended for good.
 func (m *Machine) Terminal() bool { return m.terminal != "" }
 
-// Removable tells whether the pod was deleted and nothing of it runs any more.
+// Removable reports whether the pod was deleted and nothing of it runs any more.
 func (m *Machine) Removable() bool {
 	if !m.deleted {
 		return false
@@ -175,8 +175,8 @@ func (m *Machine) Removable() bool {
 	return true
 }
 
-// Advance does what is due at now and returns what its caller is to do. It is to
-// be called after every input and at NextWake.
+// Advance does what is due at now and returns the actions for its caller. Call it after every
+// input and at NextWake.
 func (m *Machine) Advance(now time.Time) []Action {
 	if m.addressed && m.terminal == "" {
 		m.stage(now)
@@ -407,8 +407,8 @@ func (m *Machine) settle() {
 	m.terminal = phase
 }
 
-// NextWake is when Advance is to be called even if nothing happens; the zero time
-// means that nothing will be due.
+// NextWake returns when to call Advance even if nothing happens; the zero time means that
+// nothing will be due.
 func (m *Machine) NextWake() time.Time {
 	var next time.Time
 	at := func(t time.Time) {

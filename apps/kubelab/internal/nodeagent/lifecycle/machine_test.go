@@ -417,7 +417,7 @@ func TestEvictionEndsThePodWithItsReason(t *testing.T) {
 	require.Equal(t, []string{"11s kill main/0"}, b.only("kill "))
 	require.Equal(t, int32(0), b.main().RestartCount)
 	require.True(t, b.m.Terminal())
-	require.False(t, b.m.Removable(), "whoever owns it deletes it")
+	require.False(t, b.m.Removable(), "its owner deletes it")
 }
 
 func TestPreemptionMarksThePodAndAsksForItsDeletion(t *testing.T) {
@@ -587,7 +587,7 @@ func TestFaultAnnotationIsRefusedWithTheReason(t *testing.T) {
 	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "slow" }))
 	b.settle()
 	require.Len(t, b.only("event InvalidFault"), 1)
-	require.True(t, b.main().Ready, "a fault that nobody understands stages nothing")
+	require.True(t, b.main().Ready, "an unknown fault stages nothing")
 }
 
 func TestFirstCheckLeavesTheProgramAMoment(t *testing.T) {

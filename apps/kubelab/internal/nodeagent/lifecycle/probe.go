@@ -40,9 +40,8 @@ func (p *prober) begin(now time.Time, least time.Duration) {
 	*p = prober{spec: p.spec, kind: p.kind, next: now.Add(max(seconds(p.spec.InitialDelaySeconds), least))}
 }
 
-// due tells whether to ask now, and if so counts it as asked. Beats are kept: a
-// late question does not move the ones after it, and missed ones are not made up
-// for.
+// due reports whether to ask now, and if so counts it as asked. Beats are kept: a late question
+// does not move the ones after it, and missed ones are not made up for.
 func (p *prober) due(now time.Time) bool {
 	if p.open || p.held || now.Before(p.next) {
 		return false
@@ -66,8 +65,8 @@ func (p *prober) answer(ok bool) (verdict, final bool) {
 	if ok && p.run < p.spec.SuccessThreshold || !ok && p.run < p.spec.FailureThreshold {
 		return false, false
 	}
-	// A container that is to be restarted is not asked again until it was; nor is
-	// one about its start that has started.
+	// A container that will be restarted is not probed until it has restarted. A container that
+	// has started gets no startup probe any more.
 	if p.kind == Startup || p.kind == Liveness && !ok {
 		p.held = true
 	}

@@ -18,7 +18,7 @@ import (
 // killed, may keep its output open: by a descendant that left the group.
 const outputPatience = 2 * time.Second
 
-// Host is a container that is to be a process of this host.
+// Host is a container that runs as a process of this host.
 type Host struct {
 	Log    *Log
 	Timing Timing
@@ -97,8 +97,8 @@ func copyOutput(log *Log, read *os.File) {
 // await waits for the process and ends what it left in its group, as the end of a
 // container's first process ends the container.
 func (p *host) await(cmd *exec.Cmd) lifecycle.Exit {
-	// It is waited for in two steps: until it is reaped its number, which is also
-	// its group's, is nobody else's.
+	// It is waited for in two steps: until it is reaped, no other process or group gets its
+	// number.
 	for {
 		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, syscall.EINTR) {
 			break

@@ -31,7 +31,7 @@ type Log struct {
 	size    int
 	partial []byte
 	closed  bool
-	changed chan struct{} // nil while nobody waits
+	changed chan struct{} // nil while no reader waits
 }
 
 // Write appends; it never fails.

@@ -21,7 +21,7 @@ import (
 // connections are closed by then; what is left is a handler at work.
 const killPatience = time.Second
 
-// Model is a container that is to be a model server.
+// Model is a container that runs as a model server.
 type Model struct {
 	Log    *Log
 	Timing Timing
