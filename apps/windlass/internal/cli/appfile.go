@@ -148,7 +148,7 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fieldErrorf("freeze", `want a mapping, got %s: start with "reason: nobody is on call"`, shown(value))
+		return nil, fieldErrorf("freeze", `want a mapping, got %s: start with "reason: no on-call engineer"`, shown(value))
 	}
 	zone := time.UTC
 	if name, ok := fields["timeZone"].(string); ok {

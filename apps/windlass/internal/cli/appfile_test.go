@@ -118,11 +118,11 @@ func TestAFreezeBlockIsReadAsPeopleWriteIt(t *testing.T) {
 	f, err := parseAppFile([]byte(`
 app: a
 rollout: {autoRollback: false, deadlines: {crash: 3m, unschedulable: 90s}}
-freeze: {reason: nobody is here, onStart: hold, from: "2026-12-24 18:00", until: 2026-12-27T00:00:00Z, timeZone: Europe/Berlin}
+freeze: {reason: all are on leave, onStart: hold, from: "2026-12-24 18:00", until: 2026-12-27T00:00:00Z, timeZone: Europe/Berlin}
 `))
 	require.NoError(t, err)
 	require.True(t, proto.Equal(&windlassv1.FileFreeze{
-		Reason: "nobody is here", OnStart: windlassv1.Freeze_ON_START_HOLD,
+		Reason: "all are on leave", OnStart: windlassv1.Freeze_ON_START_HOLD,
 		From:  time.Date(2026, 12, 24, 17, 0, 0, 0, time.UTC).UnixMilli(),
 		Until: time.Date(2026, 12, 27, 0, 0, 0, 0, time.UTC).UnixMilli(),
 	}, f.Freeze), f.Freeze)
@@ -133,11 +133,11 @@ freeze: {reason: nobody is here, onStart: hold, from: "2026-12-24 18:00", until:
 	f, err = parseAppFile([]byte(`
 app: a
 rollout: {autoRollback: {conditions: [crash, analysis, health], failedInstances: 2, unhealthy: 25%, unhealthyFor: 2m}}
-freeze: {reason: nobody is on call, weekly: ["Fri 16:00 - Mon 08:00", {start: "22:00", end: "06:00"}], timeZone: Europe/London}
+freeze: {reason: no on-call engineer, weekly: ["Fri 16:00 - Mon 08:00", {start: "22:00", end: "06:00"}], timeZone: Europe/London}
 `))
 	require.NoError(t, err)
 	require.True(t, proto.Equal(&windlassv1.FileFreeze{
-		Reason: "nobody is on call", TimeZone: "Europe/London",
+		Reason: "no on-call engineer", TimeZone: "Europe/London",
 		Weekly: []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "Mon 08:00"}, {Start: "22:00", End: "06:00"}},
 	}, f.Freeze), f.Freeze)
 	require.Equal(t, []windlassv1.AutoRollback_Condition{
@@ -180,7 +180,7 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 		"no such choice":       {"app: a\nmodelCache: {retention: maybe}", "modelCache.retention: maybe is no choice: use delete or keep"},
 		"a number as choice":   {"app: a\nkubernetes: {zoneSpread: 2}", "kubernetes.zoneSpread: 2 is no choice: use preferred or required or none"},
 		"text for yes or no":   {"app: a\nsecrets: [{secret: s, imagePull: sure}]", "secrets[0].imagePull: want true or false, got sure"},
-		"a user by name":       {"app: a\nkubernetes: {runAsUser: nobody}", "kubernetes.runAsUser: want a whole number, got nobody"},
+		"a user by name":       {"app: a\nkubernetes: {runAsUser: www-data}", "kubernetes.runAsUser: want a whole number, got www-data"},
 		"misspelt in a list":   {"app: a\nkubernetes: {tolerations: [{kei: a}]}", "kubernetes.tolerations[0].kei: no such field: did you mean key?"},
 		"pool beside the GPUs": {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
 		"twice":                {"app: a\nreplicas: 1\nreplicas: 2", "line 3: replicas: given twice, first in line 2: keep one of them"},

@@ -49,7 +49,7 @@ type started struct {
 	// deploymentID is shown as it comes up; empty: all are.
 	deploymentID string
 	answer       proto.Message
-	// backIsGood: the rollout is to be taken back, and its end as that is no failure.
+	// backIsGood: the command asked for a rollback, so that a rolled-back end is no failure.
 	backIsGood bool
 	judge      func(*windlassv1.WatchAppResponse) verdict
 	// done says in a line that it is.
@@ -86,12 +86,12 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 		a.infof("%s", v.message)
 		return nil
 	}
-	fmt.Fprintln(a.Stdout, s.done(last, time.Since(p.started))) //nolint:errcheck // nobody to tell
+	fmt.Fprintln(a.Stdout, s.done(last, time.Since(p.started))) //nolint:errcheck // a closed stdout cannot be reported
 	if text := behindText(own(last, s.rolloutID)); text != "" {
 		a.infof("%s", text)
 	}
 	for _, url := range last.GetApp().GetUrls() {
-		fmt.Fprintln(a.Stdout, url) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(a.Stdout, url) //nolint:errcheck // a closed stdout cannot be reported
 	}
 	return nil
 }
@@ -249,6 +249,6 @@ func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.
 	if a.output != "table" {
 		return a.showOutcome(answer, outcomeDeleted, last, nil)
 	}
-	fmt.Fprintf(a.Stdout, "%s is deleted, after %s\n", name, short(time.Since(p.started))) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(a.Stdout, "%s is deleted, after %s\n", name, short(time.Since(p.started))) //nolint:errcheck // a closed stdout cannot be reported
 	return nil
 }

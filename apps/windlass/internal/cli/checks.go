@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checksTable shows every check of the analysis, where it was measured or is to be.
+// checksTable shows every check of the analysis in each place where it was or will be measured.
 func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
 	var some bool
 	for _, wave := range p.Waves {

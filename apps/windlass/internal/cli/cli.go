@@ -36,7 +36,7 @@ type Config struct {
 	HTTPClient *http.Client
 	// Extra commands ("dev") that are made elsewhere.
 	Extra []*cobra.Command
-	// IsTerminal tells whether a person sees what is written there; nil asks the system.
+	// IsTerminal reports whether a person sees what is written there; nil asks the system.
 	IsTerminal func(io.Writer) bool
 }
 
@@ -286,14 +286,13 @@ func (a *app) clear() {
 }
 
 func (a *app) infof(format string, args ...any) {
-	fmt.Fprintf(a.Stderr, format+"\n", args...) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(a.Stderr, format+"\n", args...) //nolint:errcheck // a closed output cannot be reported
 }
 
 // forever is longer than anybody watches.
 const forever = 365 * 24 * time.Hour
 
-// quietly is the end of what people watch until they have seen enough: nothing is to be
-// said of that.
+// quietly ends a watch that the user stopped: this is no error.
 func quietly(err error) error {
 	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == codeInterrupted {
 		return &ExitError{Code: exit.Code}
@@ -314,11 +313,11 @@ func Report(stderr io.Writer, err error) int {
 	out := newScreen(stderr, isTerminal)
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		if exit.Message != "" {
-			fmt.Fprintln(out, exit.Message) //nolint:errcheck // nobody to tell
+			fmt.Fprintln(out, exit.Message) //nolint:errcheck // a closed output cannot be reported
 		}
 		return exit.Code
 	}
-	fmt.Fprintln(out, "windlass:", Explain(err)) //nolint:errcheck // nobody to tell
+	fmt.Fprintln(out, "windlass:", Explain(err)) //nolint:errcheck // a closed output cannot be reported
 	return 1
 }
 

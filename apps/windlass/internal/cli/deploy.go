@@ -104,8 +104,8 @@ func (a *app) pathOf(f *appFile) string {
 	return f.Project + "/" + f.Environment + "/" + f.App
 }
 
-// showChanges prints the difference between the live version and the file. It tells
-// whether there is no such app yet, which is news only once it is accepted.
+// showChanges prints the difference between the live version and the file. It reports whether
+// there is no such app yet, which is news only once it is accepted.
 func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew bool, _ error) {
 	got, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 	if connect.CodeOf(err) == connect.CodeNotFound {

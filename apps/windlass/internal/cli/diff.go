@@ -66,7 +66,7 @@ func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
 	return changes
 }
 
-// isSize tells whether the field is a number of replicas, of all regions or of some.
+// isSize reports whether the field is a number of replicas, of all regions or of some.
 func isSize(path string) bool { return path == "replicas" || strings.HasSuffix(path, "].replicas") }
 
 // withoutDefault are parts of a spec that are not there when a file leaves them
@@ -76,7 +76,7 @@ var withoutDefault = []string{
 	"drainDelay", "modelCache.", "kubernetes.", "routing.",
 }
 
-// goes tells whether leaving the field out of the file takes it away.
+// goes reports whether leaving the field out of the file takes it away.
 func goes(key, was string) bool {
 	if was == "ZONE_SPREAD_PREFERRED" || was == "RETENTION_DELETE" {
 		return false

@@ -23,9 +23,9 @@ type document struct {
 	lines map[string]int
 }
 
-// odd is a plain YAML scalar that readers disagree about: 010 is eight to YAML 1.1 and
-// ten to YAML 1.2, and no is false or a text. Only the field that it is for can tell
-// whether one reading is possible.
+// odd is a plain YAML scalar that readers disagree about: 010 is eight to YAML 1.1 and ten to
+// YAML 1.2, and no is false or a text. Only the field that it is for can decide whether one
+// reading is possible.
 type odd string
 
 // fieldError names what is wrong with a field of a file.
@@ -110,7 +110,7 @@ func readDocument(data []byte) (*document, error) {
 
 var errNoMapping = errors.New("the file is not a mapping of fields: start with `app: NAME`")
 
-// isEmpty tells whether nothing is written between two document markers.
+// isEmpty reports whether nothing is written between two document markers.
 func isEmpty(n *yaml.Node) bool {
 	return n.Kind == 0 || len(n.Content) == 1 && n.Content[0].Kind == yaml.ScalarNode && n.Content[0].Style == 0 && n.Content[0].Value == ""
 }

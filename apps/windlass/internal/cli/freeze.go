@@ -62,8 +62,8 @@ windows, by the clocks of --time-zone. A window is "Fri 16:00 - Mon 08:00", ever
 "22:00 - 06:00", every day. Times are RFC 3339 or "2026-12-24 18:00", which is of --time-zone
 or else of this machine's. What is left out a freeze has no longer.`,
 		Example: `  windlass freeze set incident --reason "we look into 4711" --for 2h
-  windlass freeze set christmas --reason "nobody is here" --hold --from 2026-12-24 --until 2026-12-27
-  windlass freeze set weekends --reason "nobody is on call" --app chat --weekly "Fri 16:00 - Mon 08:00" --time-zone Europe/London`,
+  windlass freeze set christmas --reason "all are on leave" --hold --from 2026-12-24 --until 2026-12-27
+  windlass freeze set weekends --reason "no on-call engineer" --app chat --weekly "Fri 16:00 - Mon 08:00" --time-zone Europe/London`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			req, err := f.request(args[0], time.Now())
 			if err != nil {

@@ -65,9 +65,9 @@ func TestFreezesAreListedWithWhatTheyDoAndWhen(t *testing.T) {
 func TestTheStatusOfARolloutTellsWhichFreezeHoldsIt(t *testing.T) {
 	ro := &windlassv1.Rollout{
 		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
-		Hold: &windlassv1.FreezeHold{Freeze: "christmas", Scope: "workspace", Reason: "nobody is here"},
+		Hold: &windlassv1.FreezeHold{Freeze: "christmas", Scope: "workspace", Reason: "all are on leave"},
 	}
-	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: nobody is here`, picture(t, ro))
+	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, picture(t, ro))
 }
 
 func TestTheStatusOfARolloutTellsWhoHasToApprove(t *testing.T) {

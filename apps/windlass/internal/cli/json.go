@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// isJSON tells whether a file is to be read as JSON: YAML is a superset of it but for
+// isJSON reports whether a file must be read as JSON. YAML is a superset of JSON except for
 // tabs and for characters that are written as two escapes.
 func isJSON(data []byte) bool {
 	decoder := json.NewDecoder(bytes.NewReader(data))

@@ -173,7 +173,7 @@ func (a *app) awaitPin(ctx context.Context, name, path string, number int32, pat
 	return last, nil
 }
 
-// pinSettled tells whether the pin waits for nothing that comes by itself.
+// pinSettled reports whether the pin waits for nothing that comes by itself.
 func pinSettled(p *windlassv1.Pin) bool {
 	if p.Removing {
 		return false

@@ -36,7 +36,7 @@ shown.
 
 Exit code: 0 it would run, 2 it would not, 1 an error. With -o json the answer is a
 PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
-"findings" says with a "reason" each what stands against it or is to be known.`,
+"findings" lists obstacles and warnings, each with a "reason".`,
 		Example: "  windlass plan -f app.yaml\n  windlass plan -f app.yaml -o json | jq -r '.findings[].reason'",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {

@@ -190,7 +190,7 @@ func (a *app) regionCommand() *cobra.Command {
 
 	var approve bool
 	prune := &cobra.Command{
-		Use: "prune NAME [KEY...]", Short: "List what a region runs and nobody asked for, or release it for removal", Args: cobra.MinimumNArgs(1),
+		Use: "prune NAME [KEY...]", Short: "List workloads that the control plane does not know, or release them for removal", Args: cobra.MinimumNArgs(1),
 		Long: "A workload that the control plane does not know (after a restored backup, say) keeps running, quarantined. Prune lists them; with --approve it releases exactly those listed, or those named.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.QuarantinedWorkload, *windlassv1.PageResponse, error) {
@@ -314,9 +314,9 @@ func (a *app) versionCommand() *cobra.Command {
 				}
 				return a.raw(data)
 			}
-			fmt.Fprintf(a.Stdout, "windlass       %s\n", versions["windlass"]) //nolint:errcheck // nobody to tell
+			fmt.Fprintf(a.Stdout, "windlass       %s\n", versions["windlass"]) //nolint:errcheck // a closed stdout cannot be reported
 			if v := versions["controlPlane"]; v != "" {
-				fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", v, a.target.Server) //nolint:errcheck // nobody to tell
+				fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", v, a.target.Server) //nolint:errcheck // a closed stdout cannot be reported
 			}
 			return nil
 		},

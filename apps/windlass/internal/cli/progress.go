@@ -49,13 +49,13 @@ func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID 
 	for _, l := range lines {
 		l = "  " + oneLine(l)
 		p.drawn += 1 + max(0, uniseg.StringWidth(l)-1)/out.width()
-		fmt.Fprintln(out, l) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(out, l) //nolint:errcheck // a closed output cannot be reported
 	}
 }
 
 func (p *progress) end() { p.drawn = 0 }
 
-// waitsFor is what a rollout waits for when nobody waits for it any longer.
+// waitsFor describes what a rollout waits for when the command stops waiting for it.
 func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string) string {
 	var text strings.Builder
 	if ro := own(last, rolloutID); ro != nil {

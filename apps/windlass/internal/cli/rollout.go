@@ -287,7 +287,8 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	return text
 }
 
-// approvalMissing is who has to approve where nothing else is waited for, empty for nobody.
+// approvalMissing describes the approvals that a rollout needs when it waits for nothing else,
+// empty for none.
 func approvalMissing(p *windlassv1.RolloutProgress, now time.Time) string {
 	at := now.UnixMilli()
 	for _, w := range p.GetWaves() {

@@ -28,7 +28,7 @@ func newScreen(to io.Writer, isTerminal func(io.Writer) bool) *screen {
 	return &screen{to: to, terminal: isTerminal(to)}
 }
 
-// isTerminal tells whether a terminal is what is written to.
+// isTerminal reports whether a terminal is what is written to.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -45,7 +45,7 @@ func (s *screen) Write(p []byte) (int, error) {
 // control sends a terminal what moves its cursor.
 func (s *screen) control(sequence string) {
 	if s.terminal {
-		fmt.Fprint(s.to, sequence) //nolint:errcheck // nobody to tell
+		fmt.Fprint(s.to, sequence) //nolint:errcheck // a closed terminal cannot be reported
 	}
 }
 
@@ -93,7 +93,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-// unsafeToPrint tells whether the character could be more to a terminal than a character.
+// unsafeToPrint reports whether the character could be more to a terminal than a character.
 func unsafeToPrint(r rune) bool {
 	switch {
 	case r == '\n' || r == '\t':
@@ -127,8 +127,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// cutWidth is the beginning of a text that takes so many columns, in whole characters as
-// people see them.
+// cutWidth returns the beginning of a text that takes at most width columns, in whole
+// characters as people see them.
 func cutWidth(s string, width int) string {
 	end, state := 0, -1
 	for rest := s; rest != ""; {

@@ -30,7 +30,7 @@ func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
 				if left == turnPatience {
 					a.infof("The workspace starts work faster than it may: waiting for its turn, up to %s.", turnPatience)
 				}
-				// Some more, at random: whoever else waits was told the same.
+				// Some more, at random: other clients got the same time.
 				wait += time.Duration(rand.Int64N(int64(wait) + 1))
 				if backoff.Sleep(ctx, wait) != nil {
 					return resp, err

@@ -93,8 +93,8 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 // pausedByItself is who pauses a rollout for a failure.
 const pausedByItself = "windlass"
 
-// waitsForPeople says for what a rollout waits that nobody but people does; empty while
-// anything else may still move it.
+// waitsForPeople describes the action of people that a rollout waits for; empty while anything
+// else may still move it.
 func waitsForPeople(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.Time) string {
 	switch {
 	case p.GetGoingBack():
@@ -133,7 +133,7 @@ func pausedText(app *windlassv1.App, p *windlassv1.RolloutProgress) string {
 	return text + ": windlass rollout resume " + app.GetName()
 }
 
-// movesByItself tells whether a region may come further by itself.
+// movesByItself reports whether a region may come further by itself.
 func movesByItself(p *windlassv1.RolloutProgress, now time.Time) bool {
 	for _, w := range p.GetWaves() {
 		if w.GetState() == windlassv1.WaveProgress_STATE_BAKING && now.UnixMilli() < w.GetBakingUntil() {
@@ -216,9 +216,9 @@ func behindText(ro *windlassv1.Rollout) string {
 	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
 }
 
-// judgeSize tells whether an app has the replicas that were asked for, in a region or in
-// all, whichever versions they are of. asked below 0 is what the app's state says; seen
-// keeps whether it was as asked before.
+// judgeSize reports whether an app has the replicas that were asked for, in a region or in all,
+// whichever versions they are of. asked below 0 is what the app's state says; seen keeps
+// whether it was as asked before.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
 	if len(all) == 0 {
@@ -245,7 +245,7 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: as && settled, outcome: outcomeSucceeded}
 }
 
-// size is how many replicas a region is to have, and how many are ready.
+// size holds how many replicas a region should have, and how many are ready.
 type size struct{ wanted, ready int32 }
 
 // sizes are those of the live version's regions, and in a rollout's those of both versions.
@@ -277,7 +277,7 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 	return out
 }
 
-// judgeLive tells whether a version that is live again serves all of what its regions have.
+// judgeLive reports whether a version that is live again serves all of what its regions have.
 func judgeLive(r *windlassv1.WatchAppResponse, deploymentID string) verdict {
 	if r.GetApp().GetLiveDeploymentId() != deploymentID {
 		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version is live since: `windlass history " + r.GetApp().GetName() + "` tells why"}
