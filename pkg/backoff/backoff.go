@@ -95,9 +95,9 @@ func Retry(ctx context.Context, p Policy, op func(context.Context) error) error 
 	}
 }
 
-// Rest is how long to leave alone what took so long: so many times as long, within bounds. What
-// is done again and again, and costs by all that there is, then has a fixed share of a processor
-// at most, however much there is.
+// Rest returns the pause after a piece of work: took multiplied by times, between least and
+// most. So repeated work whose cost grows with the data uses at most a fixed share of a
+// processor.
 func Rest(took time.Duration, times int, least, most time.Duration) time.Duration {
 	return min(max(time.Duration(times)*took, least), most)
 }

@@ -43,7 +43,7 @@ func TestALockThatIsForgottenIsHeld(t *testing.T) {
 	require.ErrorIs(t, err, flock.ErrHeld)
 }
 
-func TestLettingGoTwiceHarmsNobody(t *testing.T) {
+func TestLettingGoTwiceKeepsOthersLocks(t *testing.T) {
 	first, err := flock.Try(filepath.Join(t.TempDir(), "first"))
 	require.NoError(t, err)
 	require.NoError(t, first.Unlock())

@@ -71,7 +71,7 @@ func code(text string) int {
 	return int(n)
 }
 
-// Pass tells whether an answer with this status does.
+// Pass reports whether an answer with this status does.
 func (c Codes) Pass(status int) bool {
 	if len(c) == 0 {
 		return status >= 200 && status <= 399

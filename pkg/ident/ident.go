@@ -1,5 +1,5 @@
-// Package ident makes and checks the two kinds of names that Windlass has: ids,
-// which programs choose and nobody reads, and names, which people choose.
+// Package ident makes and checks the two kinds of names that Windlass has: ids, which programs
+// choose, and names, which people choose.
 //
 // An id is a prefix that tells its kind, an underscore and a UUIDv7 in 32 lower
 // case hex digits: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f". UUIDv7 begins with
@@ -35,8 +35,8 @@ func New(prefix string) string {
 	return spell(prefix, newest.next(time.Now()), u)
 }
 
-// From returns an id of the time, of random bits that the caller drew: for what is made by
-// the ten thousand in a second and is nobody's secret. Such ids ascend by time alone.
+// From returns an id of the time and of random bits that the caller drew. It is for ids that
+// are made by the ten thousand in a second and are not secret. Such ids ascend by time alone.
 func From(prefix string, at time.Time, high, low uint64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[8:], low&^(3<<62)|1<<63)

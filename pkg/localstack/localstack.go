@@ -75,16 +75,16 @@ func ClaimsFolder() string {
 // Ports hands out ports of 127.0.0.1, no port twice. The zero value is ready to
 // use; it is not safe for concurrent use.
 type Ports struct {
-	// Claims is a folder in which programs that start servers say which ports they
-	// are about to use, as a rule ClaimsFolder(); empty: nobody is told. Between the look at a port and its
-	// server's listening pass seconds, in which a second program would find it
-	// free. A claim lasts as long as the process.
+	// Claims is a folder in which programs that start servers say which ports they are about to use, as a
+	// rule ClaimsFolder(); empty: no claims are made. Seconds pass between the check of a port and the
+	// start of its server, in which a second program would find it free. A claim lasts as long as the
+	// process.
 	Claims string
 
 	given map[int]bool
 }
 
-// claim takes a port that nobody uses or is about to.
+// claim takes a port that no program uses or is about to use.
 func (p *Ports) claim(port int) bool {
 	if p.given[port] {
 		return false

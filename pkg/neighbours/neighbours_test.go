@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Whoever follows the frames, from wherever they began, has the picture.
+// An agent that follows the frames has the picture, wherever it began.
 func TestFramesMakeThePicture(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -17,10 +17,9 @@ type ownID struct {
 	given atomic.Bool
 }
 
-// WithSpanID gives the first span that is started from ctx, and has a parent or
-// not, the id. It is for work that outlives processes: its span is known by id
-// to its children long before anybody can tell when it ended, and is written
-// once, at its end, by whoever sees that.
+// WithSpanID gives the first span that is started from ctx, and has a parent or not, the id. It
+// is for work that outlives processes: its children know the span's id long before its end is
+// known, and the process that sees its end writes it once.
 func WithSpanID(ctx context.Context, id trace.SpanID) context.Context {
 	return context.WithValue(ctx, spanIDKey{}, &ownID{id: id})
 }

@@ -40,7 +40,7 @@ type TracerConfig struct {
 	// set, else all.
 	SampleRatio float64
 
-	// Log gets a collector's failures; nil: nobody.
+	// Log gets a collector's failures; nil: they are dropped.
 	Log *slog.Logger
 }
 

@@ -1,5 +1,5 @@
-// Package atomicfile replaces small files in one step: a reader sees the old
-// content or the new, and so does whoever comes after a kill -9.
+// Package atomicfile replaces small files in one step: a reader sees the old content or the
+// new, also after a kill -9.
 package atomicfile
 
 import (

@@ -160,8 +160,7 @@ func kubernetesVersion(root string) (string, error) {
 	return string(match[1]), nil
 }
 
-// removeOld removes builds that nobody has used for long. One that runs loses
-// its name only.
+// removeOld removes builds that were not used for long. One that runs loses its name only.
 func removeOld(all, current string) {
 	entries, err := os.ReadDir(all)
 	if err != nil {

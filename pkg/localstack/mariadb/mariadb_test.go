@@ -63,7 +63,7 @@ func TestSettingsAreThoseThatWindlassCountsOn(t *testing.T) {
 	require.True(t, cfg.ClientFoundRows)
 }
 
-func TestNobodyComesInOverTCPWithoutThePassword(t *testing.T) {
+func TestTCPConnectionsNeedThePassword(t *testing.T) {
 	s := start(t, mariadb.Config{Dir: t.TempDir()})
 	for _, user := range []string{"root", "windlass", ""} {
 		cfg, err := mysql.ParseDSN(s.DSN(""))

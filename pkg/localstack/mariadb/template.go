@@ -99,7 +99,7 @@ func installDB(ctx context.Context, paths Paths, me *user.User, dir, data string
 		"--auth-root-socket-user=" + me.Username,
 		"--skip-test-db",
 		"--skip-name-resolve",
-		// Small to copy: a server makes of it at its start what it is to be there.
+		// Small to copy: a server grows it to its full size when it starts.
 		"--innodb-log-file-size=" + Relaxed.logFileSize(),
 		"--innodb-flush-method=nosync",
 	}

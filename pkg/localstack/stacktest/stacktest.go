@@ -1,9 +1,8 @@
 // Package stacktest gives tests the real MariaDB and Restate.
 //
-// The servers are those of the environment when cmd/withstack set it; else each
-// test process starts its own, on first use, and they die with it. A process
-// cannot clean up after its own end, so the next one removes the directories
-// that nobody holds locked any more.
+// The servers are those of the environment when cmd/withstack set it; else each test process
+// starts its own, on first use, and they die with it. A process cannot clean up after its own
+// end, so the next one removes the directories that no process has locked any more.
 package stacktest
 
 import (
