@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -182,10 +184,17 @@ func TestADomainServesOnceItsRecordIsThere(t *testing.T) {
 		_, err = w.verifyDomain("chat", "chat.example.com")
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
 		require.ErrorContains(t, err, `the record says "something else"`)
-		w.records.err = context.DeadlineExceeded
-		_, err = w.verifyDomain("chat", "chat.example.com")
-		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
-		require.ErrorContains(t, err, "could not be asked")
+		for want, broken := range map[string]error{
+			"it did not answer in time":  context.DeadlineExceeded,
+			"its servers fail":           &net.DNSError{Err: "server misbehaving", Server: "10.96.0.10:53", IsTemporary: true},
+			"it gave no answer that can": &net.OpError{Op: "dial", Net: "udp", Addr: &net.UDPAddr{IP: net.IPv4(10, 96, 0, 10), Port: 53}, Err: errors.New("refused")},
+		} {
+			w.records.err = broken
+			_, err = w.verifyDomain("chat", "chat.example.com")
+			refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
+			require.ErrorContains(t, err, "the DNS could not be asked: "+want)
+			require.NotContains(t, err.Error(), "10.96.0.10", "addresses of resolvers are not for tenants")
+		}
 		w.records.err = nil
 
 		w.records.set(d.GetTxtName(), "something else", d.GetTxtValue())

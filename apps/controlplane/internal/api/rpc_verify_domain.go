@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -174,7 +176,8 @@ func (a *API) lookForRecord(ctx context.Context, d model.Domain) ([]string, erro
 	case model.DomainFound:
 		return texts, nil
 	case model.DomainUnanswered:
-		return nil, notVerified(d, "the DNS could not be asked: "+err.Error())
+		a.cfg.Log.InfoContext(ctx, "cannot look a domain's record up", "domain", d.Name, "error", err)
+		return nil, notVerified(d, "the DNS could not be asked: "+dnsProblem(err))
 	case model.DomainMissing:
 		if len(texts) == 0 {
 			return nil, notVerified(d, "there is no such record yet")
@@ -194,4 +197,17 @@ func domainTaken(name, by, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_DOMAIN_TAKEN, Field: "domain", Fix: fix,
 	}, fmt.Sprintf("domain %s is served by %s", name, by))
+}
+
+// dnsProblem says what kind of error a look-up ended with. The error itself names resolvers, whose
+// addresses are not for tenants.
+func dnsProblem(err error) string {
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dns) && dns.IsTimeout:
+		return "it did not answer in time"
+	case errors.As(err, &dns) && dns.IsTemporary:
+		return "its servers fail"
+	}
+	return "it gave no answer that can be used"
 }

@@ -28,7 +28,8 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 		holder, peer, err := s.holder(ctx, region)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("find the stream of region %s: %w", region, err)
+			// Callers tell tenants what an agent says, and nothing of our database.
+			return nil, fmt.Errorf("find the stream of region %s: %w: %w", region, ErrUnreachable, err)
 		case holder == "" || holder == s.cfg.ID:
 			return s.cfg.Agents.Ask(ctx, region, req)
 		case peer.ID == "" || holder == asked:

@@ -328,3 +328,16 @@ func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
 	b.cfg.Box = foreign.box
 	require.ErrorContains(t, b.verify(good, now), "key file")
 }
+
+// lost is a database that is away.
+type lost struct{ Store }
+
+func (lost) View(context.Context, func(Tx) error) error {
+	return errors.New("dial tcp 10.0.0.7:3306: connection refused")
+}
+
+func TestADatabaseThatIsAwayIsNotWhatAnAgentSaid(t *testing.T) {
+	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: nobody{}}}
+	_, err := s.Ask(t.Context(), "reg_1", &agentv1.Request{})
+	require.ErrorIs(t, err, ErrUnreachable, "what an agent says is told to tenants")
+}
