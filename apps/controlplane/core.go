@@ -27,6 +27,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
@@ -102,6 +103,7 @@ var (
 	_ rollout.CensusTx = store.Tx(nil)
 	_ api.Tx           = store.Tx(nil)
 	_ peers.Tx         = store.Tx(nil)
+	_ trail.Tx         = store.Tx(nil)
 )
 
 func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
@@ -179,11 +181,15 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
+	audited, err := trail.New(store.Bind[trail.Tx](p.store), p.log, p.registerer)
+	if err != nil {
+		return nil, err
+	}
 	fleets, err := fleet.New(fleet.Config{
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
 		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
-		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT, FailedJoins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)),
+		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT, FailedJoins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Trail: audited,
 	})
 	if err != nil {
 		return nil, err
@@ -212,7 +218,7 @@ func newCore(p parts) (*core, error) {
 		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
-		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace,
+		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
 	})
 	if err != nil {
 		return nil, err
@@ -234,6 +240,7 @@ func newCore(p parts) (*core, error) {
 	agentSide.ReadMaxBytes = maxReportBytes
 	agentSide.Gate = fleets.Gate
 	userSide.Gate = users.Gate
+	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
 
 	mux := http.NewServeMux()
 	path, handler := agentv1connect.NewAgentServiceHandler(agentService{fleets, c.dispatch, ingestion}, rpc.HandlerOptions(agentSide)...)
@@ -254,6 +261,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "leases", Run: fleets.Sweep},
 		{Name: "retention", Run: fleets.Maintain},
 		{Name: "watches", Run: users.Run},
+		{Name: "audit", Run: audited.Run},
 	}
 	if others != nil {
 		peerSide := shared

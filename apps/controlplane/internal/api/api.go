@@ -34,6 +34,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
@@ -82,6 +83,8 @@ type Config struct {
 	MaxWatchers, KeyWatchers, WorkspaceWatchers int
 	// FailedLogins are what an address may fail to log in, Reads what a key may read; nil: no limit.
 	FailedLogins, Reads *admission.Buckets
+	// Trail writes refused calls and reads of logs into the audit; nil: nothing does.
+	Trail *trail.Trail
 }
 
 // API serves the services of windlass.v1.

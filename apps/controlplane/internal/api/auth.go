@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -227,29 +228,64 @@ func (k *keyring) forgetAll() {
 	clear(k.proven)
 }
 
-// Gate says who calls, and whether they may.
+// Gate says who calls, and whether they may. Those who may not are in the audit.
 func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
+	by, err := a.admitted(ctx, call)
+	if err != nil {
+		by.Procedure = call.Procedure
+		a.noteRefusal(by, call.Client, err)
+		return rpc.Admission{}, err
+	}
+	return rpc.Admission{Caller: by.ID, With: func(ctx context.Context) context.Context {
+		return context.WithValue(ctx, callerKey{}, by)
+	}}, nil
+}
+
+// admitted returns who calls. With an error it is the caller as far as known.
+func (a *API) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
 	value, ok := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if !ok {
-		_, err := callerOf(ctx)
-		return rpc.Admission{}, err
+		return callerOf(ctx)
 	}
 	key, err := a.keys.find(ctx, strings.TrimSpace(value), call.Client, time.Now())
 	if err != nil {
-		return rpc.Admission{}, err
+		return by, err
 	}
+	by = caller{APIKey: key, Source: clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	n, known := access[call.Procedure]
 	if !known || !n.allows(key.Role) {
-		return rpc.Admission{}, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
+		return by, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
-	if err := a.mayRead(key, call.Procedure, time.Now()); err != nil {
-		return rpc.Admission{}, err
+	return by, a.mayRead(key, call.Procedure, time.Now())
+}
+
+// noteRefusal counts a refused call in the audit. The source is the address alone: whatever else a
+// caller says of itself may differ in each call of a flood.
+func (a *API) noteRefusal(by caller, client netip.Addr, err error) {
+	reason := rpc.DetailOf(err).GetReason()
+	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return // our own failure
 	}
-	by := caller{APIKey: key, Source: clip(sourceOf(call), maxSource), Procedure: call.Procedure}
-	return rpc.Admission{Caller: key.ID, With: func(ctx context.Context) context.Context {
-		return context.WithValue(ctx, callerKey{}, by)
-	}}, nil
+	a.cfg.Trail.Note(trail.Entry{
+		WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(client), Procedure: by.Procedure,
+		Outcome: strings.ToLower(strings.TrimPrefix(reason.String(), "ERROR_REASON_")),
+	}, now())
+}
+
+// Interceptor notes calls that a handler refuses because of who calls.
+func (a *API) Interceptor() connect.Interceptor {
+	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			res, err := next(ctx, req)
+			if connect.CodeOf(err) == connect.CodePermissionDenied {
+				if by, failed := callerOf(ctx); failed == nil {
+					a.noteRefusal(by, rpc.ClientOf(ctx), err)
+				}
+			}
+			return res, err
+		}
+	})
 }
 
 // sourceOf is where a call comes from: the address, and what the caller says of itself,

@@ -118,7 +118,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	require.NoError(t, err)
 
 	mux := http.NewServeMux()
-	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate})...) {
+	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate, Interceptors: []connect.Interceptor{w.api.Interceptor()}})...) {
 		mux.Handle(h.Path, h)
 	}
 	server := httptest.NewUnstartedServer(nil)

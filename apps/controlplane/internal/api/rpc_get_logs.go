@@ -7,7 +7,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -40,6 +42,10 @@ func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*win
 	if err != nil {
 		return nil, err
 	}
+	a.cfg.Trail.Note(trail.Entry{
+		WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(rpc.ClientOf(ctx)), Procedure: by.Procedure,
+		ResourceKind: "instance", ResourceID: instance.ID, Outcome: trail.Done,
+	}, now())
 	return &windlassv1.GetLogsResponse{Instance: instance.ID, Data: data}, nil
 }
 

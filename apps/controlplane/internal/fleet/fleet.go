@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
@@ -131,6 +133,8 @@ type Config struct {
 	MaintainEvery time.Duration
 	// FailedJoins are what an address may fail to join; nil: no limit.
 	FailedJoins *admission.Buckets
+	// Trail writes refused calls, reads of secrets and renewals into the audit; nil: nothing does.
+	Trail *trail.Trail
 }
 
 // Service serves Join, RenewCredential and GetSecrets, and sweeps.
@@ -279,11 +283,37 @@ func (s *Service) Gate(_ context.Context, call rpc.Call) (rpc.Admission, error) 
 	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	id, err := s.Verify(token, time.Now())
 	if err != nil {
+		s.note(model.Region{}, call.Client, trail.Entry{Procedure: call.Procedure, Outcome: outcomeOf(err)})
 		return rpc.Admission{}, err
 	}
 	return rpc.Admission{Caller: id.RegionID, With: func(ctx context.Context) context.Context {
 		return WithIdentity(ctx, id)
 	}}, nil
+}
+
+// note counts a call of a region's agent in the audit: of the entry's workspace, or else of the
+// region's. Without an outcome it was our own failure.
+func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
+	if e.Outcome == "" {
+		return
+	}
+	e.Source = admission.ClientKey(client)
+	if e.WorkspaceID == "" {
+		e.WorkspaceID = region.WorkspaceID
+	}
+	if region.ID != "" {
+		e.Actor, e.ActorID = "agent", region.ID
+	}
+	s.cfg.Trail.Note(e, time.Now().UnixMilli())
+}
+
+// outcomeOf is the reason of a refusal, empty for other errors.
+func outcomeOf(err error) string {
+	reason := rpc.DetailOf(err).GetReason()
+	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(reason.String(), "ERROR_REASON_"))
 }
 
 // Sweep lets leases expire until ctx ends.

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -491,4 +492,47 @@ func TestFailedJoins_AreSlowedDownAndWriteNothing(t *testing.T) {
 		_, err = h.join("token", joinID)
 		require.ErrorIs(t, err, errAway, "our own outage is not counted")
 	}
+}
+
+func TestAudit_HasReadsOfSecretsRenewalsAndRefusedJoins(t *testing.T) {
+	h := setup(t)
+	written, err := trail.New(store.Bind[trail.Tx](h.db), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	require.NoError(t, err)
+	h.svc.cfg.Trail = written
+	h.token("token", time.Hour)
+	_, err = h.join("token", joinID)
+	require.NoError(t, err)
+	_, err = h.join("never made", joinID)
+	require.Error(t, err)
+	_, err = h.svc.RenewCredential(h.as(region), &agentv1.RenewCredentialRequest{})
+	require.NoError(t, err)
+	_, err = h.svc.GetSecrets(h.as(region), &agentv1.GetSecretsRequest{DeploymentId: "dep_none"})
+	require.Error(t, err)
+	_, err = h.svc.Gate(t.Context(), rpc.Call{Procedure: "/windlass.agent.v1.AgentService/Report"})
+	require.Error(t, err)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, written.Run(stopped))
+
+	var got []string
+	require.NoError(t, h.db.View(t.Context(), func(tx store.Tx) error {
+		for _, workspace := range []string{"", "ws_1"} {
+			rows, err := tx.ListAudit(workspace, model.Page{Limit: 100})
+			if err != nil {
+				return err
+			}
+			for _, r := range rows {
+				after, _, _ := strings.Cut(r.After, `,"until"`)
+				got = append(got, r.Actor+r.Procedure[strings.LastIndex(r.Procedure, "/"):]+" "+r.ResourceID+" "+after)
+			}
+		}
+		return nil
+	}))
+	require.Subset(t, got, []string{
+		`/Join  {"outcome":"join_token_invalid","count":1`,
+		`/Report  {"outcome":"unauthenticated","count":1`,
+		`agent/RenewCredential reg_1 {"outcome":"done","count":1`,
+		`agent/GetSecrets dep_none {"outcome":"permission_denied","count":1`,
+	}, "%v", got)
+	require.Contains(t, strings.Join(got, "\n"), `agent/Join reg_1 {"claimed_hostname":`)
 }

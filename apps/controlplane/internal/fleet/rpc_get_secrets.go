@@ -8,8 +8,10 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -26,6 +28,11 @@ func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest
 		sealed, err = s.secretsOf(tx, region.ID, req)
 		return err
 	})
+	read := trail.Entry{Procedure: agentv1connect.AgentServiceGetSecretsProcedure, ResourceKind: "deployment", ResourceID: req.GetDeploymentId(), Outcome: outcomeOf(err)}
+	if len(sealed) > 0 {
+		read.WorkspaceID, read.Outcome = sealed[0].WorkspaceID, trail.Done
+	}
+	s.note(region, rpc.ClientOf(ctx), read)
 	if err != nil {
 		return nil, err
 	}

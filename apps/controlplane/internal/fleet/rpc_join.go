@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -18,6 +20,14 @@ import (
 
 // Join trades a join token for a credential.
 func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	res, err := s.join(ctx, req)
+	if err != nil {
+		s.note(model.Region{}, rpc.ClientOf(ctx), trail.Entry{Procedure: agentv1connect.AgentServiceJoinProcedure, Outcome: outcomeOf(err)})
+	}
+	return res, err
+}
+
+func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	now := time.Now()
 	failed := false
 	refused := func(why string) error {
@@ -82,8 +92,9 @@ func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		}
 		return tx.InsertAudit(model.Audit{
 			ID: ident.New("aud"), WorkspaceID: region.WorkspaceID, At: now.UnixMilli(),
-			Actor: "agent", ActorID: req.JoinId, Source: req.GetAgent().GetHostname(),
+			Actor: "agent", ActorID: req.JoinId, Source: from,
 			Procedure: agentv1connect.AgentServiceJoinProcedure, ResourceKind: "region", ResourceID: region.ID,
+			After: claimed(req.GetAgent()),
 		})
 	})
 	if err != nil {
@@ -96,6 +107,15 @@ func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	return &agentv1.JoinResponse{RegionId: region.ID, RegionName: region.Name, Credential: credential}, nil
 }
 
+// claimed is what the agent says of itself, which nothing proves.
+func claimed(agent *agentv1.AgentInfo) string {
+	b, err := json.Marshal(map[string]string{"claimed_hostname": agent.GetHostname()})
+	if err != nil {
+		return "" // of a string it cannot be
+	}
+	return string(b)
+}
+
 // RenewCredential issues a fresh credential to one that is still good.
 func (s *Service) RenewCredential(ctx context.Context, _ *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
 	region, err := s.caller(ctx)
@@ -106,6 +126,9 @@ func (s *Service) RenewCredential(ctx context.Context, _ *agentv1.RenewCredentia
 	if err != nil {
 		return nil, err
 	}
+	s.note(region, rpc.ClientOf(ctx), trail.Entry{
+		Procedure: agentv1connect.AgentServiceRenewCredentialProcedure, ResourceKind: "region", ResourceID: region.ID, Outcome: trail.Done,
+	})
 	return &agentv1.RenewCredentialResponse{Credential: credential}, nil
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -300,8 +301,11 @@ func (a *app) auditCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "List the calls that changed something (owners)",
-		Args:  cobra.NoArgs,
+		Short: "List the calls that changed something, were refused, or read secrets and logs (owners)",
+		Long: `Audit lists calls, the newest first. Calls that changed something have an entry each. Refused
+calls, and reads of logs, secrets and credentials, are counted by caller, call and minute.
+They appear a minute later. Operators see those that concern the platform.`,
+		Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
 			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.AuditEntry, *windlassv1.PageResponse, error) {
 				r, err := a.clients.history.ListAudit(ctx, &windlassv1.ListAuditRequest{Page: p})
@@ -311,15 +315,30 @@ func (a *app) auditCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "WHEN", "WHO", "CALL", "KIND", "RESOURCE", "FROM")
+				row(w, "WHEN", "WHO", "CALL", "OUTCOME", "KIND", "RESOURCE", "FROM")
 				for _, e := range items {
-					row(w, clock(e.At), e.Actor, e.Procedure, e.ResourceKind, e.ResourceId, e.Source)
+					row(w, clock(e.At), dash(e.Actor), e.Procedure, auditOutcome(e), dash(e.ResourceKind), dash(e.ResourceId), e.Source)
 				}
 			})
 		}),
 	}
 	c.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
 	return c
+}
+
+// auditOutcome is how the calls of the entry ended, and how many they were.
+func auditOutcome(e *windlassv1.AuditEntry) string {
+	var counted struct {
+		Outcome string `json:"outcome"`
+		Count   int64  `json:"count"`
+	}
+	if e.Before != "" || json.Unmarshal([]byte(e.After), &counted) != nil || counted.Outcome == "" {
+		return "changed"
+	}
+	if counted.Count == 1 {
+		return counted.Outcome
+	}
+	return fmt.Sprintf("%s (%d times)", counted.Outcome, counted.Count)
 }
 
 func (a *app) logsCommand() *cobra.Command {

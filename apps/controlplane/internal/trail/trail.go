@@ -1,0 +1,171 @@
+// Package trail writes into the audit what changes nothing and yet matters: calls that were refused,
+// and reads of secrets, logs and credentials.
+//
+// Such calls may come in floods, so that they are not written one by one. Equal ones of a minute
+// are one row with a count, and a process keeps a bounded number of rows for a minute: what is
+// beyond that is counted without its address and resource. A process that dies loses a minute.
+package trail
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// Outcomes of calls, besides the reasons of refusals.
+const Done = "done"
+
+// Elsewhere is the source of what is counted without its address.
+const Elsewhere = "many addresses"
+
+const (
+	// every is how long equal calls are counted together.
+	every = time.Minute
+	// maxRows of a process in a minute; a row of a flood has the size of any other.
+	maxRows = 1_000
+	// writeTimeout bounds the transaction that writes them.
+	writeTimeout = 20 * time.Second
+)
+
+// Entry is one call. Calls with equal entries are counted together.
+type Entry struct {
+	// WorkspaceID whose audit has the row; empty: the platform's.
+	WorkspaceID    string
+	Actor, ActorID string
+	Source         string
+	Procedure      string
+	// ResourceKind and ResourceID name what was read.
+	ResourceKind, ResourceID string
+	// Outcome is Done, or why the call was refused.
+	Outcome string
+}
+
+// Tx is what writing needs of a transaction.
+type Tx interface {
+	InsertAudit(model.Audit) error
+}
+
+// Store runs transactions.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+}
+
+// Trail counts calls and writes them. It is safe for concurrent use. A nil Trail writes nothing.
+type Trail struct {
+	store   Store
+	log     *slog.Logger
+	dropped prometheus.Counter
+	most    int
+
+	mu     sync.Mutex
+	counts map[Entry]*count
+}
+
+type count struct {
+	calls       int64
+	first, last int64 // unix ms
+}
+
+// New makes a Trail; Run writes it.
+func New(store Store, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
+	t := &Trail{
+		store: store, log: log, most: maxRows, counts: map[Entry]*count{},
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_audit_dropped_total",
+			Help: "Refused calls and reads that are missing in the audit: there were too many kinds of them in a minute, or the database was away.",
+		}),
+	}
+	if err := registerer.Register(t.dropped); err != nil {
+		return nil, fmt.Errorf("trail: register metrics: %w", err)
+	}
+	return t, nil
+}
+
+// Note counts a call at unix ms. It does not block.
+func (t *Trail) Note(e Entry, at int64) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.counts[e]; c != nil {
+		c.calls, c.last = c.calls+1, at
+		return
+	}
+	if len(t.counts) >= t.most {
+		e.Source, e.ResourceID, e.Actor, e.ActorID = Elsewhere, "", "", ""
+	}
+	switch c := t.counts[e]; {
+	case c != nil:
+		c.calls, c.last = c.calls+1, at
+	case len(t.counts) < 2*t.most:
+		t.counts[e] = &count{calls: 1, first: at, last: at}
+	default:
+		t.dropped.Inc()
+	}
+}
+
+// Run writes what was counted, each minute and when ctx ends.
+func (t *Trail) Run(ctx context.Context) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			t.write(context.WithoutCancel(ctx))
+			return nil
+		case <-ticker.C:
+			t.write(ctx)
+		}
+	}
+}
+
+func (t *Trail) write(ctx context.Context) {
+	t.mu.Lock()
+	counts := t.counts
+	t.counts = map[Entry]*count{}
+	t.mu.Unlock()
+	if len(counts) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := t.store.Update(ctx, func(tx Tx) error {
+		for e, c := range counts {
+			if err := tx.InsertAudit(row(e, c)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return
+	}
+	for _, c := range counts {
+		t.dropped.Add(float64(c.calls))
+	}
+	t.log.WarnContext(ctx, "cannot write refused calls and reads into the audit", "rows", len(counts), "error", err)
+}
+
+func row(e Entry, c *count) model.Audit {
+	after, err := json.Marshal(struct {
+		Outcome string `json:"outcome"`
+		Count   int64  `json:"count"`
+		Until   int64  `json:"until"`
+	}{e.Outcome, c.calls, c.last})
+	if err != nil {
+		after = nil // of a string and numbers it cannot be
+	}
+	return model.Audit{
+		ID: ident.New("aud"), WorkspaceID: e.WorkspaceID, At: c.first, Actor: e.Actor, ActorID: e.ActorID, Source: e.Source,
+		Procedure: e.Procedure, ResourceKind: e.ResourceKind, ResourceID: e.ResourceID, After: string(after),
+	}
+}
