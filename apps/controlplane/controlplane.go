@@ -17,6 +17,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -32,7 +33,6 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
-	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 )
@@ -49,7 +49,8 @@ type databaseFlags struct {
 type serveFlags struct {
 	databaseFlags
 	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile            string        `help:"Keyset that seals secrets and credentials; made if there is none." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	KeyFile            string        `help:"Keyset that seals secrets and credentials, the same on all replicas, with mode 0600 or 0400. \"controlplane keyset create\" makes it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	CreateKeyset       bool          `help:"Make the keyset if there is none. Not for replicas: with a wrong mount, each would seal with a key of its own." env:"WINDLASS_CREATE_KEYSET"`
 	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
 	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
 	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
@@ -180,6 +181,7 @@ type cli struct {
 
 	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
 	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
+	Keyset    keysetFlags    `cmd:"" help:"Make and rotate the keyset that seals secrets."`
 	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
 }
 
@@ -216,6 +218,9 @@ func Main(ctx context.Context, args []string) error {
 		return db.Close()
 	case "bootstrap":
 		return bootstrapCommand(ctx, flags.Bootstrap)
+	}
+	if name, ok := strings.CutPrefix(command.Command(), "keyset "); ok {
+		return flags.Keyset.run(name, os.Stdout)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
@@ -277,7 +282,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	box, err := seal.LoadOrCreate(f.KeyFile)
+	box, err := f.loadKeyset()
 	if err != nil {
 		return err
 	}

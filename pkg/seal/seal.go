@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,17 +66,63 @@ func New(data []byte) (*Box, error) {
 	return &Box{aead: primitive}, nil
 }
 
-// Load reads the keyset of a file.
+// Load reads the keyset of a file that only its owner can read.
 func Load(path string) (*Box, error) {
-	data, err := os.ReadFile(path)
+	data, err := read(path)
 	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
+		return nil, err
 	}
 	box, err := New(data)
 	if err != nil {
 		return nil, fmt.Errorf("key file %s: %w", path, err)
 	}
 	return box, nil
+}
+
+func read(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("key file %s has mode %04o, and others than its owner can reach it: chmod 600 it, or 400", path, mode)
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// Create makes the file (mode 0600) with a new keyset. It fails if the file exists.
+func Create(path string) error {
+	data, err := Generate()
+	if err != nil {
+		return err
+	}
+	return write(path, data, os.Link)
+}
+
+// write puts data into the file, whole or not at all.
+func write(path string, data []byte, place func(from, to string) error) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*")
+	if err != nil {
+		return fmt.Errorf("key file: %w", err)
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its real name by now, or is of no use
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("key file: %w", err)
+	}
+	if err := place(tmp.Name(), path); err != nil {
+		return fmt.Errorf("key file: %w", err)
+	}
+	return nil
 }
 
 // LoadOrCreate is Load, and makes the file (mode 0600) when there is none. Of
@@ -85,22 +132,9 @@ func LoadOrCreate(path string) (*Box, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return box, err
 	}
-	data, err := Generate()
-	if err != nil {
-		return nil, err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*")
-	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // linked by its real name, or of no use
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
 	// Link fails when the name exists, where Rename would replace another's key.
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("key file: %w", err)
+	if err := Create(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
 	}
 	return Load(path)
 }

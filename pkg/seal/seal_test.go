@@ -53,3 +53,58 @@ func TestADamagedKeyFileIsNamed(t *testing.T) {
 	_, err := LoadOrCreate(path)
 	require.ErrorContains(t, err, path)
 }
+
+func TestKeyFile_IsOfItsOwnerAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, Create(path))
+	require.ErrorIs(t, Create(path), os.ErrExist, "a keyset is never replaced")
+	for _, mode := range []os.FileMode{0o644, 0o640, 0o604, 0o620} {
+		require.NoError(t, os.Chmod(path, mode))
+		_, err := Load(path)
+		require.ErrorContains(t, err, "chmod 600", "%04o", mode)
+	}
+	require.NoError(t, os.Chmod(path, 0o400))
+	_, err := Load(path)
+	require.NoError(t, err)
+}
+
+func TestKeyset_IsRotatedWhileProcessesRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, Create(path))
+	before, err := Load(path)
+	require.NoError(t, err)
+	old, err := before.Seal([]byte("x"), "c")
+	require.NoError(t, err)
+	_, err = Rotate(path)
+	require.ErrorContains(t, err, "add one first")
+
+	added, err := Add(path)
+	require.NoError(t, err)
+	informed, err := Load(path) // a process that was started again, while others were not
+	require.NoError(t, err)
+	sealed, err := informed.Seal([]byte("y"), "c")
+	require.NoError(t, err)
+	_, err = before.Open(sealed, "c")
+	require.NoError(t, err, "until it is primary, nothing is sealed with the new key")
+
+	primary, err := Rotate(path)
+	require.NoError(t, err)
+	require.Equal(t, added, primary)
+	after, err := Load(path)
+	require.NoError(t, err)
+	sealed, err = after.Seal([]byte("z"), "c")
+	require.NoError(t, err)
+	_, err = informed.Open(sealed, "c")
+	require.NoError(t, err)
+	plain, err := after.Open(old, "c")
+	require.NoError(t, err, "the old key still opens")
+	require.Equal(t, "x", string(plain))
+	keys, err := Keys(path)
+	require.NoError(t, err)
+	require.Len(t, keys, 2)
+	require.Equal(t, []bool{false, true}, []bool{keys[0].Primary, keys[1].Primary})
+	require.Equal(t, "enabled", keys[0].Status)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}

@@ -274,11 +274,11 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 		"--restate-advertise=http://"+to.back,
 		"--restate-ingress=http://"+to.restate,
 		"--restate-admin=http://"+address(s.ports.admin),
-		"--key-file="+filepath.Join(s.dir, "keyset.json"),
+		"--key-file="+filepath.Join(s.dir, "keyset.json"), "--create-keyset",
 		"--pprof",
 		// Limits that no scenario reaches: they are checked, as for users, and refuse nothing.
 		"--limit-apps="+plenty, "--limit-deployments="+plenty, "--limit-instances="+plenty, "--limit-gpus="+plenty,
-		"--limit-rollouts="+plenty, "--limit-starts-per-minute="+plenty, "--limit-starts-burst="+plenty,
+		"--max-reads=0", "--limit-rollouts="+plenty, "--limit-starts-per-minute="+plenty, "--limit-starts-burst="+plenty,
 	)
 	if s.cfg.LeaseTTL > 0 {
 		args = append(args, "--lease-ttl="+s.cfg.LeaseTTL.String())

@@ -79,6 +79,7 @@ func smallControlPlane(ctx context.Context, args []string) error {
 	for _, other := range []string{"restate-ingress", "restate-admin", "restate-listen", "restate-advertise", "key-file", "prometheus-url", "webhook-allow", "registry-allow", "domain", "log-format"} {
 		f.String(other, "", "")
 	}
+	f.Bool("create-keyset", false, "")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}

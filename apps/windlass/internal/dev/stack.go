@@ -76,7 +76,7 @@ func (r *run) controlPlane(dsn string) child {
 			"--restate-admin=" + localURL(r.ports[portRestateAdmin]),
 			"--restate-listen=" + address(workflows),
 			"--restate-advertise=" + localURL(workflows),
-			"--key-file=" + filepath.Join(dir, "keyset.json"),
+			"--key-file=" + filepath.Join(dir, "keyset.json"), "--create-keyset",
 			"--prometheus-url=" + r.opts.prometheus,
 			// Only users of this machine deploy here.
 			"--webhook-allow=" + thisMachine,

@@ -271,7 +271,7 @@ func (s *stack) addControlPlane(built, name string) {
 		"--restate-ingress=http://" + address(s.restateConfig.IngressPort),
 		"--restate-admin=http://" + address(s.restateConfig.AdminPort),
 		"--restate-listen=" + address(workflows),
-		"--key-file=" + s.keyFile(),
+		"--key-file=" + s.keyFile(), "--create-keyset",
 		"--prometheus-url=" + s.prometheus,
 		"--webhook-allow=127.0.0.0/8",
 	})
