@@ -41,6 +41,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -87,6 +88,8 @@ type Config struct {
 	// 0: 1024, and 10 s. Below 0: any.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
+	// Connections are how many clients may have, in all and by address; zero: as conns.Limits.Defaults has it.
+	Connections conns.Limits
 	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
 	// in both directions. 0: 10 min.
 	UpgradedIdle time.Duration
@@ -139,12 +142,15 @@ type Gateway struct {
 	elsewhere *elsewhere.Regions
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
-	health           service.Health
-	leaving          atomic.Bool
-	agent            *http.Client
-	http3            *http3Server       // nil: none
-	acme             *certificates.ACME // nil: none
-	payloads         *payload.Log       // nil: none
+	// secure is that of them with TLS; nil: none.
+	secure   net.Listener
+	health   service.Health
+	leaving  atomic.Bool
+	agent    *http.Client
+	http3    *http3Server       // nil: none
+	acme     *certificates.ACME // nil: none
+	payloads *payload.Log       // nil: none
+	conns    *conns.Table
 }
 
 // New binds the addresses and reads the last known table: from here on connections queue.
@@ -164,6 +170,9 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	cfg.UpgradedIdle = orDefault(cfg.UpgradedIdle, 10*time.Minute)
 	cfg.DrainTimeout = orDefault(cfg.DrainTimeout, 5*time.Minute)
 	g := &Gateway{cfg: cfg, prober: prober.New(cfg.Rand)}
+	if err := g.limitConnections(); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			for _, l := range g.listeners {
@@ -234,7 +243,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
 		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots, Allow: cfg.NeighbourAllow,
+		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err
@@ -279,9 +288,10 @@ func (g *Gateway) bind(ctx context.Context) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: choose.Get, NextProtos: []string{"h2", "http/1.1", certificates.NextProto}}
 	g.bound = append(g.bound, l)
-	g.listeners = append(g.listeners, tls.NewListener(l, config))
+	g.secure = tls.NewListener(g.conns.Listen(l), config)
+	g.listeners = append(g.listeners, g.secure)
 	if g.cfg.HTTP3 {
-		g.http3 = newHTTP3(g.proxy, l.Addr().String(), config, g.cfg)
+		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/front"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 const (
@@ -74,12 +75,13 @@ func bind(ctx context.Context, what, address string) (net.Listener, error) {
 // successor, if there is one; then no listener; then connections without a request; then
 // those whose request ended; at the deadline the rest.
 func (g *Gateway) serve(ctx context.Context) error {
-	server := newServer(g.handler(), g.cfg)
+	server := newServer(conns.Handler(g.handler()), g.cfg)
+	server.ConnContext = conns.Context
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
 	short := front.New(front.Config{
-		Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Log: g.cfg.Log, Rand: g.cfg.Rand,
+		Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Conns: g.conns, Log: g.cfg.Log, Rand: g.cfg.Rand,
 	})
 	defer short.Close()
 	server.ConnState = short.State
@@ -103,6 +105,9 @@ func (g *Gateway) serve(ctx context.Context) error {
 	for _, l := range g.listeners {
 		serving.Go(func() {
 			if g.redirects() || !short.Serve(cut, l) {
+				if l != g.secure { // which is limited below TLS
+					l = g.conns.Listen(l)
+				}
 				serve(l)
 			}
 		})

@@ -164,6 +164,7 @@ func TestFlagsThatCannotBeAreNamed(t *testing.T) {
 		"--max-header-bytes=1: use 4096":          {"--agent", "unix:/x", "--max-header-bytes", "1"},
 		"--slow-client=1ms: use 1s or more":       {"--agent", "unix:/x", "--slow-client", "1ms"},
 		"--min-body-rate and --min-answer-rate:":  {"--agent", "unix:/x", "--min-body-rate=-1"},
+		"--max-connections=-2: use":               {"--agent", "unix:/x", "--max-connections=-2"},
 		"--upgraded-idle=1ms: use 1s or more":     {"--agent", "unix:/x", "--upgraded-idle", "1ms"},
 		"--drain-timeout=0s: use a positive":      {"--agent", "unix:/x", "--drain-timeout", "0s"},
 		"--drain-delay=-1s: use 0":                {"--agent", "unix:/x", "--drain-delay=-1s"},

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/neighbours"
 )
@@ -350,7 +351,9 @@ func (r *Regions) due(now time.Time) (due []*gateway, next time.Duration) {
 func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 	r.mu.Lock()
 	g.tried = false
+	local := err != nil && conns.Local(err)
 	switch {
+	case local: // which tells nothing of the region
 	case err != nil && !g.away:
 		g.away = true
 		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed there", "gateway_url", g.url.String(), "error", err)
@@ -358,10 +361,13 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 		g.away = false
 		r.cfg.Log.Info("gateways of another region are reached again", "gateway_url", g.url.String())
 	}
-	if err != nil {
+	switch {
+	case local:
+		g.due = r.cfg.Now().Add(again.Delay(g.failures, r.cfg.Rand))
+	case err != nil:
 		g.due = r.cfg.Now().Add(again.Delay(g.failures, r.cfg.Rand))
 		g.failures++
-	} else {
+	default:
 		if g.failures > 0 {
 			r.announce()
 		}

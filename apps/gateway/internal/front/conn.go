@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Conn is a client's connection. It is its task's alone, but for leave.
@@ -26,6 +27,9 @@ type Conn struct {
 	Scratch any
 
 	server *Server
+	// entry is its place among those that there may be; begun: it has a request there.
+	entry *conns.Entry
+	begun bool
 	// remote is "host:port", client its host.
 	remote, client string
 
@@ -62,6 +66,18 @@ func (c *Conn) Begin() {
 	if c.state.CompareAndSwap(reading, answering) {
 		c.server.reading.Add(-1)
 	}
+	if !c.begun {
+		c.begun = true
+		c.entry.Begin()
+	}
+}
+
+// end of a request that had begun.
+func (c *Conn) ended() {
+	if c.begun {
+		c.begun = false
+		c.entry.End()
+	}
 }
 
 func (c *Conn) serve(ctx context.Context, t *socket.Task) {
@@ -81,13 +97,16 @@ func (c *Conn) serve(ctx context.Context, t *socket.Task) {
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
+		c.ended()
 		if !passed {
 			_ = c.Close() // it is at its end either way
 			s.open.Add(-1)
+			c.entry.Done()
 		}
 	}()
 	for limit := s.cfg.Header; c.wait(limit); limit = s.cfg.Idle {
 		outcome := c.next(ctx)
+		c.ended()
 		if outcome == Other {
 			c.Unwatch()
 			passed = c.pass()
@@ -245,7 +264,7 @@ func (c *Conn) pass() bool {
 	before := append([]byte(nil), (*c.buffer)[c.begin:c.end]...)
 	c.server.buffers.Put(c.buffer)
 	c.buffer = nil
-	c.server.pass(conn, before)
+	c.server.pass(conn, before, c.entry)
 	return true
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Outcome of a request.
@@ -53,8 +54,10 @@ type Config struct {
 	MaxBody   int64
 	// Header is what the first request has to come within, Idle what others have to.
 	Header, Idle time.Duration
-	Log          *slog.Logger
-	Rand         func() float64
+	// Conns limits connections; nil: nothing does.
+	Conns *conns.Table
+	Log   *slog.Logger
+	Rand  func() float64
 }
 
 const (
@@ -115,21 +118,31 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 			// Of files there may be too few for a time; whatever else it is does not end by
 			// itself, and costs a try in a second.
 			failures++
+			if conns.Local(err) {
+				s.cfg.Conns.Shed(shedAtOnce)
+			}
 			s.cfg.Log.WarnContext(ctx, "a connection was not taken", "error", err)
 			if err := backoff.Sleep(ctx, retry.Delay(failures, s.cfg.Rand)); err != nil {
 				return true
 			}
 			continue
 		}
+		entry, ok := s.cfg.Conns.Add(conn.RemoteAddr(), func() { _ = conn.Close() })
+		if !ok {
+			_ = conn.Close() // there is no room for it
+			continue
+		}
 		s.open.Add(1)
 		s.taken.Store(time.Now().UnixNano())
+		remote := conn.RemoteAddr().String()
 		sock, err := socket.Open(conn)
 		if err != nil {
 			s.cfg.Log.WarnContext(ctx, "a connection goes the long way", "error", err)
-			s.running.Go(func() { s.pass(conn, nil) })
+			s.running.Go(func() { s.pass(conn, nil, entry) })
 			continue
 		}
-		c := &Conn{Conn: sock, server: s, remote: conn.RemoteAddr().String()}
+		c := &Conn{Conn: sock, server: s, entry: entry, remote: remote}
+		entry.Shuts(c.Cut) // which ends whoever uses it
 		c.client, _, _ = net.SplitHostPort(c.remote)
 		s.running.Add(1)
 		socket.Go(func(t *socket.Task) {
@@ -139,11 +152,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 	}
 }
 
+// shedAtOnce is how many connections without a request are closed when descriptors have run out.
+const shedAtOnce = 16
+
 // pass a connection to Others; before was read from it.
-func (s *Server) pass(conn net.Conn, before []byte) {
-	passed := &Passed{Conn: conn, before: before, server: s}
+func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
+	passed := &Passed{Conn: conn, before: before, server: s, entry: entry}
+	entry.Shuts(func() { _ = conn.Close() })
 	if !s.others.push(passed) {
-		_ = conn.Close()
+		_ = passed.Close() // nobody takes it
 		passed.Release()
 	}
 }

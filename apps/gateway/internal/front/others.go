@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Passed is a connection that goes the long way.
@@ -13,6 +15,7 @@ type Passed struct {
 	// before was read from it.
 	before   []byte
 	server   *Server
+	entry    *conns.Entry
 	released atomic.Bool
 }
 
@@ -21,6 +24,15 @@ func (p *Passed) Release() {
 	if p.released.CompareAndSwap(false, true) {
 		p.server.open.Add(-1)
 	}
+}
+
+// Entry is the connection's place among those that there may be.
+func (p *Passed) Entry() *conns.Entry { return p.entry }
+
+// Close implements net.Conn.
+func (p *Passed) Close() error {
+	p.entry.Done()
+	return p.Conn.Close()
 }
 
 func (p *Passed) Read(b []byte) (int, error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 const (
@@ -113,7 +114,7 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 	}
 	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", a.Address)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !conns.Local(err) {
 			a.Unreached()
 		}
 		return err
@@ -121,7 +122,7 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 	defer func() { _ = conn.Close() }() // nobody else has it
 	if check := a.Check(); check != nil {
 		if err := check.Do(ctx, once(conn), a.Address); err != nil {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && !conns.Local(err) {
 				a.Failed(err.Error())
 			}
 			return err

@@ -229,7 +229,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 			return res, nil
 		}
 		x.firstByte = time.Time{}
-		if failureOf(err) != nil {
+		if own := failureOf(err); own != nil && own != failExhausted {
 			t.elsewhere.Unreachable(at)
 		}
 		if req.Context().Err() != nil || sent && !idempotent(req) || !resendable(x, body) {
@@ -239,7 +239,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 }
 
 // refusals are what a gateway answers that has not sent the request to an instance.
-var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code}
+var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failExhausted.code}
 
 // refused tells whether it was the other region's gateway that answered, and nobody else, in
 // whichever form. It takes the header out of what its instances answer.

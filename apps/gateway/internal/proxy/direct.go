@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // soon is how long an instance may take until the client is watched for its going away: most
@@ -149,7 +150,7 @@ func (d *direct) serve(ctx context.Context) front.Outcome {
 			_ = got.conn.Close() // what is left of its answer is nobody's
 			lease.End()
 			repeated++
-		case d.gone.Load() || d.expired() || got.sent && (!repeats || timedOut(got.err)):
+		case d.gone.Load() || d.expired() || errors.Is(got.err, failExhausted) || got.sent && (!repeats || timedOut(got.err)):
 			return d.fail(ctx, got.err)
 		case got.sent:
 			repeated++
@@ -283,7 +284,12 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 		}
 	}
 	d.c.Task.Leave()
-	return connect(ctx, address, limit)
+	conn, err := connect(ctx, address, limit)
+	if err != nil && conns.Local(err) {
+		d.p.relieve()
+		return connect(ctx, address, limit)
+	}
+	return conn, err
 }
 
 // ask writes the request and reads the header of its answer.
@@ -430,6 +436,8 @@ func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told 
 		return health.Timeout, keptWaiting(d.x.policy, silent), errors.Join(failTotal, err)
 	case errors.Is(err, failTimeout):
 		return health.Timeout, true, err
+	case errors.As(err, &noConn) && conns.Local(err):
+		return health.Success, false, errors.Join(failExhausted, err)
 	case errors.As(err, &noConn):
 		return health.Refusal, true, errors.Join(failConnect, err)
 	default:
@@ -448,6 +456,7 @@ func (d *direct) fail(ctx context.Context, err error) front.Outcome {
 	}
 	x.failure, x.cause = classify(waiting, x, err)
 	x.status = x.failure.status
+	x.absolve()
 	if x.failure == failGone {
 		return front.Cut
 	}

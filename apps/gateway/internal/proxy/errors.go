@@ -94,6 +94,11 @@ var (
 		code: "instance_unreachable", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the connection to the instance failed", fix: "Call again in a moment.",
 	}
+	// It is not the instance's: figures have it without a version.
+	failExhausted = &failure{
+		code: "gateway_exhausted", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the gateway has no descriptor, port or memory left for a connection to an instance", fix: "Call again in a moment.", retry: time.Second,
+	}
 	failBroken = &failure{
 		code: "bad_answer", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the instance broke off or answered something that is not HTTP", fix: "Look at the instance's log.",

@@ -116,6 +116,24 @@ func (p *pool) sweep(now time.Time, age time.Duration) {
 	}
 }
 
+// shedAtOnce is how many connections of clients without a request are closed when this process has run
+// out of something.
+const shedAtOnce = 16
+
+// relieve lets go of connections that are not in use.
+func (p *Proxy) relieve() {
+	p.pool.sweep(time.Now(), 0)
+	p.transport.close()
+	p.cfg.Conns.Shed(shedAtOnce)
+}
+
+// absolve takes out of what is counted the instance that was asked last, where the gateway could not ask it.
+func (x *exchange) absolve() {
+	if x.failure == failExhausted {
+		x.deployment, x.instance, x.version = "", "", 0
+	}
+}
+
 // connect to an instance.
 func connect(ctx context.Context, address string, limit time.Duration) (*socket.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", address)

@@ -44,13 +44,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -65,8 +63,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
-	"github.com/windlass-run/windlass/pkg/ident"
 )
 
 // Config of a Proxy.
@@ -93,6 +91,8 @@ type Config struct {
 	Bodies, Answers pace.Least
 	// UpgradedIdle is how long a connection that switched protocols may be silent.
 	UpgradedIdle time.Duration
+	// Conns are those of clients, of which some are closed when descriptors have run out; nil: none.
+	Conns *conns.Table
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
 	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
@@ -128,7 +128,8 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, here: newProtocols(dial), across: across{roots: cfg.Roots, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, across: across{roots: cfg.Roots, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p.transport.here = newProtocols(p.dial)
 	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
@@ -434,6 +435,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 func (p *Proxy) fail(w http.ResponseWriter, x *exchange, f *failure, cause error) {
 	x.failure, x.cause = f, cause
+	x.absolve()
 	if x.grpc {
 		f.writeGRPC(w)
 	} else {
@@ -477,20 +479,3 @@ func classify(ctx context.Context, x *exchange, err error) (*failure, error) {
 		return failBroken, err
 	}
 }
-
-// requestID takes what the client sent if it is fit for logs and headers.
-func requestID(id string, now time.Time) string {
-	if id == "" || len(id) > 128 {
-		return newRequestID(now)
-	}
-	for i := range len(id) {
-		c := id[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-_.:/+=", rune(c)) {
-			return newRequestID(now)
-		}
-	}
-	return id
-}
-
-// newRequestID tells requests apart; it is no secret.
-func newRequestID(now time.Time) string { return ident.From("req", now, rand.Uint64(), rand.Uint64()) }

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 const (
@@ -110,8 +111,15 @@ func (e *dialError) Unwrap() error { return e.err }
 // connectKey finds the time that a dial may take.
 type connectKey struct{}
 
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return dialBy(ctx, &net.Dialer{}, network, address)
+// dial connects to an instance. Where this process has run out of something, it lets go of what it can
+// and tries again.
+func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := dialBy(ctx, &net.Dialer{}, network, address)
+	if err != nil && conns.Local(err) {
+		p.relieve()
+		return dialBy(ctx, &net.Dialer{}, network, address)
+	}
+	return conn, err
 }
 
 // dialBy is dial with the dialer, whose times it sets.
@@ -161,7 +169,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		case err == nil:
 			_ = res.Body.Close()
 			repeated++
-		case req.Context().Err() != nil || !again:
+		case req.Context().Err() != nil || !again || errors.Is(err, failExhausted):
 			return nil, err
 		case !sent: // nobody has it
 		case repeatable && repeated < x.policy.Retries && !timedOut(err):
@@ -337,6 +345,8 @@ func judge(req *http.Request, x *exchange, err, cause error, silent time.Duratio
 		return health.Timeout, keptWaiting(x.policy, silent), fmt.Errorf("%w: %w", failTotal, err)
 	case errors.Is(cause, failTimeout):
 		return health.Timeout, true, fmt.Errorf("%w: %w", failTimeout, err)
+	case errors.As(err, &noConn) && conns.Local(err):
+		return health.Success, false, fmt.Errorf("%w: %w", failExhausted, err)
 	case errors.As(err, &noConn):
 		return health.Refusal, true, fmt.Errorf("%w: %w", failConnect, err)
 	default:

@@ -1,0 +1,215 @@
+// Package conns limits the connections that clients have to a process: in all, and from one address.
+// Where there is no room, the connection that has been without a request for longest is closed; where
+// all have requests, the new one is.
+package conns
+
+import (
+	"container/list"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Limits of a Table. 0: none.
+type Limits struct {
+	// Total is how many connections there may be, PerAddress how many from one address: of IPv6,
+	// from one network of 64 bits.
+	Total, PerAddress int
+	// Exempt reports whether an address may have any number within Total: that of a proxy, which has the
+	// connections of many clients. Nil: none may.
+	Exempt func(netip.Addr) bool
+}
+
+// Table of the connections of a process. It is safe for concurrent use. A nil Table limits nothing.
+type Table struct {
+	limits  Limits
+	refused atomic.Int64
+	shed    atomic.Int64
+
+	mu        sync.Mutex
+	all       queue
+	addresses map[netip.Addr]*queue
+}
+
+// queue has entries in the order in which they were without a request, as far as it has looked: one that
+// had a request since goes to the end when it is found at the front.
+type queue struct{ list.List }
+
+// New returns a Table.
+func New(limits Limits) *Table { return &Table{limits: limits, addresses: map[netip.Addr]*queue{}} }
+
+// Entry is a connection. A nil Entry is one that is not limited.
+type Entry struct {
+	table   *Table
+	address netip.Addr
+	// requests that run, and since when there was none, in nanoseconds.
+	requests atomic.Int32
+	since    atomic.Int64
+
+	// Of the table's mu: where it is in the queues, when it was idle by then, and how it is closed.
+	inAll, inAddress *list.Element
+	seen             int64
+	shut             func()
+}
+
+// Add counts a connection from remote, which shut closes. ok is false when there is no room for it: then
+// the caller closes it.
+func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
+	if t == nil {
+		return nil, true
+	}
+	host, address := addressOf(remote)
+	e := &Entry{table: t, address: address, shut: shut}
+	e.seen = time.Now().UnixNano()
+	e.since.Store(e.seen)
+	var closes []func()
+	t.mu.Lock()
+	ok = true
+	mine, limit := t.addresses[address], t.limits.PerAddress
+	if limit > 0 && mine != nil && mine.Len() >= limit && (t.limits.Exempt == nil || !t.limits.Exempt(host)) {
+		closes, ok = t.makeRoom(mine, closes)
+	}
+	if limit := t.limits.Total; ok && limit > 0 && t.all.Len() >= limit {
+		closes, ok = t.makeRoom(&t.all, closes)
+	}
+	if ok {
+		if mine = t.addresses[address]; mine == nil { // or it had but the one that made room
+			mine = &queue{}
+			t.addresses[address] = mine
+		}
+		e.inAll, e.inAddress = t.all.PushBack(e), mine.PushBack(e)
+	}
+	t.mu.Unlock()
+	for _, shut := range closes {
+		shut()
+	}
+	if !ok {
+		t.refused.Add(1)
+		return nil, false
+	}
+	return e, true
+}
+
+// looks is how many connections of a queue are looked at for one without a request.
+const looks = 64
+
+// makeRoom takes out the connection of the queue that has been without a request for longest.
+func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
+	for range min(looks, q.Len()) {
+		front := q.Front()
+		e := front.Value.(*Entry) //nolint:forcetypeassert // nothing else is stored
+		since := e.since.Load()
+		if e.requests.Load() == 0 && since <= e.seen {
+			t.remove(e)
+			t.shed.Add(1)
+			return append(closes, e.shut), true
+		}
+		e.seen = since
+		q.MoveToBack(front)
+	}
+	return closes, false
+}
+
+// Shed closes up to n connections without a request, those that have been so for longest first. It is for
+// a process that has run out of descriptors.
+func (t *Table) Shed(n int) {
+	if t == nil {
+		return
+	}
+	var closes []func()
+	t.mu.Lock()
+	for ok := true; ok && len(closes) < n && t.all.Len() > 0; {
+		closes, ok = t.makeRoom(&t.all, closes)
+	}
+	t.mu.Unlock()
+	for _, shut := range closes {
+		shut()
+	}
+}
+
+// remove takes the entry out of the queues. The caller holds mu.
+func (t *Table) remove(e *Entry) {
+	if e.inAll == nil {
+		return
+	}
+	t.all.Remove(e.inAll)
+	mine := t.addresses[e.address]
+	mine.Remove(e.inAddress)
+	if mine.Len() == 0 {
+		delete(t.addresses, e.address)
+	}
+	e.inAll, e.inAddress = nil, nil
+}
+
+// Figures are how many connections there are, and how many were refused and closed for want of room.
+func (t *Table) Figures() (open, refused, shed int64) {
+	if t == nil {
+		return 0, 0, 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(t.all.Len()), t.refused.Load(), t.shed.Load()
+}
+
+// Begin is called when a request of the connection begins, which is once its header is there; End when
+// the request has ended.
+func (e *Entry) Begin() {
+	if e != nil {
+		e.requests.Add(1)
+	}
+}
+
+// End is the end of a request.
+func (e *Entry) End() {
+	if e != nil {
+		e.since.Store(time.Now().UnixNano())
+		e.requests.Add(-1)
+	}
+}
+
+// Idle is since when the connection has no request; ok is false while it has one.
+func (e *Entry) Idle() (since time.Time, ok bool) {
+	at := e.since.Load()
+	return time.Unix(0, at), e.requests.Load() == 0
+}
+
+// Shuts replaces what closes the connection.
+func (e *Entry) Shuts(shut func()) {
+	if e == nil {
+		return
+	}
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	e.shut = shut
+}
+
+// Done is called when the connection is closed. It may be called more than once.
+func (e *Entry) Done() {
+	if e == nil {
+		return
+	}
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	e.table.remove(e)
+}
+
+// addressOf is the address of remote, and by what its connections are counted: a host has as many
+// addresses of IPv6 as it likes. Both are zero for a socket of this host.
+func addressOf(remote net.Addr) (host, counted netip.Addr) {
+	if remote == nil {
+		return host, counted
+	}
+	at, err := netip.ParseAddrPort(remote.String())
+	if err != nil {
+		return host, counted
+	}
+	host = at.Addr().Unmap().WithZone("")
+	if host.Is6() {
+		if network, err := host.Prefix(64); err == nil {
+			return host, network.Addr()
+		}
+	}
+	return host, host
+}

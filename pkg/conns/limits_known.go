@@ -1,0 +1,14 @@
+//go:build linux || darwin
+
+package conns
+
+import "syscall"
+
+// descriptors that the process may have; 0: not known.
+func descriptors() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int(min(limit.Cur, 1<<30))
+}

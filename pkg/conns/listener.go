@@ -1,0 +1,95 @@
+package conns
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// Listen returns a listener of those of l's connections that the table has room for. It is to be the
+// innermost one, below TLS.
+func (t *Table) Listen(l net.Listener) net.Listener { return &listener{Listener: l, table: t} }
+
+type listener struct {
+	net.Listener
+
+	table *Table
+}
+
+// shedAtOnce is how many connections without a request are closed when descriptors have run out.
+const shedAtOnce = 16
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			if Local(err) {
+				l.table.Shed(shedAtOnce)
+			}
+			return nil, err
+		}
+		e, ok := l.table.Add(conn.RemoteAddr(), func() { _ = conn.Close() })
+		if ok {
+			return &Conn{Conn: conn, entry: e}, nil
+		}
+		_ = conn.Close() // there is no room for it
+	}
+}
+
+// Conn is a connection of Listen.
+type Conn struct {
+	net.Conn
+
+	entry *Entry
+	once  sync.Once
+}
+
+// Entry is the connection's place in the table.
+func (c *Conn) Entry() *Entry { return c.entry }
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.once.Do(c.entry.Done)
+	return c.Conn.Close()
+}
+
+// CloseWrite is asked for by who ends a connection, or one direction of it.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+type entryKey struct{}
+
+// WithEntry returns a context of a connection, by which Handler finds its entry.
+func WithEntry(ctx context.Context, e *Entry) context.Context {
+	return context.WithValue(ctx, entryKey{}, e)
+}
+
+// Context is for http.Server.ConnContext: it finds the entry of a connection that has one, by TLS or not.
+func Context(ctx context.Context, conn net.Conn) context.Context {
+	for {
+		switch c := conn.(type) {
+		case interface{ Entry() *Entry }:
+			return WithEntry(ctx, c.Entry())
+		case interface{ NetConn() net.Conn }: // as one by TLS has it
+			conn = c.NetConn()
+		default:
+			return ctx
+		}
+	}
+}
+
+// Handler counts the requests of connections, of which those without any are closed first.
+func Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e, _ := r.Context().Value(entryKey{}).(*Entry)
+		e.Begin()
+		defer e.End()
+		next.ServeHTTP(w, r)
+	})
+}
