@@ -71,7 +71,7 @@ var access = map[string]need{
 	w.RegionServiceApproveGatewayProcedure:    operator,
 
 	w.AccessServiceWhoAmIProcedure:       viewerOrOperator,
-	w.AccessServiceCreateApiKeyProcedure: owner,
+	w.AccessServiceCreateApiKeyProcedure: ownerOrOperator,
 	w.AccessServiceListApiKeysProcedure:  viewerOrOperator,
 	w.AccessServiceRevokeApiKeyProcedure: ownerOrOperator,
 

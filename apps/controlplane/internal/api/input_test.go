@@ -152,7 +152,7 @@ func TestBadInputIsRefusedByNameAndChangesNothing(t *testing.T) {
 		{
 			"a key for an operator", w.owner, conn.AccessServiceCreateApiKeyProcedure,
 			object{"name": "root", "role": "ROLE_OPERATOR"},
-			"invalid_argument", validation, "role",
+			"permission_denied", "ERROR_REASON_PERMISSION_DENIED", "",
 		},
 		{
 			"a key that has expired", w.owner, conn.AccessServiceCreateApiKeyProcedure,

@@ -12,6 +12,16 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
 		return nil, invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch ofPlatform := req.GetRole() == windlassv1.Role_ROLE_OPERATOR; {
+	case ofPlatform && !by.IsOperator():
+		return nil, denied("a key of a workspace makes no operator's key", "Ask an operator of the platform.")
+	case !ofPlatform && by.IsOperator():
+		return nil, invalidFix("role", "an operator's key makes operators' keys: it belongs to no workspace", "Use role operator, or a key of an owner of the workspace.")
+	}
 	value := random(keyPrefix)
 	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
 		k := newKey(value, c.workspaceID, req.GetName(), req.GetRole(), c.at, req.GetExpiresAt())

@@ -10,8 +10,8 @@ import (
 )
 
 // RevokeApiKey ends a key, named by its id or its name. A key that is revoked
-// stays revoked. The last owner's key of a workspace is kept: nobody could make
-// another.
+// stays revoked. The last owner's key of a workspace, and the last operator's key, are kept:
+// without them no other could be made.
 func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeApiKeyResponse, error) {
@@ -39,9 +39,9 @@ func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequ
 	return res, err
 }
 
-// notLastOwner fails when no other key of the workspace could manage keys.
+// notLastOwner fails when no other key of the workspace, or of the platform, could manage keys.
 func (c *change) notLastOwner(k model.APIKey) error {
-	if k.Role != windlassv1.Role_ROLE_OWNER {
+	if k.Role != windlassv1.Role_ROLE_OWNER && k.Role != windlassv1.Role_ROLE_OPERATOR {
 		return nil
 	}
 	page := model.Page{Limit: 500}
@@ -57,7 +57,11 @@ func (c *change) notLastOwner(k model.APIKey) error {
 			page.After = other.Name
 		}
 		if len(rows) < page.Limit {
-			return inUse(fmt.Sprintf("key %s is the workspace's last owner key that does not expire", k.Name), "Make another owner key first.")
+			of := "the workspace's"
+			if k.Role == windlassv1.Role_ROLE_OPERATOR {
+				of = "the platform's"
+			}
+			return inUse(fmt.Sprintf("key %s is %s last %s key that does not expire", k.Name, of, roleName(k.Role)), "Make another "+roleName(k.Role)+" key first.")
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (a *app) regionCommand() *cobra.Command {
 }
 
 func (a *app) keyCommand() *cobra.Command {
-	c := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "Manage API keys (owners)"}
+	c := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "Manage API keys (owners, operators)"}
 	var role string
 	var ttl time.Duration
 	create := &cobra.Command{
@@ -241,7 +241,7 @@ func (a *app) keyCommand() *cobra.Command {
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			value, ok := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
 			if !ok || value == 0 {
-				return fmt.Errorf("--role=%q: use viewer, deployer or owner", role)
+				return fmt.Errorf("--role=%q: use viewer, deployer or owner; operators use operator", role)
 			}
 			req := &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: args[0], Role: windlassv1.Role(value)}
 			if ttl > 0 {
@@ -259,7 +259,7 @@ func (a *app) keyCommand() *cobra.Command {
 			return err
 		}),
 	}
-	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner")
+	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner; with an operator's key: operator")
 	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List keys by name, without values", Args: cobra.NoArgs,

@@ -225,7 +225,8 @@ type CreateApiKeyRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Role     Role                   `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
+	// Owners make keys of their workspace, and operators make operators' keys, which are of none.
+	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
 	// 0: never.
 	ExpiresAt     int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -556,11 +557,11 @@ const file_windlass_v1_access_proto_rawDesc = "" +
 	"\x0eWhoAmIResponse\x12%\n" +
 	"\x03key\x18\x01 \x01(\v2\x13.windlass.v1.ApiKeyR\x03key\x12%\n" +
 	"\x0eworkspace_name\x18\x02 \x01(\tR\rworkspaceName\x12%\n" +
-	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\xe3\x01\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\xe5\x01\n" +
 	"\x13CreateApiKeyRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
-	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x123\n" +
-	"\x04role\x18\x03 \x01(\x0e2\x11.windlass.v1.RoleB\f\xbaH\t\x82\x01\x06\x18\x01\x18\x02\x18\x03R\x04role\x12&\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x125\n" +
+	"\x04role\x18\x03 \x01(\x0e2\x11.windlass.v1.RoleB\x0e\xbaH\v\x82\x01\b\x18\x01\x18\x02\x18\x03\x18\x04R\x04role\x12&\n" +
 	"\n" +
 	"expires_at\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\texpiresAt\"X\n" +
 	"\x14CreateApiKeyResponse\x12%\n" +
