@@ -119,7 +119,8 @@ func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int
 	return nil
 }
 
-// runsOn tells whether a program that knows migrations up to that one runs on a newer schema.
+// runsOn reports whether a program that knows migrations up to known runs on the newer schema
+// at.
 func runsOn(ctx context.Context, c *sql.Conn, at, known int64) error {
 	oldest := at // nothing is noted: nothing is known of it
 	err := c.QueryRowContext(ctx, "SELECT oldest FROM goose_oldest_program WHERE id = 1").Scan(&oldest)
@@ -188,8 +189,8 @@ const lockSlice = 2
 // lockName has a hash of the schema's, because named locks span the server.
 const lockName = "CONCAT('windlass.', MD5(DATABASE()))"
 
-// locked runs fn while it holds a named lock of the server on a connection. The
-// lock goes with the connection, so a killed migrator blocks nobody.
+// locked runs fn while it holds a named lock of the server on a connection. The lock goes with
+// the connection, so a killed migrator blocks no other.
 func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {

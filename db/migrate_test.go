@@ -85,7 +85,7 @@ var wider = [][]string{
 	{"VARBINARY"},
 }
 
-// holds tells whether the definition allows all that the one before it allowed.
+// holds reports whether the definition allows all that the one before it allowed.
 func holds(was, is string) bool {
 	from, to := sqlType.FindStringSubmatch(was), sqlType.FindStringSubmatch(is)
 	if from == nil || to == nil || strings.Contains(is, "NOT NULL") && !strings.Contains(was, "NOT NULL") ||
@@ -205,7 +205,7 @@ func TestWhatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
 }
 
 func TestAContractionSaysWhichProgramsGoWithoutWhatItTakes(t *testing.T) {
-	files := fstest.MapFS{"1.sql": {Data: []byte("-- contract: nobody knows\nALTER TABLE apps DROP COLUMN colour;")}}
+	files := fstest.MapFS{"1.sql": {Data: []byte("-- contract: some day\nALTER TABLE apps DROP COLUMN colour;")}}
 	oldest := func() int64 {
 		t.Helper()
 		n, err := oldestProgram(files)

@@ -194,7 +194,7 @@ type PutLimitsParams struct {
 	ResourceVersion int64
 }
 
-// The workspace's row is locked: nobody comes in between.
+// The workspace's row is locked: no other write comes in between.
 func (q *Queries) PutLimits(ctx context.Context, arg PutLimitsParams) error {
 	_, err := q.db.ExecContext(ctx, putLimits,
 		arg.WorkspaceID,
@@ -228,7 +228,7 @@ type PutStandingParams struct {
 	Rollouts    int64
 }
 
-// The workspace's row is locked: nobody comes in between.
+// The workspace's row is locked: no other write comes in between.
 func (q *Queries) PutStanding(ctx context.Context, arg PutStandingParams) error {
 	_, err := q.db.ExecContext(ctx, putStanding,
 		arg.WorkspaceID,

@@ -441,8 +441,8 @@ SELECT id, workspace_id, project_id, environment_id, name, description, status, 
 `
 
 // For workflows, whose key is the app's id alone. Of a small table the optimizer would
-// read all, and wait for the locks of whoever is in it: hence the index, here and in all
-// that locks rows of several apps.
+// read all rows, and wait for the locks of other transactions: hence the index, here and in all
+// queries that lock rows of several apps.
 func (q *Queries) LockApps(ctx context.Context, ids []string) ([]App, error) {
 	query := lockApps
 	var queryParams []interface{}

@@ -281,7 +281,7 @@ type InsertDomainParams struct {
 	CreatedAt   int64
 }
 
-// One that nobody has verified.
+// A domain that is not verified yet.
 func (q *Queries) InsertDomain(ctx context.Context, arg InsertDomainParams) error {
 	_, err := q.db.ExecContext(ctx, insertDomain,
 		arg.AppID,

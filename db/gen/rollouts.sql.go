@@ -360,7 +360,7 @@ type PutStagingParams struct {
 	UpdatedAt   int64
 }
 
-// The app's row is locked: nobody comes in between.
+// The app's row is locked: no other write comes in between.
 func (q *Queries) PutStaging(ctx context.Context, arg PutStagingParams) error {
 	_, err := q.db.ExecContext(ctx, putStaging,
 		arg.AppID,

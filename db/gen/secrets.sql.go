@@ -259,7 +259,7 @@ type LatestSecretVersionsRow struct {
 	Version       int32
 }
 
-// May return pairs that nobody asked for when several environments are given; the
+// May return pairs that the caller does not need when several environments are given; the
 // caller picks its own.
 func (q *Queries) LatestSecretVersions(ctx context.Context, arg LatestSecretVersionsParams) ([]LatestSecretVersionsRow, error) {
 	query := latestSecretVersions

@@ -31,13 +31,13 @@ LEFT JOIN workspace_starts s ON s.workspace_id = w.id
 WHERE w.id = ?;
 
 -- name: PutLimits :exec
--- The workspace's row is locked: nobody comes in between.
+-- The workspace's row is locked: no other write comes in between.
 REPLACE INTO workspace_limits (
     workspace_id, apps, deployments, instances, gpus, rollouts, starts_per_minute, starts_burst, updated_at, resource_version
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: PutStanding :exec
--- The workspace's row is locked: nobody comes in between.
+-- The workspace's row is locked: no other write comes in between.
 REPLACE INTO workspace_starts (
     workspace_id, full_at, counted_at, apps, deployments, instances, gpus, rollouts
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?);

@@ -15,8 +15,8 @@ SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 
 -- name: LockApps :many
 -- For workflows, whose key is the app's id alone. Of a small table the optimizer would
--- read all, and wait for the locks of whoever is in it: hence the index, here and in all
--- that locks rows of several apps.
+-- read all rows, and wait for the locks of other transactions: hence the index, here and in all
+-- queries that lock rows of several apps.
 SELECT * FROM apps FORCE INDEX (PRIMARY) WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
 
 -- name: ListApps :many

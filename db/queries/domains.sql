@@ -1,5 +1,5 @@
 -- name: InsertDomain :exec
--- One that nobody has verified.
+-- A domain that is not verified yet.
 INSERT INTO domains (app_id, name, workspace_id, held, token, created_by, created_at, verified_at)
 VALUES (?, ?, ?, NULL, ?, ?, ?, 0);
 

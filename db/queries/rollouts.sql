@@ -22,7 +22,7 @@ ORDER BY id DESC LIMIT ?;
 SELECT * FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
 
 -- name: PutStaging :exec
--- The app's row is locked: nobody comes in between.
+-- The app's row is locked: no other write comes in between.
 REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALUES (?, ?, ?, ?, ?);
 
 -- name: DeleteStagingsOfApps :exec

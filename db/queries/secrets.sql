@@ -43,7 +43,7 @@ WHERE workspace_id = ? AND environment_id = ? AND name > sqlc.arg(after)
 ORDER BY name LIMIT ?;
 
 -- name: LatestSecretVersions :many
--- May return pairs that nobody asked for when several environments are given; the
+-- May return pairs that the caller does not need when several environments are given; the
 -- caller picks its own.
 SELECT environment_id, name, version FROM secrets
 WHERE environment_id IN (sqlc.slice(environment_ids)) AND name IN (sqlc.slice(names));

@@ -719,7 +719,7 @@ type SetSecretRequest struct {
 	Name        string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Never logged, listed or returned.
 	Value string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
-	// Why instances are to be replaced although a freeze is in force; it takes an owner.
+	// Reason to replace instances although a freeze is in force; it takes an owner.
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -249,10 +249,10 @@ func (x *Freeze) GetFromFile() bool {
 // FileFreeze is a freeze of one app as the app's file has it. Its name is the app's and the
 // end of the app's id.
 //
-// What counts for a deploy is the file that is deployed: without the block the freeze is
-// lifted and keeps that deploy from nothing, and with a new one that deploy is judged by
-// the new one. So a file can always lift what a file has set. What nobody is to lift by a
-// file is set with SetFreeze. SetFreeze and LiftFreeze refuse what comes from a file:
+// What counts for a deploy is the file that is deployed: without the block the freeze is lifted
+// and keeps that deploy from nothing, and with a new one that deploy is judged by the new one.
+// So a file can always lift what a file has set. A freeze that no file may lift is set with
+// SetFreeze. SetFreeze and LiftFreeze refuse what comes from a file:
 // ERROR_REASON_FREEZE_OF_FILE.
 type FileFreeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

@@ -33,7 +33,7 @@ const (
 	// It failed, while it started or later: the others have its share, and its replicas
 	// are stopped. PinVersion tries it again.
 	PinRegion_STATE_FAILED PinRegion_State = 3
-	// Its replicas are being stopped, since it is to be there no longer.
+	// Its replicas are being stopped, because the pin leaves the region.
 	PinRegion_STATE_LEAVING PinRegion_State = 4
 )
 
@@ -329,11 +329,11 @@ type PinVersionRequest struct {
 	Weight int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
 	// In each region. Absent: those that it is pinned with or has there, else those of its spec.
 	Replicas *int32 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Where it is to be pinned, by name. Empty: where it is pinned, else the regions of its
+	// Regions in which to pin it, by name. Empty: where it is pinned, else the regions of its
 	// spec. In a region that its spec does not name it runs without any of the spec's overrides.
 	Regions []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
 	Why     string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
-	// Why it is to be pinned although a freeze is in force; it takes an owner.
+	// Reason to pin it although a freeze is in force; it takes an owner.
 	OverrideFreeze string `protobuf:"bytes,50,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -284,7 +284,7 @@ type PlanDeployResponse struct {
 	// Nothing stands against it: Deploy would not be refused, and as things are now what it
 	// starts would come to its end.
 	WouldRun bool `protobuf:"varint,1,opt,name=would_run,json=wouldRun,proto3" json:"would_run,omitempty"`
-	// What stands against it, then what is to be known.
+	// Obstacles first, then warnings.
 	Findings []*PlanFinding             `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	Outcome  PlanDeployResponse_Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=windlass.v1.PlanDeployResponse_Outcome" json:"outcome,omitempty"`
 	// The app does not exist yet.
@@ -453,7 +453,7 @@ func (x *PlanDeployResponse) GetUsageAfter() *Usage {
 	return nil
 }
 
-// PlanFinding is something that stands against a deploy, or that is to be known before.
+// PlanFinding is an obstacle to a deploy, or a warning about it.
 type PlanFinding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As Deploy's errors carry, or NO_CAPACITY, or REGION_UNREACHABLE.
@@ -643,7 +643,7 @@ type PlanStep struct {
 	// By version, of those that have replicas or traffic there.
 	Versions []*PlanVersion       `protobuf:"bytes,5,rep,name=versions,proto3" json:"versions,omitempty"`
 	Wait     *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Which step of the policy's strategy it is, of so many, from 1; 0 of 0 for none.
+	// Number of the step, from 1, and how many steps the policy's strategy has; 0 of 0 for none.
 	Step  int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	Steps int32 `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
 	// Names of the analysis' checks that have to pass.

@@ -1795,7 +1795,7 @@ type RolloutProgress struct {
 	// catch up: each with old, the version that serves there, and new, the live one. A
 	// rollout that comes meanwhile takes them along.
 	Behind []*WaveProgress `protobuf:"bytes,16,rep,name=behind,proto3" json:"behind,omitempty"`
-	// Who promoted it in full; empty: nobody.
+	// Who promoted it in full; empty: it was not.
 	PromotedInFullBy string `protobuf:"bytes,30,opt,name=promoted_in_full_by,json=promotedInFullBy,proto3" json:"promoted_in_full_by,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1999,8 +1999,8 @@ type RegionProgress struct {
 	New     *VersionProgress `protobuf:"bytes,7,opt,name=new,proto3" json:"new,omitempty"`
 	Reason  string           `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	// The step that it takes or waits at, of so many; from 1. 0 of 0 without steps, and
-	// step is beyond steps when all are taken.
+	// The step that it takes or waits at, from 1, and how many there are. 0 of 0 without steps,
+	// and step is beyond steps when all are taken.
 	Step  int32 `protobuf:"varint,10,opt,name=step,proto3" json:"step,omitempty"`
 	Steps int32 `protobuf:"varint,11,opt,name=steps,proto3" json:"steps,omitempty"`
 	// It serves as the step says, and waits: until then, or for somebody to promote.

@@ -553,8 +553,8 @@ func (x *Domain) GetLapsedAt() int64 {
 type ListRoutesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Id or "project/environment/name"; empty: of all apps of the workspace. A page is of so
-	// many apps.
+	// Id or "project/environment/name"; empty: of all apps of the workspace. The page size counts
+	// apps.
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Also the previews of versions that are over, in regions that remember them.
 	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`

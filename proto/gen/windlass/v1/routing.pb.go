@@ -34,11 +34,11 @@ const (
 	RoutingPolicy_BALANCING_LEAST_REQUESTS RoutingPolicy_Balancing = 2
 	// The better of two that are drawn.
 	RoutingPolicy_BALANCING_POWER_OF_TWO RoutingPolicy_Balancing = 3
-	// Equal keys go to the same instance while it has room; see affinity. They do so while two
-	// versions serve, too: each has the share of the keys that its weight says, and when weights
-	// change by so many percent, about as many percent of the keys move. So a key goes from the
-	// old version to the new once, and finds what was computed for it until then. Versions get
-	// the share of the requests that their keys make, which is the weight where keys are many.
+	// Equal keys go to the same instance while it has capacity; see affinity. They do so while
+	// two versions serve, too: each has the share of the keys that its weight says, and when
+	// weights change by n percent, about n percent of the keys move. So a key goes from the old
+	// version to the new once, and finds what was computed for it until then. Versions get the
+	// share of the requests that their keys make, which is the weight where keys are many.
 	RoutingPolicy_BALANCING_AFFINITY RoutingPolicy_Balancing = 4
 	// In turn, and those that do more work more often: for versions whose instances are not
 	// alike, by the GPUs that they have or what else slows one down. A weight is what an instance

@@ -185,9 +185,9 @@ type DeploymentSpec struct {
 	ModelCache *ModelCache `protobuf:"bytes,19,opt,name=model_cache,json=modelCache,proto3" json:"model_cache,omitempty"`
 	// What only Kubernetes regions read; others ignore it.
 	Kubernetes *KubernetesOptions `protobuf:"bytes,20,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
-	// From leaving the routes to SIGTERM, so that nobody still sends to an instance
-	// that stops; termination_grace begins after it. Absent: none on a host, 5 s on
-	// Kubernetes, which takes a moment to pass the news around.
+	// From leaving the routes to SIGTERM, so that no gateway still sends to an instance that
+	// stops; termination_grace begins after it. Absent: none on a host, 5 s on Kubernetes, which
+	// takes a moment to pass the news around.
 	DrainDelay *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
 	// What is different in some of the regions. What an override that names a region says
 	// wins over what one says that it has the labels of, field by field, and both win over

@@ -617,7 +617,7 @@ type Limits struct {
 	// Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret,
 	// RestartInstance), in the long run.
 	StartsPerMinute *int64 `protobuf:"varint,6,opt,name=starts_per_minute,json=startsPerMinute,proto3,oneof" json:"starts_per_minute,omitempty"`
-	// So many of them at once. 0: as many as in a minute.
+	// How many of them may come at once. 0: as many as in a minute.
 	StartsBurst   *int64 `protobuf:"varint,7,opt,name=starts_burst,json=startsBurst,proto3,oneof" json:"starts_burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

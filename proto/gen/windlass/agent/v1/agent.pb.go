@@ -961,8 +961,8 @@ type WatchResponse_GoAway struct {
 
 type WatchResponse_Neighbours struct {
 	// The agent keeps it, also over a restart, and passes it on to the region's gateways. It is
-	// no state: no revision counts it, and nobody waits for it. A new stream is told all of it,
-	// also that there is none, once the control plane has looked, which it does every 5 s.
+	// no state: no revision counts it, and nothing waits for it. A new stream gets all of it,
+	// also when it is empty, once the control plane has looked, which it does every 5 s.
 	Neighbours *v1.Neighbours `protobuf:"bytes,9,opt,name=neighbours,proto3,oneof"`
 }
 
@@ -1608,15 +1608,14 @@ func (*Item_Deployment) isItem_Content() {}
 
 func (*Item_Routes) isItem_Content() {}
 
-// DeploymentState says what one deployment is to be in this region.
+// DeploymentState is the desired state of one deployment in this region.
 type DeploymentState struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Action     DeploymentState_Action `protobuf:"varint,1,opt,name=action,proto3,enum=windlass.agent.v1.DeploymentState_Action" json:"action,omitempty"`
 	Deployment *Deployment            `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// Name that the region's workload has. Equal for two deployments when the
-	// newer one adopts the older one's instances in place. On a delete, the workload
-	// that it had: while another deployment that is to be applied names it, nothing is
-	// removed before that one was taken.
+	// Name that the region's workload has. Equal for two deployments when the newer one adopts
+	// the older one's instances in place. On a delete, the workload that it had: while another
+	// deployment to apply names it, nothing is removed before that one was taken.
 	WorkloadKey string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	// W3C traceparent of the decision, so that the apply joins its trace.
 	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
@@ -1627,10 +1626,10 @@ type DeploymentState struct {
 	// Version of the deployment that workload_key is the id of: with the app's name,
 	// what people call the workload.
 	WorkloadVersion int32 `protobuf:"varint,6,opt,name=workload_version,json=workloadVersion,proto3" json:"workload_version,omitempty"`
-	// Of a delete: another deployment has the instances of workload_key from now on, and
-	// the region holds its assignment, or will. They are not stopped before that one is
-	// applied. Once every deployment that names the workload is to be deleted, nobody goes
-	// on with them, and the delete is one like any other.
+	// Of a delete: another deployment has the instances of workload_key from now on, and the
+	// region holds its assignment, or will. They are not stopped before that one is applied. Once
+	// every deployment that names the workload has a delete, no deployment goes on with the
+	// instances, and the delete is one like any other.
 	HandedOver    bool `protobuf:"varint,7,opt,name=handed_over,json=handedOver,proto3" json:"handed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2084,9 +2083,9 @@ type RouteTarget struct {
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	// Relative to the other targets.
 	Weight int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Workload whose instances serve; empty: deployment_id. Whoever routes finds instances
-	// by it, so that while a workload goes from one deployment to another, whichever of the
-	// two the region has come to know, the same instances are found.
+	// Workload whose instances serve; empty: deployment_id. Routing finds instances by it. So
+	// while a workload goes from one deployment to another, the same instances are found,
+	// whichever of the two the region knows.
 	WorkloadKey   string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3240,11 +3239,11 @@ func (x *InstanceState) GetReadyAt() int64 {
 type DeploymentRollup struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Newest generation that the counts can be of. A generation is told of once no instance may
-	// come to be any more that only one before it asked for, and none that it took over is told
-	// of under who had it before: whoever is told of none, as of a generation that asks for
-	// none, may use their room. Counts of none beside a state that is not applied say only that
-	// nothing runs under this name: what it is to take over may be told of under another.
+	// Newest generation that the counts can be of. It is reported once no instance can start any
+	// more that only an earlier generation asked for, and no instance that it took over is
+	// counted under its former deployment. So when a generation asks for no instances and its
+	// counts are 0, their capacity is free. Counts of 0 with a state that is not applied only say
+	// that nothing runs under this name: the instances to take over may be counted under another.
 	// 0: of none yet.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Instances that exist, by status; terminated ones are not counted.
@@ -3465,7 +3464,7 @@ type GpuPool struct {
 	Product     string                 `protobuf:"bytes,1,opt,name=product,proto3" json:"product,omitempty"`
 	Pool        string                 `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	Allocatable int32                  `protobuf:"varint,3,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
-	// By anything on those hosts, whoever started it.
+	// By all processes on those hosts, of Windlass and of others.
 	Requested int32 `protobuf:"varint,4,opt,name=requested,proto3" json:"requested,omitempty"`
 	// Largest number free on one host.
 	LargestFree int32 `protobuf:"varint,5,opt,name=largest_free,json=largestFree,proto3" json:"largest_free,omitempty"`

@@ -224,8 +224,8 @@ func (Instance_State) EnumDescriptor() ([]byte, []int) {
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the gateway. One process has it at a time, so that of two that overlap each is
-	// waited for. A process may have that of one that is known to have ended, however it did,
-	// and then takes its place: nobody waits for what that one served, or had in flight.
+	// waited for. A process may have that of one that is known to have ended, however it did, and
+	// then takes its place: nothing waits for what that one served, or had in flight.
 	GatewayId string `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
 	// table_id of the last Begin; empty when there was none, also in what was kept on disk.
 	TableId string `protobuf:"bytes,2,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
@@ -681,11 +681,11 @@ func (x *Heartbeat) GetInterval() *durationpb.Duration {
 	return nil
 }
 
-// Neighbours are the other regions that requests may be handed to, of the apps whose policy
-// wants that (see CrossRegion): apps that run here, and apps of workspaces that may use this
-// region and that run only in others. It comes when the agent has it from the control plane, which is
-// nobody's to wait for: until then, and while that is away, what was told last holds, also
-// after a restart of the gateway, or of the agent. A frame has 256 KiB at the most, or one app.
+// Neighbours are the other regions that requests may be handed to, of the apps whose policy wants
+// that (see CrossRegion): apps that run here, and apps of workspaces that may use this region and
+// that run only in others. It comes when the agent has it from the control plane, and nothing waits
+// for it. Until then, and while the control plane is away, the last neighbours stay in force, also
+// after a restart of the gateway or the agent. A frame has 256 KiB at the most, or one app.
 type Neighbours struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// This region, as people name it. Empty: it has none of either.
@@ -2005,11 +2005,11 @@ type InstanceHealth struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Requests, streams included, that it was sent and has not finished.
 	InFlight int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// It is READY, and the gateway has not reached it since it became so, or since it was
-	// ejected because no request could connect to it: it tries until it has, or the instance is
-	// READY no more. To have reached it is to have had a connection to it, and an answer that
-	// passes the target's health_check. Until then the instance does not count as ready in the region, unless it
-	// did before, and some gateway can connect to it.
+	// It is READY, and the gateway has not reached it since it became so, or since it was ejected because
+	// no request could connect to it: it tries until it has, or the instance is READY no more. It has
+	// reached the instance once it had a connection to it, and an answer that passes the target's
+	// health_check. Until then the instance does not count as ready in the region, unless it did before,
+	// and some gateway can connect to it.
 	Unproven      bool `protobuf:"varint,5,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -87,7 +87,7 @@ type RegionServiceClient interface {
 	// Revokes every credential of the region's agents and ends their streams.
 	// What runs there keeps running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
-	// What the region runs and nobody asked for.
+	// Workloads of the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
@@ -349,7 +349,7 @@ type RegionServiceHandler interface {
 	// Revokes every credential of the region's agents and ends their streams.
 	// What runs there keeps running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
-	// What the region runs and nobody asked for.
+	// Workloads of the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
 	// Releases exactly the named keys for removal.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)

@@ -82,8 +82,8 @@ type RouteServiceClient interface {
 	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
 	// By app and name.
 	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
-	// Ends a key, and forgets it. It is good in each region until that serves the app's routes
-	// without it, and where nobody is told, until somebody is.
+	// Ends a key, and forgets it. It is good in each region until that region serves the app's
+	// routes without it; a region without an agent does so once one returns.
 	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 
@@ -261,8 +261,8 @@ type RouteServiceHandler interface {
 	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
 	// By app and name.
 	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
-	// Ends a key, and forgets it. It is good in each region until that serves the app's routes
-	// without it, and where nobody is told, until somebody is.
+	// Ends a key, and forgets it. It is good in each region until that region serves the app's
+	// routes without it; a region without an agent does so once one returns.
 	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 
