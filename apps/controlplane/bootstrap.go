@@ -24,7 +24,7 @@ type bootstrapFlags struct {
 	Region    []string `help:"Region of the workspace to make; may be repeated."`
 }
 
-// BootstrapConfig says what a fresh installation is to have.
+// BootstrapConfig names what Bootstrap creates in a fresh installation.
 type BootstrapConfig struct {
 	MySQLDSN  string
 	Workspace string
@@ -57,9 +57,9 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags) error {
 	return enc.Encode(result)
 }
 
-// Bootstrap migrates the database and makes what is missing of what cfg names.
-// It may be run again; it takes nothing away. Whoever holds the database's
-// password may call it: it is the way in before there is a key.
+// Bootstrap migrates the database and creates the objects of cfg that are missing. It may be
+// run again; it takes nothing away. The database's password is enough to call it: it is the way
+// in before there is a key.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	db, err := mysql.Open(ctx, mysql.Config{DSN: cfg.MySQLDSN, MaxOpen: 2})
 	if err != nil {
@@ -153,8 +153,8 @@ func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 	return nil
 }
 
-// ensureKey makes the store accept the value. A key of that name with another
-// value stays: whoever holds it may be using it.
+// ensureKey makes the store accept the value. A key of that name with another value stays: it
+// may be in use.
 func ensureKey(tx store.Tx, workspaceID, name, value string, role windlassv1.Role, now int64) error {
 	hash := model.HashToken(value)
 	if _, err := tx.GetAPIKeyByHash(hash); !errors.Is(err, store.ErrNotFound) {

@@ -128,7 +128,7 @@ type limitFlags struct {
 	// cores, and what comes at once is done within some eight seconds: one workspace
 	// leaves room for others.
 	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
-	StartsBurst     int64 `help:"So many of them at once; 0: a minute's." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
+	StartsBurst     int64 `help:"How many of them may come at once; 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }
 
 // Validate implements kong's check.

@@ -359,5 +359,5 @@ func (a agents) IsUnreachable(err error) bool {
 // the version.
 func welcome(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n") //nolint:errcheck // nobody to tell
+	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n") //nolint:errcheck // a client that is gone needs no answer
 }

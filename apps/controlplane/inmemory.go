@@ -50,8 +50,8 @@ type Link struct {
 	Before func(ctx context.Context) error
 	// Within a transaction that writes, when it has done all that it wants.
 	Within func(ctx context.Context) error
-	// After a transaction was committed: when it fails, the commit's outcome is unknown
-	// to whoever asked for it.
+	// After a transaction was committed: when it fails, the commit's outcome is unknown to its
+	// caller.
 	After func(ctx context.Context) error
 }
 

@@ -21,7 +21,7 @@ func TestACommitOnOneProcessReachesAStreamOfAnotherWithoutABeat(t *testing.T) {
 	agent := w.join(b, "us")
 	agent.watch(b)
 	acquainted(a, b)
-	// Of these, only what is told can be seen: nobody lives to see a beat.
+	// Of these, only nudges can be seen: no tailer lives until its beat.
 	for range 5 {
 		d := w.user(a).deploy(t, "chat", "us")
 		agent.assigned(d.DeploymentId)
@@ -56,7 +56,7 @@ func TestAWatcherHearsOfWhatAnotherProcessCommits(t *testing.T) {
 	require.NoError(t, stream.Close())
 }
 
-func TestAPeerThatHangsDelaysNobodyElse(t *testing.T) {
+func TestAPeerThatHangsDelaysNoOtherPeer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	w.peerRow(ident.New("cp"), hang(t))
@@ -95,7 +95,7 @@ func hang(t *testing.T) string {
 func TestALostNudgeIsCaughtByTheBeat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
-	// Nothing listens where the second one says that it is to be called.
+	// Nothing listens at the address that the second one advertises.
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: 50 * time.Millisecond, deaf: true})
 	agent := w.join(b, "us")
 	agent.watch(b)
@@ -157,7 +157,7 @@ func TestAnAgentIsAskedThroughTheProcessThatHoldsItsStream(t *testing.T) {
 	begin := time.Now()
 	r = <-logs(b)
 	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(r.err))
-	require.Less(t, time.Since(begin), 5*time.Second, "nobody to ask is known at once")
+	require.Less(t, time.Since(begin), 5*time.Second, "a missing peer is known at once")
 }
 
 func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
@@ -184,7 +184,7 @@ func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	})
 }
 
-func TestTheListenerForPeersLetsNobodyElseIn(t *testing.T) {
+func TestTheListenerForPeersRefusesOtherClients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	a := w.start(planeConfig{})

@@ -37,10 +37,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// Free ports are looked for here first: above those that services usually have, and
-// below those that the system gives to outgoing connections (from 32768 on Linux, from
-// 49152 elsewhere), any of which may take a port between the look at it and its
-// server's listening.
+// Free ports are looked for here first. The range is above the usual ports of services, and
+// below those that the system gives to outgoing connections (from 32768 on Linux, from 49152
+// elsewhere). An outgoing connection could take a port between the check and the start of its
+// server.
 const (
 	lowestFree  = 10_000
 	highestFree = 32_767

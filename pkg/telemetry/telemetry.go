@@ -2,11 +2,10 @@
 // spans. Nothing here is global: each is made once, in the wiring, and handed to
 // those who need it.
 //
-// The three meet in the trace id. A log line written under a span carries it, an
-// error that hides its cause from the caller tells it, and the context of a trace
-// travels in RPC headers, in database rows and in an agent's assignments as one
-// "traceparent" string, so that one deploy is one tree over all programs and
-// delays.
+// The three meet in the trace id. A log line written under a span carries it, and an error that
+// hides its cause from the caller names it. The context of a trace travels as one "traceparent"
+// string in RPC headers, database rows and assignments of agents. So one deploy is one tree
+// over all programs and delays.
 package telemetry
 
 import (

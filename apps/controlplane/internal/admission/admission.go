@@ -8,13 +8,11 @@
 // the workspace, and is undone as a whole when that is too much: so of two calls for
 // the last GPU one passes, and calls of different workspaces never wait for each other.
 //
-// Each app counts by its claim, one row that the call which changes the app writes
-// beside it. Rollouts end elsewhere, and write no claims: they need not. A claim names
-// the live deployment and the rollout that it is of, so that the sum tells by itself
-// which are of the past, and the call that adds up makes those anew, five hundred in
-// five queries. It is how apps of a time before there were claims come to have one, too.
-// To add up takes 0.4 ms for a hundred apps, 2 for a thousand, 12 for ten thousand
-// (measured on two busy cores); only calls that make something larger pay it.
+// Each app counts by its claim, one row that a call which changes the app writes together with
+// the app. Rollouts end elsewhere, and write no claims: they need not. A claim names its live
+// deployment and its rollout, so that the sum shows which claims are outdated. The call that
+// adds up writes those anew, five hundred in five queries. Apps older than claims get one in
+// the same way. Only calls that make something larger pay for the sum.
 //
 // An app that is being updated counts with the larger of its two versions. While old
 // and new overlap there is more, but not for long, and no more of them at once than
@@ -98,9 +96,9 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 // the one who adds up.
 const ceilingFor = 10_000_000
 
-// Holds reports whether the ceiling says, at the time now of the database's clock in us, that
-// an app may grow from before to after without anybody's adding up: whatever there is, the
-// limits allow it.
+// Holds reports whether the ceiling allows an app to grow from before to after without a new
+// sum: the limits allow it, whatever the workspace has. now is the time of the database's clock
+// in us.
 func Holds(c model.Ceiling, now int64, l model.Limits, before, after model.Usage) bool {
 	return c.CountedAt > 0 && now >= c.CountedAt && now-c.CountedAt < ceilingFor && Check(l, c.Without(before), before, after) == nil
 }

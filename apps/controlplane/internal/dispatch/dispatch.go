@@ -3,10 +3,10 @@
 //	commit --nudge--> Tailer --changes--> Cursor (dirty keys) --> stream --> agent
 //	   beat ------------^                                    \--> DesiredItems
 //
-// One Tailer per process reads the changes of regions that have a stream here: of the regions
-// that a commit of this or another process changed as soon as it hears of the commit, in one
-// query, and of all regions on a fixed beat, for commits that it did not hear of. A beat reads
-// the sum of all heads. When the sum has changed, it reads the heads, then the changes of the
+// One Tailer per process reads the changes of regions that have a stream here. When it hears of
+// a commit, of this or another process, it reads the changed regions at once, in one query. On
+// a fixed beat it looks at all regions, for commits that it did not hear of. A beat reads the
+// sum of all heads. When the sum has changed, it reads the heads, then the changes of the
 // regions whose heads moved. So a change costs by the regions that it touches, an idle fleet
 // costs one query and one row a beat whatever its size, and a process without streams costs
 // none.

@@ -33,7 +33,7 @@ func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
 			continue // of the row, not of the deployment
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_INSTANCE_ISOLATION {
-			continue // of the region, whoever deploys there
+			continue // of the region, for every workspace
 		}
 		spec := uses[agentv1.Feature(n)]
 		require.NotNil(t, spec, "nothing here makes use of %s", name)

@@ -46,9 +46,9 @@ type limits struct {
 	instances       int
 }
 
-// limits of reports grow with the delay, so that what is not yet stored lies with the
-// agents, who keep one state of each instance, and not here, where it would be a row
-// for each change. shortest and most are what is asked for when nothing is behind.
+// limits returns the limits of reports, which grow with the delay. So states that are not
+// stored yet stay with the agents, which keep one state of each instance. Here they would be a
+// row for each change. shortest and most are the limits without a delay.
 func (l load) limits(shortest time.Duration, most int) limits {
 	out := limits{interval: min(max(shortest, 4*(l.commit+l.steady)), max(shortest, maxInterval)), instances: most}
 	if l.steady > calm {

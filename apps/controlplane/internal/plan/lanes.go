@@ -38,7 +38,7 @@ type lane struct {
 // was live before, and may have failed then.
 func (l *lane) restored() bool {
 	if l.row != nil && l.row.HandedOver {
-		return false // it is to run again, and be it with nothing
+		return false // it must run again, even with no replicas
 	}
 	if len(l.from) == 0 && l.To.Told == l.Size {
 		return true // nothing ever began here, whatever the region says of it

@@ -107,11 +107,10 @@ func drawDeploy(t *rapid.T, w *world) {
 	w.deploy(s)
 }
 
-// TestAnyHistoryKeepsTheRules: world.step checks, after each decision of a
-// random history, that the plan is deterministic and idempotent, keeps to the
-// tables, never takes a generation back, and never stops what may still be
-// routed to, nor the live deployment before its successor serves everywhere.
-// Healed, the world ends with the live deployment alone, or with nothing.
+// TestAnyHistoryKeepsTheRules: world.step checks each decision of a random history. The plan is
+// deterministic and idempotent, keeps to the tables, and never takes a generation back. It
+// never stops a row that may still get requests, nor the live deployment before its successor
+// serves everywhere. Healed, the world ends with the live deployment alone, or with nothing.
 func TestAnyHistoryKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,10 +7,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routing is how the app's requests are routed: as its live version says, also while a new
-// one has a share of them, and as its first one says before any is live. A policy that moved
-// with the weights would be in force for part of the old version's requests, and one that moved
-// with the start of a rollout would not be what was tried when it goes back.
+// routing returns the routing policy of the app: that of its live version, also while a new one
+// has a share of the requests, and that of its first version before any is live. If the policy
+// moved with the weights, it would apply to part of the old version's requests. If it moved
+// with the start of a rollout, a rollback would return to an untried combination.
 //
 // A region whose instances a new version goes on with has no part that is the old version's.
 // What differs is the policy, above all, and so it is what the region tries, from the first

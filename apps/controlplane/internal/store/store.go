@@ -370,9 +370,9 @@ type RegionTx interface {
 	// CheckSessions returns the regions' current sessions without a lock: it is one plain read
 	// by primary key.
 	CheckSessions(regionIDs []string) ([]model.Region, error)
-	// NoteReports renews the leases of sessions whose (id, epoch, fence) is still current, on
-	// the database's clock, and stores their last report time and, unless a newer report's is stored,
-	// sequence, received revision and capacity (nil: unchanged), in one statement.
+	// NoteReports renews the leases of sessions whose (id, epoch, fence) is still current, on the
+	// database's clock, and stores their last report time. Unless a newer report is stored, it also
+	// stores sequence, received revision and capacity (nil: unchanged). It is one statement.
 	NoteReports([]model.Region, int64) error
 	// ExpireLeases turns connected regions whose lease is over, on the database's
 	// clock, into unreachable and returns their ids.

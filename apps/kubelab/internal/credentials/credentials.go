@@ -2,9 +2,9 @@
 // each other by: a certificate authority, the serving certificate, the key that
 // signs service accounts' tokens, and one bearer token per component.
 //
-// They are made once per data directory, as one folder that is renamed into
-// place when it is complete, so that a cluster whose objects were kept also keeps
-// the certificate authority that is written in them.
+// They are made once per data directory, as one folder that is renamed into place when it is
+// complete. So a cluster that keeps its objects also keeps the certificate authority that is
+// written in them.
 package credentials
 
 import (

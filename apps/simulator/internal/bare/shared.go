@@ -27,11 +27,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Shared returns how many deployments a second, each to a number of regions, would be possible with
-// only the work that a durable workflow of two steps needs, and with all work shared that can be
-// shared. Calls that come while a commit runs form the next commit. An agent gets all changes in one
-// frame, and reports all of them in one report. A step reads the rows of a decision, but nothing is
-// checked, planned or run, and of each object only a row is kept.
+// Shared returns how many deployments a second, each to a number of regions, a minimal system could
+// do. It does only the work that a durable workflow of two steps needs, and shares all work that can
+// be shared. Calls that come while a commit runs form the next commit. An agent gets all changes in
+// one frame, and reports all of them in one report. A step reads the rows of a decision, but nothing
+// is checked, planned or run, and of each object only a row is kept.
 //
 //	user      call               commit a row for each region, and who did what and why; send step 1
 //	step 1                       read the rows, commit the changes (feed), an event on each agent's stream

@@ -20,10 +20,10 @@ import (
 // Deploys measures whole deployments a second: from the call to ready, each of a new app in one
 // region, by a number of users who each wait for one before the next.
 //
-// All have to complete. In the same run it measures what Restate and MariaDB would do without
-// Windlass: bare invocations, of which a deployment is two at least, and deployments that are
-// nothing but what has to last, each by itself (see bare.DB.Deployments), or with all that can be
-// done for several at once (see bare.DB.Shared).
+// All have to complete. In the same run it measures Restate and MariaDB without Windlass. Bare
+// invocations are the first bound: a deployment needs two at least. The second are deployments
+// that only write the rows that must last: each by itself (see bare.DB.Deployments), or with all
+// work shared that can be shared (see bare.DB.Shared).
 //
 // What limits it: the processor. On two cores that make 2,000 to 2,750 bare invocations a second,
 // 270 to 374 deployments a second come out with 64 at once. One takes 4.9 to 6.8 ms of the

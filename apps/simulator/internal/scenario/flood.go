@@ -25,11 +25,9 @@ import (
 // turn. The flood comes at a steady rate of calls, whatever is answered. What passes
 // of it has to be what its quota allows, and each refusal has to say how long to wait.
 //
-// What limits it: the processor. A refused call is authenticated and then turned away in
-// memory, by its process's gate; an admitted one is a deployment like any other, and the
-// other workspace waits behind as many as may come at once (--burst). On two cores,
-// 293 calls a second of which 6.6 were admitted left another's deployment at 54 to 58 ms (p50),
-// 53 to 54 without them, and took it from 60 to 64 ms to 68 to 95 (p99).
+// The processor limits it. A refused call is authenticated and then refused in memory, by its
+// process's gate. An admitted one is a deployment like any other, and the other workspace waits
+// behind at most a burst of them (--burst).
 type Flood struct {
 	Deploys         int `help:"Deployments of the other workspace, in each phase." default:"100"`
 	Concurrency     int `help:"Of them under way at once." default:"2"`

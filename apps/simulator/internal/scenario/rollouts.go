@@ -26,10 +26,8 @@ import (
 // version that crashes in one wave: those before it, and it, go back, and no region
 // after it ever sees that version.
 //
-// What limits it: the processor. Over ten regions in four waves a rollout takes 9 to 10 steps,
-// 440 statements and 0.25 s of processor in all parts where the surge lets a region move at
-// once, and 46 steps, 1,750 statements and 0.9 s with a surge of a quarter, of which four
-// tenths are MariaDB's.
+// The processor limits it. A smaller surge needs more steps, statements and processor time per
+// rollout: a region that may move at once needs the fewest.
 //
 // A rollout ends when its last wave does; the figures of a run in which one failed, or
 // left an instance of the old version, do not count.

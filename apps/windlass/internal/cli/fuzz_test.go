@@ -15,11 +15,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FuzzParseAppFile gives the parser whatever somebody may have in a file. What it
-// takes has a name and a spec, reads the same when it is printed as `-o yaml`
-// prints it and as a reader of YAML 1.1 has it, and is refused with anything after it;
-// what it refuses it refuses briefly, naming the line, and the field if there are fields
-// at all.
+// FuzzParseAppFile gives the parser any file. An accepted file has a name and a spec, and reads
+// the same as `-o yaml` prints it and as YAML 1.1 reads it. It is refused with anything after
+// it. A refusal is short and names the line, and the field if the file has fields.
 func FuzzParseAppFile(f *testing.F) {
 	f.Add([]byte("app: a\ncommand: [x]\nregions: [r]\nhealthCheck: {interval: 1s}\nenv: {A: b}\n"))
 	f.Add([]byte(`{"app":"a","ports":[{"name":"http","port":0}]}`))

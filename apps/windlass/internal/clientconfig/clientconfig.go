@@ -1,10 +1,9 @@
 // Package clientconfig keeps what the CLI must know to talk to a control plane:
 // contexts, each a server with a key and the defaults of its commands.
 //
-// The file holds keys, so it is readable by its user alone. Whoever changes it
-// does so through Update, which reads, changes and replaces it under a lock: two
-// commands at once lose nothing of each other, and a killed one leaves the old
-// file.
+// The file holds keys, so only its user can read it. Update is the only way to change it: it
+// reads, changes and replaces the file under a lock. So two commands at once keep each other's
+// changes, and a killed one leaves the old file.
 package clientconfig
 
 import (

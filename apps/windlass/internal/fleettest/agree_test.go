@@ -96,8 +96,8 @@ func (w *world) asked() disagreement {
 	return disagreement{}
 }
 
-// quarantined is what runs on purpose although nobody wants it: nobody said to stop
-// it.
+// quarantined returns the workloads that run on purpose although they are not wanted: they were
+// not released for removal.
 func (w *world) quarantined() (map[place]bool, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()

@@ -401,8 +401,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 	}
 }
 
-// acked tells whether the region acknowledged the newest routes of the app, or never
-// had any.
+// acked reports whether the region acknowledged the newest routes of the app, or never had any.
 func (c *checker) acked(region, app string) bool {
 	p := place{region, app}
 	want, had := c.rows.routes[p]

@@ -21,7 +21,7 @@
 //	ids, keys, jitter     crypto/rand and every random function, from the seed
 //	disk                  agents keep their data in memory: no system calls
 //	the scheduler         one P; see pinned
-//	maps                  nobody is told of things in a map's order: it is another one
+//	maps                  nothing depends on a map's order, which differs
 //	                      in another process
 //
 // Fleets are therefore run one after the other, in as many processes as there are

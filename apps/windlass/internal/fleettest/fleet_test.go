@@ -149,7 +149,8 @@ func run(t *testing.T, seed uint64, of size, keepTrace bool) *world {
 	return w
 }
 
-// warm runs a fleet that nobody looks at: what a process does once, it has done then.
+// warm runs a fleet without checks, so that later fleets do not include what a process does
+// only once.
 func warm(t *testing.T) {
 	of := size{replicas: 2, regions: 2, apps: 3}
 	t.Run("warm", func(t *testing.T) { run(t, 0, of, false) })

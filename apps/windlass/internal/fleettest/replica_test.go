@@ -199,7 +199,7 @@ func (r *replica) leave() (*controlplane.InMemory, *process, context.CancelFunc)
 	return plane, process, die
 }
 
-// kill ends the process as kill -9 would: calls break, and it tells nobody.
+// kill ends the process as kill -9 would: calls break, without a goodbye.
 func (r *replica) kill() {
 	_, process, die := r.leave()
 	if process == nil {

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fixedApps have a fixed number of replicas and fixed regions, and nobody deletes
-// them: once they serve, they serve for good. The others are changed in every way.
+// fixedApps have a fixed number of replicas and fixed regions, and are never deleted: once they
+// serve, they serve for good. The others are changed in every way.
 const (
 	fixedApps     = 2
 	fixedReplicas = 2

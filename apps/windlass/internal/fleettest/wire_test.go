@@ -207,7 +207,7 @@ func (n *node) mischievous(c *conn, to *replica, req *http.Request, body []byte)
 			n.w.running.Go(func() {
 				resp, err := n.call(context.Background(), copied, to, req, body, after)
 				if err == nil {
-					_ = resp.Body.Close() // nobody hears it
+					_ = resp.Body.Close() // its error does not matter
 				}
 			})
 		}
@@ -218,7 +218,7 @@ func (n *node) mischievous(c *conn, to *replica, req *http.Request, body []byte)
 		return nil, errLost
 	case 2:
 		if resp, err := n.call(req.Context(), c, to, req, body, 0); err == nil {
-			_ = resp.Body.Close() // nobody hears it
+			_ = resp.Body.Close() // its error does not matter
 		}
 		return nil, errLost
 	}

@@ -2,10 +2,10 @@
 // change there. In is the only function that applies them, and all code that needs the spec of
 // a region calls it, from the quota to the agent.
 //
-// Which override is about which region is decided once, by Pin, when a version is made,
-// and kept with it. A version is immutable: if a region's labels were looked up when it
-// is told what to run, a new label would change what runs there without a version, a
-// rollout or a generation, and agents would take it for drift.
+// Which override is about which region is decided once, by Pin, when a version is made, and
+// kept with it. A version is immutable. If labels of a region were looked up with each
+// assignment, a new label would change what runs there without a version, a rollout or a
+// generation. Agents would take that for drift.
 //
 // A region's overrides are layers, by field:
 //
