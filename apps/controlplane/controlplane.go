@@ -30,6 +30,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -58,6 +59,7 @@ type serveFlags struct {
 	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_...: calls that none of them signed are refused. Without one, anybody who reaches --restate-listen can have steps run, which is safe to repeat but costs." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
 	PeerListen         string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
+	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
 	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. A user who deploys can make the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
@@ -330,16 +332,17 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
 	// when we are back, spread over a while.
+	clients := conns.New(f.Connections.limits(proxies))
 	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, Limits: newLimits(registry), Proxies: proxies, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
 		defer stop()
-		return rpc.Serve(ctx, server, listener, drainGrace)
+		return rpc.Serve(ctx, server, clients.Listen(listener), drainGrace)
 	}}
 	peerMessages := rpc.NewBudget("peers", peerBudget, registry)
 	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
 	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
-		return rpc.Serve(ctx, peerServer, peerListener, drainGrace)
+		return rpc.Serve(ctx, peerServer, clients.Listen(peerListener), drainGrace)
 	}}
 	components := slices.Concat(c.components, []service.Component{api, peering})
 	if f.MetricsListen != "" {

@@ -99,6 +99,9 @@ const (
 // since any sign of life is an answer.
 var question = [frameHeader + pingDataSize]byte{2: pingDataSize, 3: pingFrame}
 
+// NetConn is the connection below, by which conns.Context finds its entry.
+func (c *keptConn) NetConn() net.Conn { return c.Conn }
+
 type keptConn struct {
 	net.Conn
 	keeper *keeper

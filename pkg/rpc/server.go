@@ -16,6 +16,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
@@ -47,7 +48,8 @@ func NewServer(cfg ServerConfig) *http.Server {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           bounded(cfg, orDefault(cfg.BodyTimeout, 30*time.Second)),
+		Handler:           conns.Handler(bounded(cfg, orDefault(cfg.BodyTimeout, 30*time.Second))),
+		ConnContext:       conns.Context,
 		TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
