@@ -319,8 +319,13 @@ func (m *member) work(ctx context.Context) (err error) {
 	t := &term{registry: prometheus.NewRegistry()}
 	cfg := m.cfg
 	cfg.Registerer = t.registry
+	key, err := m.nameKey(ctx)
+	if err != nil {
+		return err
+	}
 	cfg.NewRuntime = func(_ context.Context, region string) (Runtime, error) {
 		rc := m.runtime
+		rc.NameKey = key
 		rc.Client, rc.Region, rc.AgentVersion = m.cluster.Client, region, Version
 		rc.Log, rc.Registerer, rc.Random = cfg.Log, t.registry, rand.Float64
 		return kubernetes.New(rc)

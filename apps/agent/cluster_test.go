@@ -97,6 +97,14 @@ func (c *cluster) shared(t *testing.T) []byte {
 	return s.Data["value"]
 }
 
+// nameKey is the key by which the agents name Secrets.
+func (c *cluster) nameKey(t *testing.T) []byte {
+	t.Helper()
+	s, err := c.admin.CoreV1().Secrets(kubetest.Namespace).Get(t.Context(), kubetest.CredentialSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	return s.Data["name-key"]
+}
+
 // gatewaySecret is in agent.yaml.
 const gatewaySecret = "windlass-gateway-access"
 
@@ -272,6 +280,8 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, string(kept), string(c.shared(t)))
 	require.Contains(t, string(kept), p.lastCredential())
+	nameKey := c.nameKey(t)
+	require.Len(t, nameKey, 32)
 	session, access := p.only(t), c.access(t)
 	require.Contains(t, p.announced(), agentv1.Feature_FEATURE_GPU_POOL.String())
 
@@ -288,6 +298,10 @@ func (c *cluster) takeTurns(t *testing.T) {
 	// One that cannot reach the API server must stop before another begins.
 	cut.off()
 	second.becomes(t, "active")
+	require.Equal(t, nameKey, c.nameKey(t))
+	own, err := os.ReadFile(filepath.Join(second.dir, "name.key"))
+	require.NoError(t, err)
+	require.Equal(t, nameKey, own)
 	require.Equal(t, second.identity(t), c.holder(t, "windlass-agent-turns"))
 	first.becomes(t, "stand-by")
 	require.NotEqual(t, session, p.only(t))

@@ -112,6 +112,26 @@ func (f Files) Put(ctx context.Context, files map[string][]byte, version string)
 	return f.kept.apply(ctx, coreac.Secret(f.kept.name, f.kept.namespace).WithResourceVersion(version).WithData(files))
 }
 
+// ShareKey returns the key that the agents share besides the value. It is the caller's own if they share none yet.
+func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
+	s, err := k.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Data[nameKey]) > 0 {
+		return s.Data[nameKey], nil
+	}
+	// As another manager than the value's, so that neither takes the other's back. Another agent's key is not replaced.
+	config := coreac.Secret(k.name, k.namespace).WithResourceVersion(s.ResourceVersion).WithData(map[string][]byte{nameKey: own})
+	if _, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: fieldManager + "-names"}); err != nil {
+		return nil, fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
+	}
+	return own, nil
+}
+
+// nameKey is where the key is in the Secret by which names of other Secrets are made.
+const nameKey = "name-key"
+
 // Store replaces the value.
 func (k *Kept) Store(ctx context.Context, value []byte) error {
 	return k.apply(ctx, coreac.Secret(k.name, k.namespace).WithData(map[string][]byte{keptKey: value}))

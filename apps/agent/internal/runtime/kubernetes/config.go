@@ -34,6 +34,8 @@ type Config struct {
 	Monitoring []render.GatewaySelector
 	// HealthImage has the agent's program; see render.Config.
 	HealthImage string
+	// NameKey is the key of hashes of secret values; see render.Config.
+	NameKey []byte
 	// AgentVersion is what namespaces and requests name as their author.
 	AgentVersion string
 	// ForceDeleteLostAfter is how long a node must have been lost before pods that

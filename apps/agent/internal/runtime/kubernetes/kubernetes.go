@@ -86,7 +86,7 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	rc := render.Config{
 		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools, Policy: cfg.Policy,
-		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, AgentVersion: cfg.AgentVersion,
+		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, NameKey: cfg.NameKey, AgentVersion: cfg.AgentVersion,
 	}
 	if err := rc.Check(); err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)

@@ -40,6 +40,9 @@ type Config struct {
 	// HealthImage has the agent's program, which makes the health checks that a kubelet
 	// cannot; empty: they are refused.
 	HealthImage string
+	// NameKey is the key of hashes of secret values, which are in names and annotations: without it, they could be
+	// compared with guesses. Running pods keep what they were made with when it changes. nil: there is no key.
+	NameKey []byte
 	// AgentVersion is what namespaces name as their author.
 	AgentVersion string
 }

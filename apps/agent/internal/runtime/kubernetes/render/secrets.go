@@ -1,6 +1,8 @@
 package render
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,9 +17,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// contentHash is 40 bits of what Secrets hold. It is read by people who may not
-// read Secrets: more of it would let them confirm a guess, and fewer would one day
-// give two contents one name.
+// contentHash is 40 bits of what Secrets hold, hashed with Config.NameKey: it is
+// read by people who may not read Secrets and could otherwise confirm a guess.
+// Fewer bits would one day give two contents one name.
 const contentHash = 8
 
 // maxVariables is Kubernetes' limit for one Secret.
@@ -84,14 +86,19 @@ func unavailable(secret string) error {
 	}
 }
 
-// contents is a hash of values by name, salted with where they are used.
+// contents is a keyed hash of values by name, salted with where they are used.
 func (r *rendering) contents(values map[string]string) string {
 	var b strings.Builder
 	_, _ = fmt.Fprintf(&b, "%s\x00%s", r.d.GetEnvironmentId(), r.d.GetAppId())
 	for _, k := range slices.Sorted(maps.Keys(values)) {
 		_, _ = fmt.Fprintf(&b, "\x00%s\x00%d\x00%s", k, len(values[k]), values[k])
 	}
-	return hash(b.String(), contentHash)
+	if r.cfg.NameKey == nil {
+		return hash(b.String(), contentHash)
+	}
+	mac := hmac.New(sha256.New, r.cfg.NameKey)
+	mac.Write([]byte(b.String()))
+	return lower.EncodeToString(mac.Sum(nil))[:contentHash]
 }
 
 // Variables that tell an instance what the assignment says of it now. They are

@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// nameKeyFile has the key by which names of Kubernetes Secrets are made of their values.
+const (
+	nameKeyFile = "name.key"
+	nameKeySize = 32
+)
+
+// nameKey returns the key by which names of Secrets are made: the one that the region's agents share, or our own. No
+// running pod depends on it, so that an agent that cannot reach the shared one goes on with its own.
+func (m *member) nameKey(ctx context.Context) ([]byte, error) {
+	files := m.cfg.files()
+	own, err := files.Read(nameKeyFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the key of names: %w", err)
+	}
+	key := own
+	if len(key) != nameKeySize {
+		key = make([]byte, nameKeySize)
+		if _, err := rand.Read(key); err != nil {
+			return nil, fmt.Errorf("make the key of names: %w", err)
+		}
+	}
+	if m.shared != nil {
+		if shared, err := m.shared.ShareKey(ctx, key); err != nil {
+			m.cfg.Log.WarnContext(ctx, "cannot share the key of names; going on with our own", "error", err)
+		} else {
+			key = shared
+		}
+	}
+	if !bytes.Equal(key, own) {
+		if err := files.Replace(nameKeyFile, key); err != nil {
+			return nil, fmt.Errorf("keep the key of names: %w", err)
+		}
+	}
+	return key, nil
+}
