@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Listen returns a listener of those of l's connections that the table has room for. It is to be the
-// innermost one, below TLS.
+// Listen returns a listener that accepts l's connections while the table has capacity for them. It
+// must be the innermost listener, below TLS.
 func (t *Table) Listen(l net.Listener) net.Listener { return &listener{Listener: l, table: t} }
 
 type listener struct {
