@@ -243,3 +243,15 @@ func (p *planner) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason,
 	}
 	return "", "", false
 }
+
+func (v *view) deadlineOfRegions() (due int64) {
+	d := v.target()
+	for _, w := range v.course.Waves {
+		for i := range w.Regions {
+			if at := RegionDeadline(v.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
+				due = at
+			}
+		}
+	}
+	return due
+}

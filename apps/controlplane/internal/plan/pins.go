@@ -250,7 +250,7 @@ func (k *pinner) startPin(p *model.Pin, d *model.Deployment, r *model.PinRegion)
 		}
 		r.Since, r.Lost, r.Heard = k.now, false, k.observed[rowKey{d.ID, r.RegionID}].Guard
 	}
-	if t.Replicas != r.Replicas && !(k.in.Closed[r.RegionID] && r.Replicas > t.Replicas) && k.room(r.RegionID) {
+	if t.Replicas != r.Replicas && (!k.in.Closed[r.RegionID] || r.Replicas < t.Replicas) && k.room(r.RegionID) {
 		k.log("ReplicasMoved", fmt.Sprintf("%s %d -> %d, as it is pinned", k.versionOf(d.ID), t.Replicas, r.Replicas), d, r.RegionID)
 		k.tellReplicas(t, r.Replicas)
 	}

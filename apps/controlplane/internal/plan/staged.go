@@ -271,18 +271,6 @@ func (l *lane) score() int32 {
 	return n
 }
 
-func (v *view) deadlineOfRegions() (due int64) {
-	d := v.target()
-	for _, w := range v.course.Waves {
-		for i := range w.Regions {
-			if at := RegionDeadline(v.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
-				due = at
-			}
-		}
-	}
-	return due
-}
-
 // begun lets as many regions of the wave begin as may move at once, and reports whether all
 // have moved.
 func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {

@@ -56,7 +56,7 @@ func TestTrail_WritesAFloodAsOneRowAMinute(t *testing.T) {
 		time.Sleep(every + time.Second)
 		require.Len(t, r.all, 2)
 		slices.SortFunc(r.all, func(a, b model.Audit) int { return int(b.At - a.At) })
-		require.Equal(t, `{"outcome":"unauthenticated","count":5000,"until":5999}`, r.all[0].After)
+		require.JSONEq(t, `{"outcome":"unauthenticated","count":5000,"until":5999}`, r.all[0].After)
 		require.Equal(t, []any{"192.0.2.1", int64(1_000), ""}, []any{r.all[0].Source, r.all[0].At, r.all[0].WorkspaceID})
 		require.Equal(t, "ws_1", r.all[1].WorkspaceID)
 

@@ -75,8 +75,7 @@ type Lane struct {
 	// Hold: no side grows or shrinks, and while the live version serves, it loses no traffic.
 	// The other versions lose theirs to it when their replicas stop being ready.
 	Hold bool
-	// Closed: nothing may grow in the region. Held, it still gives up what is beyond Most, so that
-	// it can be scaled down.
+	// Closed: nothing may grow. Held, it gives up what is beyond Most, so that it can be scaled down.
 	Closed bool
 	Most   int32
 	// To is the version; Absent tells that the region was told nothing of it yet.
@@ -230,24 +229,8 @@ func Next(l Lane) Targets {
 	if l.Hold {
 		s.To = l.To.Told
 	}
-	if l.Hold && l.Closed {
-		s.fit(l)
-	}
+	s.fit(l)
 	return s
-}
-
-// fit takes away what is beyond Most, of the others first.
-func (s *Targets) fit(l Lane) {
-	over := s.To - l.Most
-	for _, n := range s.From {
-		over += n
-	}
-	for i := range s.From {
-		drop := min(s.From[i], max(0, over))
-		s.From[i] -= drop
-		over -= drop
-	}
-	s.To -= max(0, over)
 }
 
 // handsOver is which of the others hands its replicas over now, -1 for none.
