@@ -209,11 +209,16 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 		}
 		return nil
 	})
+	metricsTLS, err := f.Metrics.Config(cfg.Log)
+	if err != nil {
+		return err
+	}
 	components := []service.Component{{Name: "agent", Run: m.run}}
 	if f.MetricsListen != "" {
 		components = append(components, service.AdminServer(service.AdminConfig{
 			Listen: f.MetricsListen, Registry: prometheus.Gatherers{registry, prometheus.GathererFunc(m.gather)},
 			Health: &m.health, Pprof: f.Pprof, Log: cfg.Log,
+			TLS: metricsTLS, TokenFile: f.Metrics.TokenFile,
 		}))
 	}
 	return service.Run(ctx, cfg.Log, stopGrace, components...)

@@ -28,29 +28,30 @@ var Version = "dev"
 
 // flags of the program; each has an environment variable.
 type flags struct {
-	Server        string        `help:"URL of the control plane." required:"" env:"WINDLASS_SERVER"`
-	DataDir       string        `help:"Folder for what the agent keeps: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
-	JoinTokenFile string        `help:"File with a join token; read until the agent has joined." type:"path" env:"WINDLASS_JOIN_TOKEN_FILE"`
-	Runtime       string        `help:"What runs instances: ${enum}." enum:"process,kubernetes,simulated" default:"process" env:"WINDLASS_RUNTIME"`
-	GPUs          string        `name:"gpus" help:"GPUs to assign: auto, none, or COUNT[:PRODUCT[:MIB]]." default:"auto" env:"WINDLASS_GPUS"`
-	Pool          string        `help:"GPU pool that this host is in (process runtime)." env:"WINDLASS_POOL"`
-	CPUMillicores int           `help:"Thousandths of a core that instances may ask for; 0: the host's." env:"WINDLASS_CPU_MILLICORES"`
-	MemoryMiB     int           `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
-	Ports         string        `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
-	Host          hostFlags     `embed:""`
-	StopOnExit    bool          `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
-	Gateways      int           `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
-	GatewayListen string        `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
-	GatewayURL    string        `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
-	XDSListen     string        `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
-	Listeners     listenerFlags `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_"`
-	Cluster       clusterFlags  `embed:""`
-	MetricsListen string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
-	Pprof         bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
-	LogFormat     string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
-	LogLevel      string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
-	OTLPEndpoint  string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
-	TraceFile     string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	Server        string                `help:"URL of the control plane." required:"" env:"WINDLASS_SERVER"`
+	DataDir       string                `help:"Folder for what the agent keeps: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
+	JoinTokenFile string                `help:"File with a join token; read until the agent has joined." type:"path" env:"WINDLASS_JOIN_TOKEN_FILE"`
+	Runtime       string                `help:"What runs instances: ${enum}." enum:"process,kubernetes,simulated" default:"process" env:"WINDLASS_RUNTIME"`
+	GPUs          string                `name:"gpus" help:"GPUs to assign: auto, none, or COUNT[:PRODUCT[:MIB]]." default:"auto" env:"WINDLASS_GPUS"`
+	Pool          string                `help:"GPU pool that this host is in (process runtime)." env:"WINDLASS_POOL"`
+	CPUMillicores int                   `help:"Thousandths of a core that instances may ask for; 0: the host's." env:"WINDLASS_CPU_MILLICORES"`
+	MemoryMiB     int                   `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
+	Ports         string                `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
+	Host          hostFlags             `embed:""`
+	StopOnExit    bool                  `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
+	Gateways      int                   `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
+	GatewayListen string                `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
+	GatewayURL    string                `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
+	XDSListen     string                `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
+	Listeners     listenerFlags         `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_"`
+	Cluster       clusterFlags          `embed:""`
+	MetricsListen string                `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	Metrics       certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
+	Pprof         bool                  `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	LogFormat     string                `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
+	LogLevel      string                `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
+	OTLPEndpoint  string                `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	TraceFile     string                `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 	Version       kong.VersionFlag
 
 	TLS certfile.ClientFlags `embed:""`
@@ -163,6 +164,10 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		}
 	}
 	cfg.Isolates = isolation != nil || f.Runtime == "simulated"
+	metricsTLS, err := f.Metrics.Config(cfg.Log)
+	if err != nil {
+		return err
+	}
 	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
 		if f.Runtime == "simulated" {
 			return simulated.New(simulated.Config{Region: region}), nil
@@ -195,6 +200,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 	if f.MetricsListen != "" {
 		components = append(components, service.AdminServer(service.AdminConfig{
 			Listen: f.MetricsListen, Registry: registry, Health: a.Health(), Pprof: f.Pprof, Log: cfg.Log,
+			TLS: metricsTLS, TokenFile: f.Metrics.TokenFile,
 		}))
 	}
 	grace := stopGrace

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -47,8 +48,8 @@ type BootstrapResult struct {
 // joinTokenTTL of a bootstrap's tokens.
 const joinTokenTTL = time.Hour
 
-func bootstrapCommand(ctx context.Context, f bootstrapFlags) error {
-	result, err := Bootstrap(ctx, BootstrapConfig{MySQLDSN: f.MySQLDSN, Workspace: f.Workspace, Regions: f.Region})
+func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) error {
+	result, err := bootstrapOn(ctx, f.config(log), BootstrapConfig{Workspace: f.Workspace, Regions: f.Region})
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,12 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags) error {
 // run again; it takes nothing away. The database's password is enough to call it: it is the way
 // in before there is a key.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
-	db, err := mysql.Open(ctx, mysql.Config{DSN: cfg.MySQLDSN, MaxOpen: 2})
+	return bootstrapOn(ctx, mysql.Config{DSN: cfg.MySQLDSN}, cfg)
+}
+
+func bootstrapOn(ctx context.Context, on mysql.Config, cfg BootstrapConfig) (BootstrapResult, error) {
+	on.MaxOpen = 2
+	db, err := mysql.Open(ctx, on)
 	if err != nil {
 		return BootstrapResult{}, fmt.Errorf("bootstrap: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
@@ -45,6 +46,7 @@ var Version = "dev"
 type databaseFlags struct {
 	MySQLDSN     string `name:"mysql-dsn" help:"MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
 	MySQLReadDSN string `name:"mysql-read-dsn" help:"A replica for lists; empty: none." env:"WINDLASS_MYSQL_READ_DSN"`
+	mysqlFlags   `embed:""`
 }
 
 type serveFlags struct {
@@ -57,7 +59,7 @@ type serveFlags struct {
 	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
 	RestateAdvertise   string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
 	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_...: calls that none of them signed are refused. Without one, anybody who reaches --restate-listen can have steps run, which is safe to repeat but costs." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
-	PeerListen         string        `help:"host:port that other processes of the control plane call; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
+	PeerListen         string        `help:"host:port that other processes of the control plane call, by TLS with certificates derived from --key-file; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
@@ -77,21 +79,27 @@ type serveFlags struct {
 	Callers            callerFlags   `embed:"" prefix:"max-"`
 	TraceFile          string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
-	TLS certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
+	TLS    certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
+	Remote remoteFlags          `embed:""`
 }
 
 // metricsFlags are where the figures of rollouts' analysis come from.
 type metricsFlags struct {
-	URL       string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
-	TokenFile string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
-	Raw       bool   `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`
+	URL                  string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
+	TokenFile            string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
+	certfile.RemoteFlags `embed:"" envprefix:"WINDLASS_PROMETHEUS_"`
+	Raw                  bool `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
 func (f metricsFlags) source(registry prometheus.Registerer, log *slog.Logger) (rollout.Measurer, error) {
 	if f.URL == "" {
 		return nil, nil //nolint:nilnil // none is what was asked for
 	}
-	source, err := promql.New(promql.Config{URL: f.URL, TokenFile: f.TokenFile, Raw: f.Raw, Log: log, Registerer: registry})
+	remote, err := remoteTransport(f.RemoteFlags, "prometheus-", log)
+	if err != nil {
+		return nil, err
+	}
+	source, err := promql.New(promql.Config{URL: f.URL, TokenFile: f.TokenFile, Raw: f.Raw, Remote: remote, Log: log, Registerer: registry})
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
@@ -212,14 +220,14 @@ func Main(ctx context.Context, args []string) error {
 	}
 	switch command.Command() {
 	case "migrate":
-		db, err := mysql.Open(ctx, mysql.Config{DSN: flags.Migrate.MySQLDSN})
+		db, err := mysql.Open(ctx, flags.Migrate.config(log))
 		if err != nil {
 			return err
 		}
 		log.InfoContext(ctx, "the schema is up to date")
 		return db.Close()
 	case "bootstrap":
-		return bootstrapCommand(ctx, flags.Bootstrap)
+		return bootstrapCommand(ctx, flags.Bootstrap, log)
 	}
 	if name, ok := strings.CutPrefix(command.Command(), "keyset "); ok {
 		return flags.Keyset.run(name, os.Stdout)
@@ -284,7 +292,15 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	remote, err := f.Remote.open(log)
+	if err != nil {
+		return err
+	}
 	box, err := f.loadKeyset()
+	if err != nil {
+		return err
+	}
+	peerServerTLS, peerClientTLS, err := peers.TLS(box, time.Now())
 	if err != nil {
 		return err
 	}
@@ -314,20 +330,21 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
 				Listen: f.RestateListen, Advertise: f.RestateAdvertise, IdentityKeys: f.RestateIdentityKey,
+				TLS: remote.restateTLS, Remote: remote.restate,
 				Log: log,
 			})
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
 		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers,
-		peerID: ident.New("cp"), peerAddress: peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout}),
+		peerID: ident.New("cp"), peerAddress: "https://" + peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {
 		return err
 	}
 	var health service.Health
 	health.Add("database", db.Ping)
-	health.Add("restate", reachable(f.RestateAdmin+"/health"))
+	health.Add("restate", reachable(f.RestateAdmin+"/health", remote.restate))
 	health.Add("workflows", workflows.Ready)
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
@@ -340,7 +357,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		return rpc.Serve(ctx, server, clients.Listen(listener), drainGrace)
 	}}
 	peerMessages := rpc.NewBudget("peers", peerBudget, registry)
-	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
+	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, TLS: peerServerTLS, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
 	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
 		return rpc.Serve(ctx, peerServer, clients.Listen(peerListener), drainGrace)
 	}}
@@ -348,6 +365,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if f.MetricsListen != "" {
 		components = append(components, service.AdminServer(service.AdminConfig{
 			Listen: f.MetricsListen, Registry: registry, Health: &health, Pprof: f.Pprof, Log: log,
+			TLS: remote.metricsTLS, TokenFile: f.Remote.Metrics.TokenFile,
 		}))
 	}
 	log.InfoContext(ctx, "control plane started", "api", listener.Addr().String(), "peers", peerAddress, "version", Version)
@@ -384,7 +402,9 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 	var db *mysql.Store
 	said := false
 	err := backoff.Retry(ctx, backoff.Policy{Max: time.Second}, func(ctx context.Context) (err error) {
-		db, err = mysql.Open(ctx, mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN, Registerer: registry})
+		cfg := f.config(log)
+		cfg.Registerer = registry
+		db, err = mysql.Open(ctx, cfg)
 		if err != nil && !mysql.IsUnavailable(err) {
 			return backoff.Permanent(err)
 		}
@@ -398,8 +418,10 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 }
 
 // reachable is a health check: the URL answers.
-func reachable(url string) func(ctx context.Context) error {
-	client := &http.Client{Timeout: service.DefaultCheckTimeout}
+func reachable(url string, remote func(*http.Transport)) func(ctx context.Context) error {
+	transport := &http.Transport{}
+	remote(transport)
+	client := &http.Client{Timeout: service.DefaultCheckTimeout, Transport: transport}
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {

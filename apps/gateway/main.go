@@ -61,6 +61,8 @@ type flags struct {
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	Version        kong.VersionFlag
+
+	Metrics certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
 }
 
 // agentFlags are about an --agent that is an https URL: the files that the agent makes in
@@ -234,10 +236,15 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
+	metricsTLS, err := f.Metrics.Config(log)
+	if err != nil {
+		return err
+	}
 	var beside []service.Component
 	if f.MetricsListen != "" {
 		beside = append(beside, service.AdminServer(service.AdminConfig{
 			Listen: f.MetricsListen, Registry: registry, Health: g.Health(), Pprof: f.Pprof, Log: log,
+			TLS: metricsTLS, TokenFile: f.Metrics.TokenFile,
 		}))
 	}
 	for _, address := range g.Addresses() {

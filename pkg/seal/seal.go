@@ -19,7 +19,10 @@ import (
 )
 
 // Box seals and opens. It is safe for concurrent use.
-type Box struct{ aead tink.AEAD }
+type Box struct {
+	aead   tink.AEAD
+	handle *keyset.Handle
+}
 
 // Seal encrypts plain and binds it to context, which Open must be given again:
 // a ciphertext that was moved to another place does not open there.
@@ -63,7 +66,7 @@ func New(data []byte) (*Box, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use keyset: %w", err)
 	}
-	return &Box{aead: primitive}, nil
+	return &Box{aead: primitive, handle: handle}, nil
 }
 
 // Load reads the keyset of a file that only its owner can read.

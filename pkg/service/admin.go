@@ -1,13 +1,18 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,6 +37,11 @@ type AdminConfig struct {
 	// Pprof serves /debug/pprof. It shows memory and stacks: private listeners
 	// only.
 	Pprof bool
+	// TLS of the listener; nil: none.
+	TLS *tls.Config
+	// TokenFile holds a bearer token that /metrics and /debug/pprof ask for, read for each
+	// request; empty: they ask for none.
+	TokenFile string
 	// Log gets the address; nil: nobody.
 	Log *slog.Logger
 }
@@ -53,6 +63,7 @@ func AdminServer(cfg AdminConfig) Component {
 		}
 		server := &http.Server{
 			Handler:           adminMux(cfg),
+			TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 			ReadHeaderTimeout: 5 * time.Second,
 			IdleTimeout:       time.Minute,
 			// A CPU profile streams for as long as it was asked to: no
@@ -60,7 +71,13 @@ func AdminServer(cfg AdminConfig) Component {
 			BaseContext: func(net.Listener) context.Context { return ctx },
 		}
 		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
+		go func() {
+			if cfg.TLS != nil {
+				served <- server.ServeTLS(listener, "", "")
+				return
+			}
+			served <- server.Serve(listener)
+		}()
 		select {
 		case err := <-served:
 			return fmt.Errorf("serve metrics and health: %w", err)
@@ -86,18 +103,45 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	mux.Handle("GET /healthz", health.LiveHandler())
 	mux.Handle("GET /readyz", health.ReadyHandler())
 	if cfg.Registry != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
+		mux.Handle("GET /metrics", guarded(cfg, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 			EnableOpenMetrics: true,
 			// One scrape at a time is the rule; a few more mean a slow reader.
 			MaxRequestsInFlight: 4,
-		}))
+		})))
 	}
 	if cfg.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		profiles := http.NewServeMux()
+		profiles.HandleFunc("/debug/pprof/", pprof.Index)
+		profiles.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", guarded(cfg, profiles))
 	}
 	return mux
+}
+
+// guarded asks for the token. A token that cannot be read lets nobody in.
+func guarded(cfg AdminConfig, next http.Handler) http.Handler {
+	if cfg.TokenFile == "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, err := os.ReadFile(cfg.TokenFile)
+		token := bytes.TrimSpace(data)
+		if err != nil || len(token) == 0 {
+			if cfg.Log != nil {
+				cfg.Log.ErrorContext(r.Context(), "the token for metrics cannot be read", "file", cfg.TokenFile, "error", err)
+			}
+			http.Error(w, "the token for this page cannot be read: see the log", http.StatusServiceUnavailable)
+			return
+		}
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || subtle.ConstantTimeCompare([]byte(given), token) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "this page needs the bearer token of --metrics-token-file", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -74,4 +77,29 @@ func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
 	defer taken.Close()
 	err = AdminServer(AdminConfig{Listen: taken.Addr().String()}).Run(t.Context())
 	require.ErrorContains(t, err, taken.Addr().String())
+}
+
+func TestAdminServer(t *testing.T) {
+	t.Run("metrics ask for the token and probes do not", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "token")
+		cfg := AdminConfig{Registry: prometheus.NewRegistry(), Pprof: true, TokenFile: file}
+		ask := func(path, authorization string) int {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+			r.Header.Set("Authorization", authorization)
+			w := httptest.NewRecorder()
+			adminMux(cfg).ServeHTTP(w, r)
+			return w.Code
+		}
+		require.Equal(t, http.StatusServiceUnavailable, ask("/metrics", "Bearer "), "a token that is not there lets nobody in")
+		require.NoError(t, os.WriteFile(file, []byte("first\n"), 0o600))
+		for _, path := range []string{"/metrics", "/debug/pprof/cmdline"} {
+			require.Equal(t, http.StatusOK, ask(path, "Bearer first"), path)
+			require.Equal(t, http.StatusUnauthorized, ask(path, ""), path)
+			require.Equal(t, http.StatusUnauthorized, ask(path, "Bearer second"), path)
+		}
+		require.Equal(t, http.StatusOK, ask("/healthz", ""))
+		require.Equal(t, http.StatusOK, ask("/readyz", ""))
+		require.NoError(t, os.WriteFile(file, []byte("second"), 0o600))
+		require.Equal(t, http.StatusOK, ask("/metrics", "Bearer second"), "it is read for each request")
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,7 +47,11 @@ func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 }
 
 func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
-	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, "http://"+p.Address, rpc.ClientOptions(rpc.ClientConfig{
+	server := p.Address
+	if !strings.Contains(server, "://") {
+		server = "http://" + server // of the release before this one, which has no TLS there
+	}
+	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, server, rpc.ClientOptions(rpc.ClientConfig{
 		Token: s.tokens(p.ID), UserAgent: "windlass-controlplane",
 	})...)
 }

@@ -51,7 +51,9 @@ type Config struct {
 	TokenFile string
 	// Raw queries are asked as tenants wrote them, and read all that Prometheus has. Others read
 	// the series of the app's versions.
-	Raw        bool
+	Raw bool
+	// Remote changes the transport, for https; nil: nothing does.
+	Remote     func(*http.Transport)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -76,6 +78,9 @@ func New(cfg Config) (*Source, error) {
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
 	base.MaxConnsPerHost = maxQueries
+	if cfg.Remote != nil {
+		cfg.Remote(base)
+	}
 	client, err := api.NewClient(api.Config{Address: cfg.URL, Client: &http.Client{
 		Transport: transport{base: base, tokenFile: cfg.TokenFile},
 		// A redirect would take the credentials elsewhere, or end at a page to log in.

@@ -23,6 +23,7 @@ package restate
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,6 +58,11 @@ type Config struct {
 	// address that is listened on, which must then name a host. Replicas behind
 	// one address advertise that one.
 	Advertise string
+	// TLS of the listener; nil: none.
+	TLS *tls.Config
+	// Remote changes the transport of calls of Restate, and of the addresses that are
+	// registered there, for https; nil: nothing does.
+	Remote func(*http.Transport)
 	// Service is the virtual object's name. Control planes that share a Restate
 	// need different ones. Empty: "WindlassApp".
 	Service string
@@ -113,17 +119,18 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("restate: listen for workflow calls: %w", err)
 	}
-	endpoint, err := advertised(cfg.Advertise, version, listener)
+	endpoint, err := advertised(cfg, version, listener)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	d := &Driver{
 		cfg: cfg, endpoint: endpoint, listener: listener, check: make(chan struct{}, 1), warmed: make(chan struct{}),
-		client: &http.Client{
-			Timeout:   requestTimeout,
-			Transport: &http.Transport{MaxIdleConnsPerHost: maxSends, MaxConnsPerHost: maxSends, IdleConnTimeout: time.Minute},
-		},
 	}
+	transport := &http.Transport{MaxIdleConnsPerHost: maxSends, MaxConnsPerHost: maxSends, IdleConnTimeout: time.Minute}
+	if cfg.Remote != nil {
+		cfg.Remote(transport)
+	}
+	d.client = &http.Client{Timeout: requestTimeout, Transport: transport}
 	d.admin = admin{url: cfg.Admin, client: d.client}
 	if d.server, err = newServer(d); err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -131,13 +138,16 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	return d, nil
 }
 
-func advertised(advertise, version string, l net.Listener) (*url.URL, error) {
+func advertised(cfg Config, version string, l net.Listener) (*url.URL, error) {
+	advertise := cfg.Advertise
 	if advertise == "" {
 		host, _, err := net.SplitHostPort(l.Addr().String())
 		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
 			return nil, fmt.Errorf("restate: listening on %s, which is no address to call: set the address to advertise", l.Addr())
 		}
-		advertise = "http://" + l.Addr().String()
+		if advertise = "http://" + l.Addr().String(); cfg.TLS != nil {
+			advertise = "https://" + l.Addr().String()
+		}
 	}
 	u, err := url.Parse(advertise)
 	if err != nil || u.Host == "" {
@@ -169,7 +179,11 @@ func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.warm(ctx) })
 	group.Go(func() error {
-		if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := func() error { return d.server.Serve(d.listener) }
+		if d.cfg.TLS != nil {
+			serve = func() error { return d.server.ServeTLS(d.listener, "", "") }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("restate: serve workflow calls: %w", err)
 		}
 		return nil

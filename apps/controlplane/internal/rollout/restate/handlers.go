@@ -66,8 +66,10 @@ func newServer(d *Driver) (*http.Server, error) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
 	return &http.Server{
-		Handler: http.MaxBytesHandler(mux, maxInvocation), Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
+		TLSConfig: d.cfg.TLS.Clone(), // the server adds its protocols
+		Handler:   http.MaxBytesHandler(mux, maxInvocation), Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
 		ErrorLog: slog.NewLogLogger(d.cfg.Log.Handler(), slog.LevelDebug),
 	}, nil
 }

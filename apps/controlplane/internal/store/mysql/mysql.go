@@ -39,10 +39,12 @@ package mysql
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +64,8 @@ type Config struct {
 	DSN string
 	// ReadDSN is a replica for lists (View, the feed aside). Empty: DSN.
 	ReadDSN string
+	// TLS of the connections to the host; nil: as the DSN says.
+	TLS func(host string) (*tls.Config, error)
 	// MaxOpen connections of each handle. Default 32: past a few per core the
 	// server gains nothing, and a control plane has several replicas.
 	MaxOpen int
@@ -173,6 +177,15 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 	}
 	if c.DBName == "" {
 		return nil, errors.New("it names no database; end it with /name")
+	}
+	if cfg.TLS != nil {
+		host, _, err := net.SplitHostPort(c.Addr)
+		if err != nil {
+			return nil, fmt.Errorf("TLS is for tcp(host:port), not %s(%s)", c.Net, c.Addr)
+		}
+		if c.TLS, err = cfg.TLS(host); err != nil {
+			return nil, err
+		}
 	}
 	c.ClientFoundRows = true // a compare-and-set that matches counts, changed or not
 	c.InterpolateParams = true
